@@ -1,0 +1,83 @@
+# koordlet: `make run` starts it, `make test` tests it; both set up what they need.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+ARGS   ?=
+PREFIX ?= /opt/koordlet
+
+.DEFAULT_GOAL := help
+
+.PHONY: help run test e2e-test lint format docs bench bench-smoke vm-test lock install-systemd clean
+
+help:  ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
+
+$(BIN)/.run: requirements/run.txt requirements/build.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes \
+		-r requirements/build.txt -r requirements/run.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(BIN)/.dev: requirements/dev.txt $(BIN)/.run
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@touch $@
+
+run: $(BIN)/.run  ## Start the daemon on this host (more flags: make run ARGS="--feature-gates=PressureWatch=true")
+	exec $(BIN)/koordlet --standalone $(ARGS)
+
+test: $(BIN)/.dev  ## Unit, fake host and, as root on cgroup v1, real cgroup tests
+	$(BIN)/pytest $(ARGS)
+
+e2e-test: $(BIN)/.dev  ## Against etcd and the real CRD server (Go, etcd-server; builds it first)
+	$(BIN)/pytest tests/e2e $(ARGS)
+
+lint: $(BIN)/.dev  ## Style, types, import contract, generated docs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python docs/generate.py --check
+
+format: $(BIN)/.dev  ## Let ruff format the tree
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(BIN)/.dev  ## Write the generated references in docs/
+	$(BIN)/python docs/generate.py
+
+bench: $(BIN)/.dev  ## Measure cost per tick, memory, scrape, report and loop lag (root, cgroup v1)
+	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-smoke: $(BIN)/.dev  ## The same, short: does every benchmark still run?
+	$(BIN)/python -m benchmarks --smoke $(ARGS)
+
+vm-test: $(BIN)/.dev  ## The cgroup v2 suite in a virtual machine (software emulation; Debian packages, see script)
+	tests/vm/run.sh $(ARGS)
+
+lock:  ## Renew the hash-locked dependency lists (needs uv)
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade \
+		pyproject.toml -o requirements/run.txt
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade \
+		pyproject.toml --group dev -o requirements/dev.txt
+	echo 'setuptools>=77' | uv pip compile --universal --python-version 3.11 --generate-hashes \
+		--no-header --no-annotate --quiet --upgrade - -o requirements/build.txt
+	echo 'virtme-ng>=1.30' | uv pip compile --universal --python-version 3.11 --generate-hashes \
+		--no-header --no-annotate --quiet --upgrade - -o requirements/vm.txt
+
+install-systemd:  ## Install into $(PREFIX) and enable koordlet.service (root)
+	$(PYTHON) -m venv $(PREFIX)
+	$(PREFIX)/bin/pip install --quiet --disable-pip-version-check --require-hashes \
+		-r requirements/build.txt -r requirements/run.txt
+	$(PREFIX)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation .
+	@[ -e $(DESTDIR)/etc/koordlet/koordlet.yaml ] || \
+		install -D -m 0644 systemd/koordlet.yaml $(DESTDIR)/etc/koordlet/koordlet.yaml
+	sed 's#/opt/koordlet#$(PREFIX)#' systemd/koordlet.service | \
+		install -D -m 0644 /dev/stdin $(DESTDIR)/etc/systemd/system/koordlet.service
+	@if [ -z "$(DESTDIR)" ] && [ -d /run/systemd/system ]; then \
+		systemctl daemon-reload && systemctl enable --now koordlet.service; \
+	else echo "installed; start it with: systemctl daemon-reload && systemctl enable --now koordlet"; fi
+
+clean:  ## Remove what the targets above made
+	rm -rf $(VENV) build dist .vm .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
