@@ -1,0 +1,38 @@
+"""The exception family of koordlet: every message is meant to be read by a person."""
+
+
+class KoordletError(Exception):
+    """Base of all errors koordlet raises on purpose.
+
+    The message says what was wanted, what was found and what to do about it.
+    """
+
+
+class OptionError(KoordletError):
+    """A flag, config file entry or environment variable has an unusable value."""
+
+    def __init__(self, option: str, found: object, hint: str) -> None:
+        super().__init__(f"{option}: found {found!r}; {hint}")
+        self.option = option
+        self.found = found
+        self.hint = hint
+
+
+class InvalidObject(KoordletError):
+    """An object from outside (file, API server, annotation) does not have the expected shape."""
+
+    def __init__(self, where: str, *, wanted: str, found: object) -> None:
+        super().__init__(f"{where}: wanted {wanted}, found {_short(found)}")
+        self.where = where
+
+
+class Unavailable(KoordletError):
+    """Something koordlet does without here, for example the API server in standalone mode."""
+
+
+def _short(found: object, limit: int = 120) -> str:
+    try:
+        text = found if isinstance(found, str) else repr(found)
+    except RecursionError:  # JSON nested almost as deep as it can be read
+        text = f"a very deep {type(found).__name__}"
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,84 @@
+"""Health of the daemon's parts: who works, who does not, and why."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Status(Enum):
+    """How a part is doing, worst last."""
+
+    OK = "ok"
+    DEGRADED = "degraded"  # works with less; /healthz stays 200 and names it
+    UNHEALTHY = "unhealthy"  # does not do its work; /healthz is 503
+
+
+@dataclass(frozen=True, slots=True)
+class PartHealth:
+    """State of one part, with the reason when it is not ok."""
+
+    status: Status
+    reason: str = ""
+    detail: dict[str, object] = field(default_factory=dict)
+
+
+OK = PartHealth(Status.OK)
+HealthCheck = Callable[[], PartHealth]
+HealthGroup = Callable[[], Mapping[str, PartHealth]]
+
+
+class Health:
+    """Named health checks, asked on demand; a check must be cheap and must not block.
+
+    `live` checks are what /livez and the systemd watchdog look at (event loop, sampling pass);
+    `ready` checks decide /readyz; every check counts for /healthz.
+    """
+
+    def __init__(self) -> None:
+        self._checks: dict[str, tuple[HealthCheck, bool, bool]] = {}
+        self._groups: dict[str, HealthGroup] = {}
+
+    def register(
+        self, name: str, check: HealthCheck, *, live: bool = False, ready: bool = False
+    ) -> None:
+        """Add or replace the check of a part."""
+        self._checks[name] = (check, live, ready)
+
+    def register_group(self, name: str, group: HealthGroup) -> None:
+        """Add parts that come and go, for example collectors; they count for /healthz only."""
+        self._groups[name] = group
+
+    def unregister(self, name: str) -> None:
+        self._checks.pop(name, None)
+
+    def parts(self, *, live: bool = False, ready: bool = False) -> dict[str, PartHealth]:
+        """State of all parts, or of those that count for /livez or /readyz only."""
+        parts = {
+            name: _ask(check)
+            for name, (check, is_live, is_ready) in self._checks.items()
+            if (not live or is_live) and (not ready or is_ready)
+        }
+        if not live and not ready:
+            for name, group in self._groups.items():
+                parts |= _ask_group(name, group)
+        return dict(sorted(parts.items()))
+
+
+def worst(parts: dict[str, PartHealth]) -> Status:
+    """The worst status among the parts; ok when there are none."""
+    order = list(Status)
+    return max((part.status for part in parts.values()), key=order.index, default=Status.OK)
+
+
+def _ask(check: HealthCheck) -> PartHealth:
+    try:
+        return check()
+    except Exception as err:  # a broken check is a finding, not a crash
+        return PartHealth(Status.UNHEALTHY, f"health check failed: {err!r}")
+
+
+def _ask_group(name: str, group: HealthGroup) -> dict[str, PartHealth]:
+    try:
+        return {f"{name} {part}": health for part, health in group().items()}
+    except Exception as err:  # as above
+        return {name: PartHealth(Status.UNHEALTHY, f"health check failed: {err!r}")}

@@ -1,0 +1,141 @@
+"""Objects from files: JSON and YAML, however broken."""
+
+import json
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordlet.util.documents import MAX_DEPTH, MAX_YAML_BYTES, decode
+from koordlet.util.errors import InvalidObject
+
+TEXTS = st.text(
+    st.characters(
+        exclude_categories=["Cs", "Cc"], exclude_characters="\x85\u2028\u2029\ufeff\ufffe\uffff"
+    )
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=20,
+)  # fmt: skip
+OBJECTS = st.dictionaries(TEXTS, VALUES, max_size=5)
+
+
+@given(OBJECTS)
+def test_any_object_written_as_json_is_read_back(value: dict[str, object]) -> None:
+    """Compact and indented."""
+    assert decode(json.dumps(value).encode(), "f") == value
+    assert decode(json.dumps(value, indent=2, ensure_ascii=False).encode(), "f") == value
+
+
+@given(OBJECTS)
+def test_any_object_written_as_yaml_is_read_back(value: dict[str, object]) -> None:
+    """As the usual writer quotes it; not in flow style, which begins like JSON."""
+    text = yaml.safe_dump(value, default_flow_style=False, allow_unicode=True)
+    if value:
+        assert decode(text.encode(), "f") == value
+
+
+@given(
+    st.binary(max_size=200)
+    | st.text(alphabet='{}[]":,-&*!|>?%@`#\n 01ae.', max_size=60).map(str.encode)
+)
+def test_any_bytes_give_an_object_or_one_clear_error(data: bytes) -> None:
+    """Never another exception, and the error names the file."""
+    error = ""
+    try:
+        decode(data, "/etc/pods.yaml")
+    except InvalidObject as err:
+        error = str(err)
+
+    assert not error or error.startswith("/etc/pods.yaml: wanted JSON or YAML, found ")
+
+
+@given(OBJECTS, st.data())
+def test_json_cut_short_is_never_taken_for_whole(
+    value: dict[str, object], data: st.DataObject
+) -> None:
+    """Whatever place the writer has reached."""
+    text = json.dumps(value).encode()
+    end = data.draw(st.integers(1, len(text) - 1))
+
+    with pytest.raises(InvalidObject):
+        decode(text[:end], "f")
+
+
+def test_yaml_scalars_are_those_of_kubernetes() -> None:
+    """A date stays a text, a key becomes one, quoted numbers are texts."""
+    text = b"""
+        date: 2024-01-01T00:00:00Z
+        number: 1
+        hex: 0x1F
+        share: 1.5
+        quoted: "1"
+        block: |
+          5
+        yes: yes
+        none: ~
+        5: five
+    """
+
+    assert decode(text, "f") == {
+        "date": "2024-01-01T00:00:00Z",
+        "number": 1,
+        "hex": 31,
+        "share": 1.5,
+        "quoted": "1",
+        "block": "5\n",
+        "yes": True,
+        "none": None,
+        "5": "five",
+    }
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b"", "0 documents"),
+        (b"# nothing but a comment\n", "0 documents"),
+        (b"a: 1\n---\nb: 2\n", "2 documents"),
+        (b"[" * 100_000, "nesting too deep"),
+        (b'{"a":' * 100_000, "nesting too deep"),
+        (b"a: " + b"{a: " * 100_000, "nesting too deep"),
+        (b"- " * 100_000, "nesting too deep"),
+        (b"a: &a [1]\nb: *a\n", "the alias *a; write the value out"),
+        (b"a: !!python/object/apply:os.system [id]\n", "the tag tag:yaml.org,2002:python"),
+        (b"a: !mine 1\n", "the tag !mine"),
+        (b"a: .nan\n", "the number .nan"),
+        (b'{"a": NaN}', "the number NaN"),
+        (b'{"a": "\\ud800"}', "surrogates not allowed"),
+        (b"? [a]\n: b\n", "a key that is no text"),
+        (b"a: " + b"9" * 5000, "Exceeds the limit"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "Exceeds the limit"),
+        (b'{"a": 1,}', "Expecting value"),
+        (b'{"a": 1} x', "expecting nothing more"),
+        (b'{1: 2}', "expecting the name of a field"),
+        (b"\x00\x01\x02", "unacceptable character"),
+        (b"\xff\xfe", "can't decode byte"),
+        (b"a: b: c\n", "mapping values are not allowed in this context"),
+        (b"a: 1\n" * (MAX_YAML_BYTES // 5 + 1), "bytes of YAML; write so much as JSON"),
+    ],
+)  # fmt: skip
+def test_what_is_no_object_is_refused_with_the_reason(data: bytes, found: str) -> None:
+    """Deep nesting above all: PyYAML's own loader takes the process with it."""
+    with pytest.raises(InvalidObject, match="f: wanted JSON or YAML, found") as raised:
+        decode(data, "f")
+
+    assert found in str(raised.value)
+
+
+def test_nesting_is_allowed_to_its_limit() -> None:
+    """Far beyond any Kubernetes object."""
+    depth = MAX_DEPTH - 1
+    assert decode(b"a: " + b"[" * depth + b"]" * depth, "f")
+
+
+def test_a_byte_order_mark_is_skipped() -> None:
+    """Editors of other systems write one."""
+    assert decode(b'\xef\xbb\xbf{"a": 1}', "f") == {"a": 1}

@@ -1,0 +1,131 @@
+"""Logs: one line per event, levels by name, lasting failures told twice."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from koordlet.util import logs
+from koordlet.util.errors import OptionError
+from koordlet.util.logs import LevelSpec, LogState, get_logger, parse_levels
+
+
+@pytest.fixture(autouse=True)
+def _restore():
+    yield
+    logs.configure("json", LevelSpec())
+
+
+def lines(capsys) -> list[dict[str, object]]:
+    return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+
+
+def test_json_lines_begin_with_when_how_bad_who_and_what(capsys):
+    """Machines find the same four keys first in every line; facts follow as they are."""
+    logs.configure("json", LevelSpec())
+    get_logger("koordlet.host", cgroup="be").warning("value.set", old_us=-1, path=sys)
+
+    (line,) = lines(capsys)
+
+    assert list(line)[:4] == ["ts", "level", "logger", "event"]
+    assert line["level"] == "warning"
+    assert line["logger"] == "koordlet.host"
+    assert (line["event"], line["cgroup"], line["old_us"]) == ("value.set", "be", -1)
+    assert isinstance(line["path"], str)
+
+
+def test_exceptions_stay_on_one_line(capsys):
+    logs.configure("json", LevelSpec())
+    try:
+        int("broken")
+    except ValueError:
+        get_logger("x").exception("x.failed")
+    (line,) = lines(capsys)
+    assert "ValueError: invalid literal" in str(line["exception"])
+    assert line["level"] == "error"
+
+
+def test_console_lines_are_plain_when_nobody_watches(capsys):
+    """No colour codes in a file; name, event and facts are there."""
+    logs.configure("console", LevelSpec())
+    get_logger("koordlet.host").info("value.set", old_us=-1)
+    text = capsys.readouterr().err
+    assert "value.set" in text
+    assert "koordlet.host" in text
+    assert "old_us=-1" in text
+    assert "\x1b" not in text
+
+
+def test_levels_follow_at_once_by_name(capsys):
+    """A logger made before the change obeys it, and only the named one does."""
+    mine, other = get_logger("MyPlugin"), get_logger("koordlet.host")
+    logs.configure("json", parse_levels("warning"))
+    mine.info("a.hidden")
+    logs.set_levels(parse_levels("warning,MyPlugin=debug"))
+    mine.debug("b.shown")
+    other.info("c.hidden")
+    other.error("d.shown")
+    assert [line["event"] for line in lines(capsys)] == ["b.shown", "d.shown"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "level"),
+    [
+        ("", "x", "info"),
+        ("debug", "x", "debug"),
+        ("info,MyPlugin=debug", "MyPlugin", "debug"),
+        ("info,MyPlugin=debug", "MyPluginB", "info"),
+        ("info, koordlet=error ,koordlet.host=DEBUG", "koordlet.host.psi", "debug"),
+        ("info,koordlet=error,koordlet.host=debug", "koordlet.server", "error"),
+        ("koordlet=error", "x", "info"),
+    ],
+)
+def test_longest_dotted_prefix_decides(spec, name, level):
+    assert parse_levels(spec).level_of(name) == level
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("inof", "the nearest is info"),
+        ("info,x=verbose", "levels are debug, info"),
+        ("info,=debug", "write it like"),
+        ("info,debug", "write it like"),
+        ("x=", "levels are"),
+    ],
+)
+def test_bad_levels_are_explained(spec, message):
+    with pytest.raises(OptionError, match=message):
+        parse_levels(spec)
+
+
+def test_a_lasting_failure_is_told_at_start_and_end(capsys):
+    """Ten failures in a row are two lines, and so is the next row."""
+    logs.configure("json", LevelSpec())
+    state = LogState(get_logger("x"))
+    state.ended("x.recovered")
+    for _ in range(2):
+        for _ in range(10):
+            state.failed("x.failed", error="e")
+        state.ended("x.recovered")
+        state.ended("x.recovered")
+    events = [line["event"] for line in lines(capsys)]
+    assert events == ["x.failed", "x.recovered"] * 2
+
+
+def test_a_broken_stderr_stops_nobody(monkeypatch):
+    """The pipe to the log collector may break; the daemon goes on."""
+
+    class Broken:
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", Broken())
+    get_logger("x").error("x.failed")
+
+
+def test_structlog_does_not_bring_rich(tmp_path):
+    """The daemon does not pay 3 MiB for tracebacks in colour; koordletctl can still import rich."""
+    code = "import sys, koordlet.util.logs; assert 'rich' not in sys.modules; import rich"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
