@@ -1,0 +1,182 @@
+"""Pods, as far as this node cares: identity, class, containers and what they ask for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from koordlet.api.fields import Fields
+from koordlet.api.priority import (
+    PriorityClass,
+    priority_class_with_default,
+    priority_with_default,
+    raw_priority_class,
+)
+from koordlet.api.qos import KubeQoS, QoSClass, compute_kube_qos, qos_with_default, raw_qos
+from koordlet.util.errors import InvalidObject
+
+_FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container of the pod's spec. Quantities are the texts found; each one is valid."""
+
+    name: str
+    requests: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, str] = field(default_factory=dict)
+    restart_policy: str = ""  # "Always" makes an init container a sidecar
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerStatus:
+    """What the kubelet says about a container."""
+
+    name: str
+    container_id: str = ""  # "containerd://<64 hex>"; empty until it was created
+    running: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod of this node."""
+
+    namespace: str
+    name: str
+    uid: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    phase: str = ""
+    qos: KubeQoS = KubeQoS.BEST_EFFORT  # Kubernetes' class; qos_class is Koordinator's
+    priority: int | None = None
+    node_name: str = ""
+    host_network: bool = False
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    statuses: tuple[ContainerStatus, ...] = ()
+    init_statuses: tuple[ContainerStatus, ...] = ()
+    start_time: float | None = None  # Unix seconds; None until the kubelet saw the pod
+
+    @property
+    def finished(self) -> bool:
+        """Whether all containers have ended for good."""
+        return self.phase in _FINISHED_PHASES
+
+    @property
+    def raw_qos_class(self) -> QoSClass:
+        """Koordinator's class by the label alone; may be NONE."""
+        return raw_qos(self.labels)
+
+    @property
+    def qos_class(self) -> QoSClass:
+        """Koordinator's class, by default that of the Kubernetes class; never NONE."""
+        return qos_with_default(self.labels, self.qos)
+
+    @property
+    def raw_priority_class(self) -> PriorityClass:
+        """The class of the label, else of the priority's band; may be NONE."""
+        return raw_priority_class(self.labels, self.priority)
+
+    @property
+    def priority_class(self) -> PriorityClass:
+        """The priority class, by default that of the QoS class."""
+        return priority_class_with_default(self.labels, self.priority, self.qos_class)
+
+    @property
+    def effective_priority(self) -> int:
+        """The pod's priority or, when that is absent or 0, the default of its class."""
+        return priority_with_default(self.labels, self.priority, self.qos_class)
+
+
+def parse_pod(obj: object, where: str = "pod") -> Pod:
+    """Return the pod of a v1 Pod object as JSON.
+
+    Raises:
+        InvalidObject: a field this module reads is missing or has the wrong type; the message
+            begins with its JSON path below where.
+    """
+    root = Fields(obj, where)
+    meta, spec, status = root.nested("metadata"), root.nested("spec"), root.nested("status")
+    containers = _containers(spec, "containers")
+    init_containers = _containers(spec, "initContainers")
+    return Pod(
+        namespace=meta.text("namespace") or "default",
+        name=meta.required_text("name"),
+        uid=meta.required_text("uid"),
+        labels=meta.texts("labels"),
+        annotations=meta.texts("annotations"),
+        phase=status.text("phase"),
+        qos=_kube_qos(status, containers + init_containers),
+        priority=spec.integer("priority"),
+        node_name=spec.text("nodeName"),
+        host_network=spec.boolean("hostNetwork"),
+        containers=containers,
+        init_containers=init_containers,
+        statuses=_statuses(status, "containerStatuses"),
+        init_statuses=_statuses(status, "initContainerStatuses"),
+        start_time=status.time("startTime"),
+    )
+
+
+def parse_pod_list(obj: object) -> tuple[tuple[Pod, ...], tuple[InvalidObject, ...]]:
+    """Return the pods of a v1 PodList, and what was wrong with those that were left out.
+
+    A bad pod costs only itself. Of several pods with one uid the first is kept.
+
+    Raises:
+        InvalidObject: this is no list of pods at all.
+    """
+    root = Fields(obj, "podList")
+    if not isinstance(root.raw.get("items"), list) and root.raw.get("kind") != "PodList":
+        raise InvalidObject("podList", wanted="a PodList with items", found=obj)
+    pods: dict[str, Pod] = {}
+    errors: list[InvalidObject] = []
+    for index, item in enumerate(root.list_of("items", lambda item: item, "a pod")):
+        try:
+            _keep_first(pods, parse_pod(item, f"items[{index}]"), f"items[{index}]")
+        except InvalidObject as err:
+            errors.append(err)
+    return tuple(pods.values()), tuple(errors)
+
+
+def _keep_first(pods: dict[str, Pod], pod: Pod, where: str) -> None:
+    first = pods.setdefault(pod.uid, pod)
+    if first is not pod:
+        raise InvalidObject(
+            f"{where}.metadata.uid",
+            wanted="a uid of its own",
+            found=f"{pod.uid} of {pod.namespace}/{pod.name}, also used by "
+            f"{first.namespace}/{first.name}",
+        )
+
+
+def _containers(spec: Fields, key: str) -> tuple[Container, ...]:
+    return tuple(
+        Container(
+            name=item.required_text("name"),
+            requests=item.nested("resources").quantities("requests"),
+            limits=item.nested("resources").quantities("limits"),
+            restart_policy=item.text("restartPolicy"),
+        )
+        for item in spec.objects(key)
+    )
+
+
+def _statuses(status: Fields, key: str) -> tuple[ContainerStatus, ...]:
+    return tuple(
+        ContainerStatus(
+            name=item.required_text("name"),
+            container_id=item.text("containerID"),
+            running=item.nested("state").raw.get("running") is not None,
+        )
+        for item in status.objects(key)
+    )
+
+
+def _kube_qos(status: Fields, containers: tuple[Container, ...]) -> KubeQoS:
+    named = status.text("qosClass")
+    if not named:
+        return compute_kube_qos((item.requests, item.limits) for item in containers)
+    try:
+        return KubeQoS(named)
+    except ValueError as err:
+        wanted = " or ".join(KubeQoS)
+        raise InvalidObject(status.path("qosClass"), wanted=wanted, found=named) from err

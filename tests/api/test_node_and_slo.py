@@ -1,0 +1,93 @@
+"""Node and NodeSLO objects from JSON."""
+
+import pytest
+
+from koordlet.api.node import Node, parse_node
+from koordlet.api.nodeslo import CgroupBase, HostApplication, NodeSLO, parse_nodeslo
+from koordlet.util.errors import InvalidObject
+
+
+def test_reads_a_node():
+    node = parse_node(
+        {
+            "metadata": {"name": "worker-07", "labels": {"a": "b"}, "annotations": None},
+            "status": {"capacity": {"cpu": 4, "memory": "8Gi"}, "allocatable": {"cpu": "3500m"}},
+        }
+    )
+    assert node == Node(
+        "worker-07", {"a": "b"}, {}, {"cpu": "4", "memory": "8Gi"}, {"cpu": "3500m"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("obj", "where"),
+    [
+        ({}, "node.metadata.name"),
+        ([], "node"),
+        ({"metadata": {"name": "x"}, "status": {"capacity": {"cpu": "lots"}}}, "capacity.cpu"),
+        ({"metadata": {"name": "x", "labels": ["a"]}}, "node.metadata.labels"),
+    ],
+)
+def test_refuses_a_bad_node(obj, where):
+    with pytest.raises(InvalidObject, match=where):
+        parse_node(obj)
+
+
+def test_reads_host_applications():
+    """Names, verbatim classes, and each way of saying where the cgroup is."""
+    slo = parse_nodeslo(
+        {
+            "spec": {
+                "resourceUsedThresholdWithBE": {"enable": True},
+                "hostApplications": [
+                    {"name": "a", "qos": "BE"},
+                    {
+                        "name": "nginx",
+                        "priority": "koord-prod",
+                        "qos": "LS",
+                        "cgroupPath": {
+                            "base": "CgroupRoot",
+                            "parentDir": "host-latency-sensitive/",
+                            "relativePath": "nginx/",
+                        },
+                        "strategy": {},
+                    },
+                    {"name": "y", "cgroupPath": {"base": "KubepodsBesteffort"}},
+                    {"name": "z", "cgroupPath": {"base": "Elsewhere"}},
+                    {"name": "e", "cgroupPath": {}},
+                ],
+            }
+        }
+    )
+    root = CgroupBase.CGROUP_ROOT
+    assert slo.host_applications == (
+        HostApplication("a", qos="BE", base=None),
+        HostApplication("nginx", "koord-prod", "LS", root, "host-latency-sensitive/", "nginx/"),
+        HostApplication("y", base=CgroupBase.KUBEPODS_BEST_EFFORT),
+        HostApplication("z", base=root),
+        HostApplication("e", base=root),
+    )
+    assert slo.spec["resourceUsedThresholdWithBE"] == {"enable": True}
+
+
+@pytest.mark.parametrize("obj", [{}, {"spec": None}, {"spec": {"hostApplications": None}}])
+def test_an_empty_slo_asks_for_nothing(obj):
+    assert parse_nodeslo(obj).host_applications == NodeSLO().host_applications == ()
+
+
+@pytest.mark.parametrize(
+    ("application", "where"),
+    [
+        ({"name": ""}, r"hostApplications\[0\].name: wanted a text"),
+        ({"name": "../../etc"}, r'name: wanted a path without ".."'),
+        ({"name": "a", "cgroupPath": {"relativePath": "x/../../y"}}, "relativePath: wanted a path"),
+        ({"name": "a", "cgroupPath": {"parentDir": ".."}}, "parentDir: wanted a path"),
+        ({"name": "a", "cgroupPath": []}, "cgroupPath: wanted an object"),
+        ({"name": "a", "qos": 1}, "qos: wanted a text"),
+        ("a", r"hostApplications\[0\]: wanted an object"),
+    ],
+)
+def test_refuses_a_bad_application(application, where):
+    """Also one whose cgroup would lie outside of its base directory."""
+    with pytest.raises(InvalidObject, match=where):
+        parse_nodeslo({"spec": {"hostApplications": [application]}})
