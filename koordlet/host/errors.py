@@ -1,0 +1,73 @@
+"""Why a kernel file could not be used. All are expected in daily life; none stops the daemon."""
+
+import errno
+import os
+from typing import Self
+
+from koordlet.util.errors import KoordletError
+
+_HINTS = {
+    errno.EACCES: "run as root, or give this process the capability CAP_DAC_READ_SEARCH",
+    errno.EPERM: "run as root, or give this process the capability that the file asks for",
+    errno.EMFILE: "raise LimitNOFILE, or lower the budget of held descriptors",
+    errno.ENFILE: "raise the sysctl fs.file-max",
+    errno.EISDIR: "check the root directory flags: a file was expected here",
+}
+_LACKING = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
+_GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ESRCH})
+
+
+class KernelFileError(KoordletError):
+    """A kernel file could not be read, parsed or written."""
+
+    def __init__(self, path: str | os.PathLike[str], *, wanted: str, found: str, hint: str) -> None:
+        path = os.fspath(path)
+        super().__init__(f"{path}: wanted {wanted}, found {found}; {hint}")
+        self.path = path
+        self.wanted = wanted
+        self.found = found
+        self.hint = hint
+
+    @classmethod
+    def from_os_error(cls, path: str, err: OSError) -> "KernelFileError":
+        """Return the member of this family that tells what an OSError means for a kernel file."""
+        if err.errno in _LACKING:
+            return Unsupported.here(path, err.strerror or "no such feature")
+        if err.errno in _GONE:
+            return _absent(path, err)
+        hint = _HINTS.get(err.errno or 0, "look at the kernel log; the file is tried again")
+        return cls(path, wanted="to read it", found=err.strerror or repr(err), hint=hint)
+
+
+class Unsupported(KernelFileError):
+    """The kernel lacks this file. Not a failure: the caller goes without."""
+
+    @classmethod
+    def here(cls, path: str, found: str, needs: str = "") -> Self:
+        """Return the error for a path; needs is the kernel option or version that provides it."""
+        hint = f"needs {needs}" if needs else "`koordletctl doctor` tells what provides it"
+        return cls(path, wanted="a file of this kernel", found=found, hint=hint)
+
+
+class Vanished(KernelFileError):
+    """The cgroup or process went away. Not a failure: containers end all the time."""
+
+
+class Hung(KernelFileError):
+    """Reading the file does not return; it is left alone."""
+
+
+class TooLarge(KernelFileError):
+    """The file is larger than any kernel file that koordlet reads."""
+
+
+def _absent(path: str, err: OSError) -> KernelFileError:
+    """A missing file in a directory that is there means: this kernel has no such file."""
+    if err.errno == errno.ENOENT and os.path.isdir(os.path.dirname(path)):
+        return Unsupported.here(path, "no such file")
+    return Vanished(
+        path,
+        wanted="a living cgroup or process",
+        found=err.strerror or "nothing",
+        hint="nothing to do: it has ended",
+    )

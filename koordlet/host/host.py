@@ -1,0 +1,227 @@
+"""Reads the values of the resource table from this host, whatever its cgroup version."""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from koordlet.host.cgroupfs import V1, V2, CgroupFs
+from koordlet.host.descriptors import Descriptors
+from koordlet.host.errors import KernelFileError, Unsupported, Vanished
+from koordlet.host.kubeletdriver import driver_of_kubelet
+from koordlet.host.kuberoots import KubeRoots
+from koordlet.host.layout import Driver, Layout
+from koordlet.host.paths import HostPaths
+from koordlet.host.resource import File, Resource, Root, Support
+from koordlet.host.resources import CPU_BVT, MEMORY_WMARK_RATIO
+
+T = TypeVar("T")
+RECHECK_SECONDS = 30.0  # after which "not supported" is looked at again
+
+
+class _Place(NamedTuple):
+    """Where a resource is on this host: the path is prefix + group + suffix."""
+
+    version: int
+    file: File[Any]
+    prefix: str
+    suffix: str
+    root: str  # path for the group ""
+    read: Callable[[str], bytes]
+
+
+class Host:
+    """The kernel of this host as typed values.
+
+    A group is the path of a cgroup without leading slash, "" for the root group; for files of
+    processes or NUMA nodes it is the pid or the node id. Reads belong to one thread, the one that
+    owns the descriptors; `path`, `version` and `supports` may be used by any.
+    """
+
+    def __init__(
+        self,
+        paths: HostPaths,
+        descriptors: Descriptors | None = None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.paths = paths
+        self.descriptors = descriptors or Descriptors()
+        self._monotonic = monotonic
+        self._places: dict[Resource[Any], _Place] = {}
+        self._supported: dict[Resource[Any], tuple[bool, float]] = {}
+        self.detect()
+
+    def detect(self) -> None:
+        """Look again for cgroup versions and the kubepods cgroup."""
+        self.cgroups = CgroupFs(self.paths.cgroup)
+        self.layouts = self._find_layouts()  # of all kubepods cgroups; the likeliest first
+        self._places.clear()
+        self._supported.clear()
+
+    @property
+    def layout(self) -> Layout:
+        """Names of pods' cgroups; a guess from the kubelet, or systemd's, while there are none."""
+        return self.layouts[0]
+
+    def read(self, resource: Resource[T], group: str = "") -> T:
+        """Return a value, read and parsed now.
+
+        Raises:
+            Unsupported: this kernel or cgroup version does not have it.
+            Vanished: the group or process has ended.
+            KernelFileError: it cannot be read or is malformed.
+        """
+        return self.parse(resource, self.raw(resource, group), group)
+
+    def raw(self, resource: Resource[Any], group: str = "") -> bytes:
+        """Return the text of a resource's file. Raises what read does, but for malformed text."""
+        place = self._places.get(resource) or self._find(resource)
+        try:
+            return place.read(place.prefix + group + place.suffix if group else place.root)
+        except (Unsupported, Vanished) as err:
+            raise self._absent(err, resource, place, group) from err
+
+    def parse(self, resource: Resource[T], raw: bytes, group: str = "") -> T:
+        """Return what a resource's file says.
+
+        Raises:
+            KernelFileError: the text is not what the kernel writes.
+        """
+        place = self._places.get(resource) or self._find(resource)
+        try:
+            value: T = place.file.parse(raw)
+        except ValueError as err:
+            raise KernelFileError(
+                self.path(resource, group),
+                wanted=f"{resource.name} ({resource.unit})",
+                found=f"unusable text: {err}",
+                hint="it is tried again; if it stays, report it with the kernel's version",
+            ) from err
+        return value
+
+    def path(self, resource: Resource[Any], group: str = "") -> str:
+        """Return the path of a resource's file, whether or not it is there.
+
+        Raises:
+            Unsupported: this cgroup version has no such file.
+        """
+        place = self._places.get(resource) or self._find(resource)
+        return place.prefix + group + place.suffix if group else place.root
+
+    def version(self, resource: Resource[Any]) -> int:
+        """Return which of resource.files this host uses. Raises Unsupported."""
+        return (self._places.get(resource) or self._find(resource)).version
+
+    def file(self, resource: Resource[T]) -> File[T]:
+        """Return the file this host uses. Raises Unsupported."""
+        return resource.files[self.version(resource)]
+
+    def supports(self, resource: Resource[Any], group: str = "") -> bool:
+        """Return whether a group of this host should have the file, by the rule of its row."""
+        try:
+            support = self.file(resource).support
+        except Unsupported:
+            return False
+        if support is Support.PER_GROUP:
+            return os.path.exists(self.path(resource, group))
+        return support is Support.ALWAYS or self._supports_anywhere(resource, group)
+
+    def forget(self, group: str) -> None:
+        """Close the held files of a cgroup that has ended, and of all below it."""
+        hierarchies = self.cgroups.hierarchies() or [self.paths.cgroup]
+        self.descriptors.forget(*(f"{hierarchy}/{group}/" for hierarchy in hierarchies))
+
+    def is_anolis(self) -> bool:
+        """Return whether this is an Anolis or Alibaba Cloud kernel, which has files of its own."""
+        if os.path.exists(self.path(CPU_BVT)):
+            return True
+        file = self.file(MEMORY_WMARK_RATIO)
+        memory = self.cgroups.hierarchy(file.controller, self.version(MEMORY_WMARK_RATIO))
+        return next(memory.glob(f"*/{file.name}"), None) is not None
+
+    def _supports_anywhere(self, resource: Resource[Any], group: str) -> bool:
+        """Whether the kubepods (or root) group has the file; a "no" is not believed for long."""
+        known, at = self._supported.get(resource, (False, -RECHECK_SECONDS))
+        now = self._monotonic()
+        if known or now - at < RECHECK_SECONDS:
+            return known
+        known = os.path.exists(self.path(resource, self._reference(resource, group)))
+        self._supported[resource] = (known, now)
+        return known
+
+    def _reference(self, resource: Resource[Any], group: str) -> str:
+        """The group whose files tell what all groups have."""
+        if self.file(resource).support is Support.ROOT:
+            return ""
+        kubepods = self.layout.root
+        return kubepods if os.path.isdir(os.path.dirname(self.path(resource, kubepods))) else group
+
+    def _absent(
+        self, err: KernelFileError, resource: Resource[Any], place: _Place, group: str
+    ) -> KernelFileError:
+        """The error for a missing file: it vanished only if what it tells about has ended."""
+        if isinstance(err, Vanished) and self._has_ended(place, group):
+            return err
+        return Unsupported.here(err.path, err.found, resource.needs)
+
+    def _has_ended(self, place: _Place, group: str) -> bool:
+        if place.file.root is not Root.CGROUP:
+            return bool(group)
+        cpu = self.cgroups.hierarchy("cpu", self.cgroups.version("cpu"))
+        return not (cpu / group).is_dir()
+
+    def _find(self, resource: Resource[Any]) -> _Place:
+        version = self._version(resource)
+        file = resource.files.get(version)
+        if file is None:
+            found = f"cgroup v{version}, which has none"
+            raise Unsupported.here(f"{self.paths.cgroup}/{resource.name}", found, resource.needs)
+        read = self.descriptors.read if file.hold else self.descriptors.read_once
+        prefix, suffix, root = self._parts(file, version)
+        place = self._places[resource] = _Place(version, file, prefix, suffix, root, read)
+        return place
+
+    def _parts(self, file: File[Any], version: int) -> tuple[str, str, str]:
+        if file.root is Root.CGROUP:
+            hierarchy = self.cgroups.hierarchy(file.controller, version)
+            return f"{hierarchy}/", f"/{file.name}", f"{hierarchy}/{file.name}"
+        root = self.paths.proc if file.root is Root.PROC else self.paths.sys
+        before, _, after = file.name.partition("{}")
+        return f"{root}/{before}", after, f"{root}/{before}{after}"
+
+    def _version(self, resource: Resource[Any]) -> int:
+        v1, v2 = resource.files.get(V1), resource.files.get(V2)
+        if v1 is None or v2 is None:
+            file = v1 or v2
+            return self.cgroups.version(file.controller) if file else V1
+        if v1.root is not Root.CGROUP:
+            return V1
+        version = self.cgroups.version(v1.controller)
+        if version == V1 and v1.support is not Support.ALWAYS and self._only_unified(v1, v2):
+            return V2
+        return version
+
+    def _only_unified(self, v1: File[Any], v2: File[Any]) -> bool:
+        """Whether only the unified hierarchy of a hybrid host has a file: pressure."""
+        if v2.controller or self.cgroups.unified is None:
+            return False
+        hierarchy = self.cgroups.hierarchy(v1.controller, V1)
+        groups = ("", self.layout.root)
+        return not any((hierarchy / group / v1.name).exists() for group in groups)
+
+    def _find_layouts(self) -> tuple[Layout, ...]:
+        hierarchy = self.cgroups.hierarchy("cpu", self.cgroups.version("cpu"))
+        try:
+            found = KubeRoots(hierarchy).find(self._monotonic())
+        except OSError:
+            found = {}
+        if found:
+            return tuple(sorted(found, key=_likelihood))
+        driver = driver_of_kubelet(self.paths.proc) or Driver.SYSTEMD
+        return (Layout.default(driver),)
+
+
+def _likelihood(layout: Layout) -> tuple[int, bool, str]:
+    """Sort key: near the top first; among those systemd, as the other may be a remainder."""
+    return layout.root.count("/"), layout.driver is not Driver.SYSTEMD, layout.root

@@ -1,0 +1,60 @@
+"""Where the kernel's file systems are mounted, as seen by this process."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+HOST_MODE = "hostMode"
+
+
+@dataclass(frozen=True, slots=True)
+class HostPaths:
+    """Root directories of the host. All other paths are made from these.
+
+    Source: Koordinator's `agent_mode` and its `--*-root-dir` flags.
+    """
+
+    cgroup: Path
+    proc: Path  # of the host's pid namespace: the pod runs with hostPID
+    sys: Path
+    sysfs: Path  # <sys>/fs, where resctrl is mounted
+    var_run: Path
+    kubelet: Path
+
+    @classmethod
+    def for_mode(cls, mode: str) -> "HostPaths":
+        """Return the default roots of an agent mode: the host's own for exactly "hostMode".
+
+        Anything else means the mounts of Koordinator's DaemonSet ("dsMode").
+        """
+        return _HOST if mode == HOST_MODE else _CONTAINER
+
+    @classmethod
+    def below(cls, root: Path) -> "HostPaths":
+        """Return the roots of a whole host laid out under one directory, for tests and replays."""
+        return cls(
+            cgroup=root / "cgroup",
+            proc=root / "proc",
+            sys=root / "sys",
+            sysfs=root / "sys" / "fs",
+            var_run=root / "run",
+            kubelet=root / "kubelet",
+        )
+
+
+_KUBELET = Path("/var/lib/kubelet")
+_CONTAINER = HostPaths(
+    cgroup=Path("/host-cgroup"),
+    proc=Path("/proc"),
+    sys=Path("/host-sys"),
+    sysfs=Path("/host-sys-fs"),
+    var_run=Path("/host-var-run"),
+    kubelet=_KUBELET,
+)
+_HOST = HostPaths(
+    cgroup=Path("/sys/fs/cgroup"),
+    proc=Path("/proc"),
+    sys=Path("/sys"),
+    sysfs=Path("/sys/fs"),
+    var_run=Path("/var/run"),
+    kubelet=_KUBELET,
+)

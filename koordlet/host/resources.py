@@ -1,0 +1,455 @@
+"""The table of kernel values that koordlet knows. A new kernel file is one row.
+
+Names and support rules are Koordinator's; the files are the kernel's (admin-guide/cgroup-v1 and
+cgroup-v2, accounting/psi, filesystems/proc).
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from koordlet.host import cgroupfiles as cg
+from koordlet.host import netfiles, procfiles, validators
+from koordlet.host.cpulist import parse_cpulist_file
+from koordlet.host.cpuvalues import MAX_SHARES, MAX_WEIGHT, MIN_SHARES, MIN_WEIGHT
+from koordlet.host.idlepages import parse_idle_pages
+from koordlet.host.numastat import parse_v1_numa_stat, parse_v2_numa_stat
+from koordlet.host.psi import Pressure, parse_pressure
+from koordlet.host.resource import File, Resource, Root, Support
+from koordlet.host.validators import Validator, in_range
+
+T = TypeVar("T")
+
+ANOLIS = "an Anolis or Alibaba Cloud kernel"
+ANOLIS_CACHE = "an Anolis kernel from 5.10.134-14"
+ANOLIS_V1 = "cgroup v2, or an Anolis or Alibaba Cloud kernel"
+BANDWIDTH = "CONFIG_CFS_BANDWIDTH"
+BLKIO = "cgroup v1 with CONFIG_BLK_DEV_THROTTLING"
+KIDLED = "an Anolis kernel with kidled (CONFIG_KIDLED)"
+PSI = "CONFIG_PSI, and psi=1 on the kernel command line where it is off by default"
+PSI_GROUP = f"cgroup v2 (or a hybrid or Anolis v1 host) with {PSI}"
+
+_KUBEPODS, _PER_GROUP, _ROOT = Support.KUBEPODS, Support.PER_GROUP, Support.ROOT
+_ANY = in_range(0)
+_SWITCH = in_range(0, 1)
+
+
+def _in(
+    controller: str,
+    name: str,
+    parse: Callable[[bytes], T],
+    support: Support = Support.ALWAYS,
+    may: Validator | None = None,
+    hold: bool = True,
+) -> File[T]:
+    """A file of every group; controller "" on v2: every group has it, whatever is enabled."""
+    return File(name, parse, controller=controller, support=support, validate=may, hold=hold)
+
+
+def _group(
+    name: str, unit: str, v1: File[T] | None, v2: File[T] | None, needs: str = ""
+) -> Resource[T]:
+    files = {version: file for version, file in ((1, v1), (2, v2)) if file is not None}
+    return Resource(name, unit, files, needs=needs)
+
+
+# --- CPU ---
+
+CPU_USAGE = _group(
+    "cpu_usage",
+    "ns since the group was made",
+    _in("cpuacct", "cpuacct.usage", cg.parse_number),
+    _in("", "cpu.stat", cg.parse_v2_cpu_usage),
+)
+CPU_TIME = _group(
+    "cpu_time",
+    "ns in user and system mode since the group was made",
+    _in("cpuacct", "cpuacct.stat", cg.parse_v1_cpu_time),
+    _in("", "cpu.stat", cg.parse_v2_cpu_time),
+)
+CPU_THROTTLE = _group(
+    "cpu_throttle",
+    "periods, and ns of waiting",
+    _in("cpu", "cpu.stat", cg.parse_v1_cpu_throttle),
+    _in("cpu", "cpu.stat", cg.parse_v2_cpu_throttle),
+    BANDWIDTH,
+)
+CPU_SHARES = _group(
+    "cpu_shares",
+    "shares, 1024 for a core; on v2 made from the weight",
+    _in("cpu", "cpu.shares", cg.parse_number, may=in_range(MIN_SHARES, MAX_SHARES)),
+    _in("cpu", "cpu.weight", cg.parse_cpu_weight, may=in_range(MIN_WEIGHT, MAX_WEIGHT)),
+)
+CPU_QUOTA = _group(
+    "cpu_quota",
+    "us per period, -1 for no limit",
+    _in("cpu", "cpu.cfs_quota_us", cg.parse_number),
+    _in("cpu", "cpu.max", cg.parse_cpu_max_quota),
+    BANDWIDTH,
+)
+CPU_PERIOD = _group(
+    "cpu_period",
+    "us",
+    _in("cpu", "cpu.cfs_period_us", cg.parse_number),
+    _in("cpu", "cpu.max", cg.parse_cpu_max_period),
+    BANDWIDTH,
+)
+CPU_BURST = _group(
+    "cpu_burst",
+    "us of unused quota that a period may use up",
+    _in("cpu", "cpu.cfs_burst_us", cg.parse_number, _PER_GROUP, in_range(0, 100_000_000)),
+    _in("cpu", "cpu.max.burst", cg.parse_number, _KUBEPODS, _ANY),
+    f"{BANDWIDTH} and Linux 5.14",
+)
+CPU_BVT = _group(
+    "cpu_bvt",
+    "group identity, from 2 (latency sensitive) to -1 (best effort)",
+    _in("cpu", "cpu.bvt_warp_ns", cg.parse_number, _PER_GROUP, in_range(-1, 2)),
+    _in("cpu", "cpu.bvt_warp_ns", cg.parse_number, _PER_GROUP, in_range(-1, 2)),
+    ANOLIS,
+)
+CPU_IDLE = _group(
+    "cpu_idle",
+    "1: runs only when nothing else wants to",
+    _in("cpu", "cpu.idle", cg.parse_number, _KUBEPODS, _SWITCH),
+    _in("cpu", "cpu.idle", cg.parse_number, _KUBEPODS, _SWITCH),
+    "Linux 5.15",
+)
+CPUSET_CPUS = _group(
+    "cpuset_cpus",
+    "CPU numbers that the group may use",
+    _in("cpuset", "cpuset.cpus", parse_cpulist_file, may=validators.cpu_list),
+    _in("cpuset", "cpuset.cpus.effective", parse_cpulist_file),
+)
+CPUSET_CPUS_WANTED = _group(
+    "cpuset_cpus_wanted",
+    "CPU numbers that were asked for; on v2 empty for those of the parent",
+    _in("cpuset", "cpuset.cpus", parse_cpulist_file, may=validators.cpu_list),
+    _in("cpuset", "cpuset.cpus", parse_cpulist_file, may=validators.cpu_list),
+)
+
+# --- Members ---
+
+# While a v1 file of ids is held and read every second, the kernel repeats its first answer.
+TASKS = _group(
+    "tasks",
+    "thread ids",
+    _in("cpu", "tasks", cg.parse_ids, may=_ANY, hold=False),
+    _in("", "cgroup.threads", cg.parse_ids, may=_ANY, hold=False),
+)
+CGROUP_PROCS = _group(
+    "cgroup_procs",
+    "process ids",
+    _in("cpu", "cgroup.procs", cg.parse_ids, may=_ANY, hold=False),
+    _in("", "cgroup.procs", cg.parse_ids, may=_ANY, hold=False),
+)
+
+
+# --- Pressure ---
+
+
+def _pressure(kind: str) -> Resource[Pressure]:
+    file = f"{kind}.pressure"
+    return _group(
+        f"{kind}_pressure",
+        "percent of time, and us since the group was made",
+        _in("cpuacct", file, parse_pressure, _KUBEPODS),
+        _in("", file, parse_pressure, _KUBEPODS),
+        PSI_GROUP,
+    )
+
+
+CPU_PRESSURE = _pressure("cpu")
+MEMORY_PRESSURE = _pressure("memory")
+IO_PRESSURE = _pressure("io")
+
+
+# --- Memory ---
+
+
+def _memory(
+    name: str, unit: str, v1: Support, v2: Support, may: Validator, needs: str
+) -> Resource[int]:
+    """A number, or "max", in a file that is called the same on both versions."""
+    return _group(
+        name.replace(".", "_"),
+        unit,
+        _in("memory", name, cg.parse_number_or_max, v1, may),
+        _in("memory", name, cg.parse_number_or_max, v2, may),
+        needs,
+    )
+
+
+def _cache_limit(name: str, unit: str, may: Validator) -> Resource[int]:
+    file = _in("memory", f"memory.pagecache_limit.{name}", cg.parse_number, _PER_GROUP, may)
+    return _group(f"memory_pagecache_limit_{name}", unit, None, file, ANOLIS_CACHE)
+
+
+MEMORY_USAGE = _group(
+    "memory_usage",
+    "bytes, with kernel memory and page cache",
+    _in("memory", "memory.usage_in_bytes", cg.parse_number),
+    _in("memory", "memory.current", cg.parse_number),
+)
+MEMORY_STAT = _group(
+    "memory_stat",
+    "bytes by use",
+    _in("memory", "memory.stat", cg.parse_v1_memory_stat),
+    _in("memory", "memory.stat", cg.parse_v2_memory_stat),
+)
+MEMORY_NUMA = _group(
+    "memory_numa",
+    "bytes by NUMA node, without page cache",
+    _in("memory", "memory.numa_stat", parse_v1_numa_stat),
+    _in("memory", "memory.numa_stat", parse_v2_numa_stat),
+    "CONFIG_NUMA; on cgroup v2 Linux 5.10",
+)
+MEMORY_LIMIT = _group(
+    "memory_limit",
+    "bytes, -1 for no limit",
+    _in("memory", "memory.limit_in_bytes", cg.parse_v1_memory_limit),
+    _in("memory", "memory.max", cg.parse_number_or_max),
+)
+MEMORY_MIN = _memory("memory.min", "bytes, -1 for all", _KUBEPODS, Support.ALWAYS, _ANY, ANOLIS_V1)
+MEMORY_LOW = _memory("memory.low", "bytes, -1 for all", _KUBEPODS, Support.ALWAYS, _ANY, ANOLIS_V1)
+MEMORY_HIGH = _memory(
+    "memory.high", "bytes, -1 for no limit", _KUBEPODS, Support.ALWAYS, _ANY, ANOLIS_V1
+)
+MEMORY_WMARK_RATIO = _memory(
+    "memory.wmark_ratio", "percent of the limit", _KUBEPODS, _PER_GROUP, in_range(0, 100), ANOLIS
+)
+MEMORY_WMARK_SCALE_FACTOR = _memory(
+    "memory.wmark_scale_factor",
+    "parts in 10000",
+    _KUBEPODS,
+    _PER_GROUP,
+    in_range(1, 1000),
+    ANOLIS,
+)
+MEMORY_WMARK_MIN_ADJ = _memory(
+    "memory.wmark_min_adj",
+    "percent of the global watermark",
+    _KUBEPODS,
+    _PER_GROUP,
+    in_range(-25, 50),
+    ANOLIS,
+)
+MEMORY_PRIORITY = _memory(
+    "memory.priority", "0 (killed first) to 12", _KUBEPODS, _PER_GROUP, in_range(0, 12), ANOLIS
+)
+MEMORY_USE_PRIORITY_OOM = _memory(
+    "memory.use_priority_oom", "0 or 1", _KUBEPODS, _PER_GROUP, _SWITCH, ANOLIS
+)
+MEMORY_OOM_GROUP = _memory(
+    "memory.oom.group",
+    "1: all tasks of the group are killed together",
+    _KUBEPODS,
+    _PER_GROUP,
+    _SWITCH,
+    "cgroup v2 with Linux 4.19, or an Anolis kernel",
+)
+MEMORY_IDLE_PAGES = _group(
+    "memory_idle_pages",
+    "bytes by kind of page and idle time",
+    _in("memory", "memory.idle_page_stats", parse_idle_pages, _KUBEPODS),
+    None,
+    KIDLED,
+)
+MEMORY_PAGECACHE_LIMIT_ENABLE = _cache_limit("enable", "0 or 1", _SWITCH)
+MEMORY_PAGECACHE_LIMIT_SIZE = _cache_limit("size", "bytes", _ANY)
+MEMORY_PAGECACHE_LIMIT_SYNC = _cache_limit("sync", "1: reclaim while allocating", _SWITCH)
+
+
+# --- Block devices and network class: cgroup v1 only ---
+
+
+def _blkio(
+    name: str, unit: str, may: Validator, needs: str, support: Support = _KUBEPODS
+) -> Resource[tuple[str, ...]]:
+    file = _in("blkio", f"blkio.{name}", cg.parse_lines, support, may)
+    return _group(f"blkio_{name.replace('.', '_')}", unit, file, None, needs)
+
+
+_DEVICE_VALUE = validators.device_value(0)
+BLKIO_READ_IOPS = _blkio(
+    "throttle.read_iops_device", "operations per second by device", _DEVICE_VALUE, BLKIO
+)
+BLKIO_READ_BPS = _blkio(
+    "throttle.read_bps_device", "bytes per second by device", _DEVICE_VALUE, BLKIO
+)
+BLKIO_WRITE_IOPS = _blkio(
+    "throttle.write_iops_device", "operations per second by device", _DEVICE_VALUE, BLKIO
+)
+BLKIO_WRITE_BPS = _blkio(
+    "throttle.write_bps_device", "bytes per second by device", _DEVICE_VALUE, BLKIO
+)
+BLKIO_COST_WEIGHT = _blkio(
+    "cost.weight", "1 to 100 by device", validators.device_value(1, 100), ANOLIS
+)
+BLKIO_COST_QOS = _blkio("cost.qos", "limits by device", validators.io_cost_qos, ANOLIS, _ROOT)
+BLKIO_COST_MODEL = _blkio("cost.model", "costs by device", validators.io_cost_model, ANOLIS, _ROOT)
+NET_CLASS_ID = _group(
+    "net_class_id",
+    "class of outgoing packets",
+    _in("net_cls", "net_cls.classid", cg.parse_number, _KUBEPODS, validators.class_id),
+    None,
+    "cgroup v1 with CONFIG_CGROUP_NET_CLASSID",
+)
+
+# --- The host as a whole ---
+
+
+def _host(
+    name: str,
+    unit: str,
+    path: str,
+    parse: Callable[[bytes], T],
+    root: Root = Root.PROC,
+    *,
+    support: Support = Support.PER_GROUP,
+    may: Validator | None = None,
+    needs: str = "",
+    hold: bool = True,
+) -> Resource[T]:
+    """A file outside the cgroup tree, the same whatever the cgroup version."""
+    file = File(path, parse, root, support=support, validate=may, hold=hold)
+    return Resource(name, unit, {1: file, 2: file}, needs=needs)
+
+
+PROC_STAT_TICKS = _host("proc_stat_ticks", "ticks", "stat", procfiles.parse_cpu_ticks)
+PROC_STAT_PER_CPU = _host(
+    "proc_stat_per_cpu", "ticks by CPU", "stat", procfiles.parse_per_cpu_ticks
+)
+MEMINFO = _host("meminfo", "bytes", "meminfo", procfiles.parse_meminfo)
+NUMA_MEMINFO = _host(
+    "numa_meminfo",
+    "bytes of one NUMA node",
+    "bus/node/devices/node{}/meminfo",
+    procfiles.parse_numa_meminfo,
+    Root.SYS,
+    needs="CONFIG_NUMA",
+)
+NODE_CPU_PRESSURE = _host(
+    "node_cpu_pressure", "percent, us", "pressure/cpu", parse_pressure, needs=PSI
+)
+NODE_MEMORY_PRESSURE = _host(
+    "node_memory_pressure", "percent, us", "pressure/memory", parse_pressure, needs=PSI
+)
+NODE_IO_PRESSURE = _host(
+    "node_io_pressure", "percent, us", "pressure/io", parse_pressure, needs=PSI
+)
+
+# A held /proc/<pid>/net file would keep the network namespace of an ended pod alive.
+NET_DEV = _host(
+    "net_dev",
+    "counters by interface, in the network namespace of a process",
+    "{}/net/dev",
+    netfiles.parse_net_dev,
+    hold=False,
+)
+# Init's network namespace is that of the host; ours may be a pod's.
+NETSTAT = _host("netstat", "by protocol", "1/net/netstat", netfiles.parse_netstat)
+SNMP = _host("snmp", "by protocol", "1/net/snmp", netfiles.parse_netstat)
+SNMP6 = _host("snmp6", "by protocol", "1/net/snmp6", netfiles.parse_snmp6)
+SOCKSTAT = _host("sockstat", "by protocol", "1/net/sockstat", netfiles.parse_sockstat)
+SOCKSTAT6 = _host("sockstat6", "by protocol", "1/net/sockstat6", netfiles.parse_sockstat)
+SOFTNET = _host("softnet", "by CPU", "net/softnet_stat", netfiles.parse_softnet)
+CONNTRACK_COUNT = _host(
+    "conntrack_count",
+    "connections",
+    "sys/net/netfilter/nf_conntrack_count",
+    procfiles.parse_int,
+    needs="the module nf_conntrack",
+)
+CONNTRACK_MAX = _host(
+    "conntrack_max",
+    "connections",
+    "sys/net/netfilter/nf_conntrack_max",
+    procfiles.parse_int,
+    needs="the module nf_conntrack",
+)
+
+MIN_FREE_KBYTES = _host(
+    "min_free_kbytes",
+    "KiB",
+    "sys/vm/min_free_kbytes",
+    cg.parse_number,
+    may=in_range(10_240, 10_485_760),
+)
+WATERMARK_SCALE_FACTOR = _host(
+    "watermark_scale_factor",
+    "parts in 10000",
+    "sys/vm/watermark_scale_factor",
+    cg.parse_number,
+    may=in_range(10, 400),
+)
+MEMCG_REAPER = _host(
+    "memcg_reaper",
+    "0 or 1",
+    "kernel/mm/memcg_reaper/reap_background",
+    cg.parse_number,
+    Root.SYS,
+    may=_SWITCH,
+    needs=ANOLIS,
+)
+PAGECACHE_LIMIT = _host(
+    "pagecache_limit",
+    "0 or 1",
+    "kernel/mm/pagecache_limit/enabled",
+    cg.parse_number,
+    Root.SYS,
+    may=_SWITCH,
+    needs=ANOLIS_CACHE,
+)
+KIDLED_PERIOD = _host(
+    "kidled_period",
+    "s",
+    "kernel/mm/kidled/scan_period_in_seconds",
+    cg.parse_number,
+    Root.SYS,
+    may=_ANY,
+    needs=KIDLED,
+)
+KIDLED_USE_HIERARCHY = _host(
+    "kidled_use_hierarchy",
+    "0 or 1",
+    "kernel/mm/kidled/use_hierarchy",
+    cg.parse_number,
+    Root.SYS,
+    may=_SWITCH,
+    needs=KIDLED,
+)
+SCHED_FEATURES = _host(
+    "sched_features",
+    "names; NO_X for X switched off",
+    "kernel/debug/sched_features",
+    procfiles.parse_text,
+    Root.SYS,
+    needs="debugfs, and Linux before 5.13",
+)
+SCHED_GROUP_IDENTITY = _host(
+    "sched_group_identity",
+    "0 or 1",
+    "sys/kernel/sched_group_identity_enabled",
+    cg.parse_number,
+    may=_SWITCH,
+    needs=ANOLIS,
+)
+SCHED_IDLE_SAVER_WMARK = _host(
+    "sched_idle_saver_wmark",
+    "us",
+    "sys/kernel/sched_idle_saver_wmark",
+    cg.parse_number,
+    needs=ANOLIS,
+)
+OOM_SCORE_ADJ = _host(
+    "oom_score_adj",
+    "-1000 (never killed) to 1000, of a process",
+    "{}/oom_score_adj",
+    cg.parse_number,
+    may=in_range(-1000, 1000),
+    hold=False,
+)
+
+RESOURCES: tuple[Resource[Any], ...] = tuple(
+    row for row in list(globals().values()) if isinstance(row, Resource)
+)
