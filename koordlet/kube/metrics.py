@@ -1,0 +1,43 @@
+"""Requests to the API server, counted."""
+
+from prometheus_client import CollectorRegistry, Counter, Summary
+
+from koordlet.kube.transport import Traffic
+
+
+class KubeMetrics:
+    """What the API server is asked, and what it costs. Give observe to Transport."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Counter(
+            "koordlet_kube_requests_total",
+            "Requests to the API server by verb and status code; code 0 means no answer.",
+            ["verb", "code"],
+            registry=registry,
+        )
+        self.seconds = Summary(
+            "koordlet_kube_request_seconds",
+            "Time from a request until its answer began.",
+            ["verb"],
+            registry=registry,
+        )
+        self.sent = Counter(
+            "koordlet_kube_sent_bytes_total",
+            "Bytes of request bodies sent to the API server.",
+            registry=registry,
+        )
+        self.received = Counter(
+            "koordlet_kube_received_bytes_total",
+            "Bytes of answers received from the API server. Those of a watch count when it ends.",
+            registry=registry,
+        )
+
+    def observe(self, traffic: Traffic) -> None:
+        """Count one attempt that is over."""
+        call = traffic.call
+        verb = "WATCH" if call.query.get("watch") == "true" else call.method
+        self.requests.labels(verb, str(traffic.status)).inc()
+        if traffic.status:
+            self.seconds.labels(verb).observe(traffic.seconds)
+        self.sent.inc(len(call.body or b""))
+        self.received.inc(traffic.received)

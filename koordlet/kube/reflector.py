@@ -1,0 +1,200 @@
+"""A copy of a collection that follows the API server: list, then watch, for as long as we live."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from koordlet.kube.answers import Object
+from koordlet.kube.client import ApiClient
+from koordlet.kube.errors import ApiError, BadAnswer, Gone, KubeError
+from koordlet.kube.store import Change, Store, resource_version
+from koordlet.kube.watch import EventType, WatchEvent, WatchLimits
+from koordlet.util.backoff import Backoff
+from koordlet.util.clock import Clock
+from koordlet.util.health import OK, PartHealth, Status
+from koordlet.util.logs import LogState, get_logger
+from koordlet.util.stop import Stop
+
+SETTLED_AFTER = 5.0  # seconds that a watch must hold before the next one is begun at once
+BUSY = (429, 503)  # statuses that tell nothing about what was asked for
+ANY_VERSION = "0"  # the server's cache may answer: cheap, but perhaps a little old
+NEWEST = ""  # etcd answers
+FIRST_PAUSE, LONGEST_PAUSE = 0.8, 30.0  # seconds, as in Kubernetes' own clients
+
+T = TypeVar("T")
+
+log = get_logger("koordlet.kube")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Watched(Generic[T]):
+    """What a reflector follows, and what it makes of it.
+
+    query narrows the collection, as {"fieldSelector": "metadata.name=worker-1"} does. read is
+    called for each new version of an object; see Store. on_change is called on the event loop, for
+    one change at a time, and must not block; when it raises, that is logged and the rest goes on.
+    """
+
+    name: str  # for logs and health, for example "nodeslo"
+    path: str
+    read: Callable[[Object], T]
+    on_change: Callable[[Change[T]], None]
+    query: Mapping[str, str] | None = None
+    watch_seconds: int = 300  # a watch lives that long at least, and at most twice as long
+
+
+class Reflector(Generic[T]):
+    """Keeps `objects` as they are on the server; while it is away, as they were last."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        watched: Watched[T],
+        clock: Clock,
+        *,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._client = client
+        self._watched = watched
+        self._clock = clock
+        self._draw = draw  # a number from 0 to 1
+        self._store = Store(watched.read, watched.name)
+        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=1.0, draw=draw)
+        self._version = ANY_VERSION  # what the next list must not be older than
+        self._watchable = False  # whether _version is one that a watch can begin at
+        self._trouble = LogState(log)
+        self._reason = ""
+        self._rejections: dict[str, str] = {}  # object -> why, as logged last
+        self.synced = False  # whether a list has come at all
+
+    @property
+    def objects(self) -> Mapping[str, T]:
+        """The collection as last known, by namespace/name or name: a snapshot for any thread."""
+        return self._store.objects
+
+    @property
+    def rejected(self) -> Mapping[str, str]:
+        """The objects whose present version is not understood, and why."""
+        return self._rejections
+
+    def health(self) -> PartHealth:
+        """Degraded while the server does not answer, or an object on it is not understood."""
+        if self._trouble.failing:
+            return PartHealth(Status.DEGRADED, self._reason, {"synced": self.synced})
+        if self._rejections:
+            return PartHealth(Status.DEGRADED, "; ".join(self._rejections.values()))
+        return OK
+
+    async def run(self, stop: Stop) -> None:
+        """Follow the server until stop is set."""
+        while not stop.is_set():
+            begun = self._clock.monotonic()
+            error = await self._follow_until(stop)
+            if stop.is_set():
+                return
+            if self._clock.monotonic() - begun >= SETTLED_AFTER:
+                self._backoff.reset()
+                if error is None:
+                    continue  # the watch lived its time
+            if await stop.sleep(self._pause(error)):
+                return
+
+    async def _follow_until(self, stop: Stop) -> KubeError | None:
+        """Follow the server until stop, the end of a watch (None) or an error."""
+        following = asyncio.ensure_future(self._follow())
+        stopped = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait({following, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+            following.cancel()
+            await asyncio.wait({following})
+        if following.cancelled():
+            return None
+        return following.result()
+
+    async def _follow(self) -> KubeError | None:
+        try:
+            if not self._watchable:
+                await self._list()
+            await self._watch()
+        except KubeError as err:
+            self._failed(err)
+            return err
+        return None
+
+    async def _list(self) -> None:
+        """Fetch the whole collection, at least as new as what we had."""
+        query = dict(self._watched.query or {})
+        if self._version != NEWEST:
+            query |= {"resourceVersion": self._version, "resourceVersionMatch": "NotOlderThan"}
+        try:
+            found = await self._client.list(self._watched.path, query)
+        except ApiError as err:
+            if isinstance(err, Gone) or _is_ahead(err):
+                self._version = NEWEST
+            raise
+        self._tell(self._store.replace(found.items))
+        self._version, self._watchable, self.synced = found.resource_version, True, True
+        self._works()
+
+    async def _watch(self) -> None:
+        least = self._watched.watch_seconds
+        limits = WatchLimits(seconds=int(least * (1 + self._draw())))
+        query = {**(self._watched.query or {}), "resourceVersion": self._version}
+        async with self._client.watch(self._watched.path, query, limits) as events:
+            self._works()
+            async for event in events:
+                self._take(event)
+
+    def _take(self, event: WatchEvent) -> None:
+        version = resource_version(event.object, self._watched.name)
+        if event.type is EventType.DELETED:
+            self._tell(self._store.remove(event.object))
+        elif event.type is not EventType.BOOKMARK:
+            self._tell(self._store.put(event.object))
+        self._version = version
+
+    def _tell(self, changes: Iterable[Change[T]]) -> None:
+        for change in changes:
+            try:
+                self._watched.on_change(change)
+            except Exception:
+                # The copy must stay true for everybody else who looks at it.
+                log.exception("change.unhandled", watched=self._watched.name, object=change.key)
+        self._note_rejections()
+
+    def _note_rejections(self) -> None:
+        rejected = {key: str(err) for key, err in self._store.rejected.items()}
+        for key, reason in rejected.items():
+            if self._rejections.get(key) != reason:
+                log.warning("object.rejected", watched=self._watched.name, object=key, error=reason)
+        self._rejections = rejected
+
+    def _failed(self, err: KubeError) -> None:
+        if isinstance(err, BadAnswer) or (isinstance(err, ApiError) and err.status not in BUSY):
+            self._watchable = False  # what we know may no longer lead to what is
+        if isinstance(err, Gone):
+            log.info("watch.gone", watched=self._watched.name)
+            return  # not a trouble: a long absence ends this way
+        self._reason = str(err)
+        self._trouble.failed("watch.failed", watched=self._watched.name, error=self._reason)
+
+    def _works(self) -> None:
+        self._reason = ""
+        self._trouble.ended("watch.recovered", watched=self._watched.name)
+
+    def _pause(self, error: KubeError | None) -> float:
+        wanted = error.retry_after if isinstance(error, ApiError) else None
+        return max(self._backoff.next(), wanted or 0.0)
+
+
+def _is_ahead(err: ApiError) -> bool:
+    """Whether we know a resource version that the server does not: its data went back in time."""
+    causes = err.details.get("causes")
+    return isinstance(causes, list) and any(
+        isinstance(cause, dict) and cause.get("reason") == "ResourceVersionTooLarge"
+        for cause in causes
+    )

@@ -1,0 +1,55 @@
+"""Certificates for tests, made by the openssl command."""
+
+import ssl
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate and its key, as PEM files."""
+
+    certificate: Path
+    key: Path
+
+    def server_context(self, client_ca: Path | None = None) -> ssl.SSLContext:
+        """A context for a server; with client_ca it demands a client certificate of that CA."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certificate, self.key)
+        if client_ca is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(client_ca)
+        return context
+
+
+class Authority:
+    """A CA that lives in a directory."""
+
+    def __init__(self, directory: Path, name: str = "test CA") -> None:
+        self._directory = directory
+        self.certificate = directory / "ca.crt"
+        self._key = directory / "ca.key"
+        self._make_key(self._key)
+        _openssl("req", "-x509", "-new", "-key", self._key, "-subj", f"/CN={name}", "-days", "2",
+                 "-addext", "keyUsage=critical,keyCertSign", "-out", self.certificate)  # fmt: skip
+
+    def issue(self, name: str, *, hosts: tuple[str, ...] = ("127.0.0.1",), days: int = 1) -> Pair:
+        """A certificate for a server at these hosts, and for a client called name."""
+        key, request = self._directory / f"{name}.key", self._directory / f"{name}.csr"
+        certificate, extensions = key.with_suffix(".crt"), key.with_suffix(".ext")
+        names = (f"{'IP' if host[0].isdigit() else 'DNS'}:{host}" for host in hosts)
+        extensions.write_text(f"subjectAltName={','.join(names)}\n")
+        self._make_key(key)
+        _openssl("req", "-new", "-key", key, "-subj", f"/CN={name}", "-out", request)
+        _openssl("x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self._key,
+                 "-days", str(days), "-extfile", extensions, "-out", certificate)  # fmt: skip
+        return Pair(certificate, key)
+
+    @staticmethod
+    def _make_key(path: Path) -> None:
+        _openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", path)
+
+
+def _openssl(*arguments: str | Path) -> None:
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
