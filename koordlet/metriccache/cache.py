@@ -1,0 +1,274 @@
+"""The metric cache: what was measured on this node lately, kept over restarts of the daemon."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from koordlet.metriccache.aggregate import Aggregate
+from koordlet.metriccache.kinds import KINDS, Cadence, Keep, Kind
+from koordlet.metriccache.layout import Key
+from koordlet.metriccache.limits import TableLimits
+from koordlet.metriccache.ring import RingDiscarded
+from koordlet.metriccache.sample import Sample
+from koordlet.metriccache.table import Table
+from koordlet.util.clock import Clock, Stamp
+from koordlet.util.errors import KoordletError
+from koordlet.util.logs import LogState, get_logger
+
+MAX_RETENTION = 3600.0  # seconds; longer windows asked for are cut to this
+MAX_KIND_BYTES = 16 * 1024 * 1024
+_DIRECTORY_MODE = 0o750
+_SUFFIX = ".ring"
+
+
+class UnknownSeries(KoordletError):
+    """A reader asked for a kind or property that does not exist: a mistake in the code."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """Size of the cache, and what it had to leave out since the start."""
+
+    series: int
+    file_bytes: int
+    dropped: Mapping[str, int]  # by reason: the fields of Dropped, and "unknown_kind"
+
+
+class MetricCache:
+    """One table per kind; any thread may call anything.
+
+    Windows are [end - seconds, end] in seconds since boot, both ends included; without `end` they
+    end now. Series without a sample in the window are absent from results, never 0.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None,
+        boot_id: str,
+        clock: Clock,
+        *,
+        intervals: Mapping[Cadence, float],
+        retentions: Mapping[Keep, float],
+        kinds: Iterable[Kind] = tuple(KINDS.values()),
+        max_kind_bytes: int = MAX_KIND_BYTES,
+    ) -> None:
+        """Open the cache in `directory`, which it makes and owns; None keeps it in memory.
+
+        What an earlier process of this boot left there is taken over. Anything unusable is
+        dropped with a log line; without a usable directory the cache works in memory and
+        `problems` says so.
+        """
+        self._log = get_logger("koordlet.metriccache")
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._values: dict[str, object] = {}
+        self._unknown_kind = 0
+        self._trouble = LogState(self._log)
+        self._directory_error = ""
+        kinds = list(kinds)
+        usable = self._prepared(directory, {f"{kind.name}{_SUFFIX}" for kind in kinds})
+        self._tables = {
+            kind.name: Table(
+                kind,
+                boot_id,
+                TableLimits(
+                    intervals[kind.cadence], _capped(retentions[kind.keep]), max_kind_bytes
+                ),
+                usable and usable / f"{kind.name}{_SUFFIX}",
+            )
+            for kind in kinds
+        }
+        self._load()
+
+    def append(self, at: Stamp, samples: Iterable[Sample]) -> None:
+        """Store what one tick measured: per kind one column, so call it once per tick and kind.
+
+        A sample that is not finite or does not fit its kind is left out alone; a tick that is not
+        newer than the newest one of a kind is left out for that kind. `stats` counts both.
+        """
+        batches: dict[str, list[Sample]] = {}
+        for sample in samples:
+            name = sample[0].name
+            if name in batches:
+                batches[name].append(sample)
+            else:
+                batches[name] = [sample]
+        with self._lock:
+            for name, batch in batches.items():
+                table = self._tables.get(name)
+                if table is None:
+                    self._unknown_kind += len(batch)
+                else:
+                    table.write(at, batch)
+            self._log_problems()
+
+    def last(self, kind: Kind, *key: str) -> float | None:
+        """Newest value of a series; None when there is none within two intervals."""
+        with self._lock:
+            view = self._table(kind, key).view
+            return view.last(key, self._clock.boottime()) if view else None
+
+    def last_values(self, kind: Kind) -> dict[Key, float]:
+        """Newest value of each series that has one within two intervals."""
+        with self._lock:
+            view = self._table(kind).view
+            return view.last_values(self._clock.boottime()) if view else {}
+
+    def newest(self, kind: Kind, *key: str) -> Stamp | None:
+        """Time of the newest sample of a series, however old it is."""
+        with self._lock:
+            view = self._table(kind, key).view
+            return view.newest(key) if view else None
+
+    def aggregate(
+        self, kind: Kind, key: Key, seconds: float, end: float | None = None
+    ) -> Aggregate | None:
+        """Aggregate of one series; None when it has no sample in the window."""
+        with self._lock:
+            view = self._table(kind, key).view
+            return view.aggregate(key, seconds, self._end(end)) if view else None
+
+    def aggregate_all(
+        self, kind: Kind, seconds: float, end: float | None = None
+    ) -> dict[Key, Aggregate]:
+        """Aggregates of all series of a kind that have a sample in the window."""
+        with self._lock:
+            view = self._table(kind).view
+            return view.aggregate_all(seconds, self._end(end)) if view else {}
+
+    def series(
+        self, kind: Kind, key: Key, seconds: float, end: float | None = None
+    ) -> list[tuple[float, float]]:
+        """(seconds since boot, value) of each sample of one series, oldest first."""
+        found = self.aggregate(kind, key, seconds, end)
+        return found.points() if found else []
+
+    def keys(self, kind: Kind) -> list[Key]:
+        """The series of a kind; one leaves when it had no sample for about the retention."""
+        with self._lock:
+            return self._table(kind).keys()
+
+    def match(self, kind: Kind, **properties: str) -> list[Key]:
+        """The series of a kind that have these property values.
+
+        Raises:
+            UnknownSeries: the kind has no such property.
+        """
+        if unknown := properties.keys() - set(kind.properties):
+            raise UnknownSeries(
+                f"{kind.name}: wanted some of {list(kind.properties)}, found {sorted(unknown)}"
+            )
+        wanted = [(kind.properties.index(name), value) for name, value in properties.items()]
+        return [key for key in self.keys(kind) if all(key[i] == value for i, value in wanted)]
+
+    def put(self, name: str, value: object) -> None:
+        """Keep something that has no history, for example NUMA information; the last one wins."""
+        with self._lock:
+            self._values[name] = value
+
+    def get(self, name: str) -> object | None:
+        """What was put under that name; None: not collected yet."""
+        with self._lock:
+            return self._values.get(name)
+
+    def set_retention(self, keep: Keep, seconds: float) -> None:
+        """Keep that much history of these kinds from now on, at most MAX_RETENTION."""
+        with self._lock:
+            for table in self._tables.values():
+                if table.kind.keep is keep:
+                    table.set_retention(_capped(seconds))
+
+    def problems(self) -> list[str]:
+        """What the cache does without at present, for /healthz; empty when all is well."""
+        with self._lock:
+            return self._problems()
+
+    def stats(self) -> CacheStats:
+        with self._lock:
+            dropped: Counter[str] = Counter(unknown_kind=self._unknown_kind)
+            for table in self._tables.values():
+                dropped.update(asdict(table.dropped))
+            return CacheStats(
+                series=sum(len(table.keys()) for table in self._tables.values()),
+                file_bytes=sum(table.file_bytes for table in self._tables.values()),
+                dropped=dict(dropped),
+            )
+
+    def close(self) -> None:
+        """Unmap the files; they stay for the next process. No calls after this one."""
+        with self._lock:
+            for table in self._tables.values():
+                table.close()
+
+    def _table(self, kind: Kind, key: Key | None = None) -> Table:
+        table = self._tables.get(kind.name)
+        if table is None:
+            raise UnknownSeries(f"wanted a registered metric kind, found {kind.name!r}")
+        if key is not None and len(key) != len(kind.properties):
+            raise UnknownSeries(
+                f"{kind.name}: wanted values for {list(kind.properties)}, found {list(key)}"
+            )
+        return table
+
+    def _end(self, end: float | None) -> float:
+        return self._clock.boottime() if end is None else end
+
+    def _prepared(self, directory: Path | None, ours: set[str]) -> Path | None:
+        """Make the directory and clear it of files that no kind owns; None when it cannot be."""
+        if directory is None:
+            return None
+        try:
+            directory.mkdir(_DIRECTORY_MODE, parents=True, exist_ok=True)
+            directory.chmod(_DIRECTORY_MODE)
+            for file in directory.iterdir():
+                if file.name not in ours and _SUFFIX in file.suffixes:
+                    self._log.info("ring.removed", path=str(file), reason="of no metric kind")
+                    file.unlink()
+        except OSError as err:
+            self._directory_error = f"{directory}: {err.strerror}"
+            return None
+        return directory
+
+    def _load(self) -> None:
+        now = self._clock.boottime()
+        for table in self._tables.values():
+            try:
+                table.load(now)
+            except RingDiscarded as err:
+                (self._log.info if err.expected else self._log.warning)(
+                    "ring.discarded", kind=table.kind.name, error=str(err)
+                )
+                table.remove_file()
+            except FileNotFoundError:
+                continue
+            except OSError as err:
+                self._log.warning("ring.unreadable", kind=table.kind.name, error=str(err))
+            lost = table.dropped
+            if lost.columns or lost.rows:
+                self._log.warning(
+                    "ring.damaged",
+                    kind=table.kind.name,
+                    columns_dropped=lost.columns,
+                    series_dropped=lost.rows,
+                )
+
+    def _problems(self) -> list[str]:
+        problems = [self._directory_error] if self._directory_error else []
+        for table in self._tables.values():
+            if table.disk_error:
+                problems.append(f"{table.kind.name} is kept in memory only: {table.disk_error}")
+            if table.full:
+                problems.append(f"{table.kind.name} is full: {table.full} series left out")
+        return problems
+
+    def _log_problems(self) -> None:
+        if problems := self._problems():
+            self._trouble.failed("metriccache.degraded", problems=problems[:5])
+        else:
+            self._trouble.ended("metriccache.recovered")
+
+
+def _capped(seconds: float) -> float:
+    return min(seconds, MAX_RETENTION)

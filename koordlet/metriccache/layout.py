@@ -1,0 +1,191 @@
+"""What a ring file looks like: one kind of metric, all its series, one column per tick.
+
+    header      magic, version, boot id, kind, geometry, crc
+    directory   per row: since when which series owns it, crc
+    stamps      per column: sequence, boot time, wall time, rows, crc over these and the cells
+    cells       columns * rows float64, NaN where a series had no sample
+
+Pure: bytes in, bytes out. Native byte order, because a file never outlives the boot it carries.
+"""
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import NamedTuple
+
+MAGIC = b"KOORDRNG"
+VERSION = 1
+MAX_KEY_BYTES = 1024
+
+_HEADER = struct.Struct("=8sI64s64sIII")
+_ENTRY = struct.Struct("=dH")
+_STAMP = struct.Struct("=QddI")
+_STAMP_CRC = struct.Struct("=QddII")
+_CRC = struct.Struct("=I")
+_ENTRY_PREFIX = 16  # _ENTRY and _CRC, padded so that all parts start on 8 bytes
+STAMP_BYTES = 32
+HEADER_BYTES = 192
+
+Key = tuple[str, ...]
+
+
+class Damaged(ValueError):
+    """Bytes that were never written like this: the message says what does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose file it is: data of another boot or kind must not be taken for ours."""
+
+    boot_id: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Numbers of columns (ticks kept) and rows (series), and room for a row's encoded key."""
+
+    columns: int
+    rows: int
+    key_bytes: int  # a multiple of 8
+
+    @property
+    def entry_bytes(self) -> int:
+        return _ENTRY_PREFIX + self.key_bytes
+
+    @property
+    def stamps_at(self) -> int:
+        return HEADER_BYTES + self.rows * self.entry_bytes
+
+    @property
+    def cells_at(self) -> int:
+        return self.stamps_at + self.columns * STAMP_BYTES
+
+    @property
+    def file_bytes(self) -> int:
+        return self.cells_at + self.columns * self.rows * 8
+
+
+class ColumnStamp(NamedTuple):
+    """Head of one column. sequence counts from 1; 0 means never written."""
+
+    sequence: int
+    boot: float  # seconds since boot
+    wall: float  # Unix seconds
+    rows: int  # cells written; the rest of the column is not ours to read
+
+
+def round_up(number: int, step: int) -> int:
+    """The next multiple of step."""
+    return -(-number // step) * step
+
+
+def pack_header(identity: Identity, geometry: Geometry) -> bytes:
+    body = _HEADER.pack(
+        MAGIC,
+        VERSION,
+        identity.boot_id.encode(),
+        identity.kind.encode(),
+        geometry.columns,
+        geometry.rows,
+        geometry.key_bytes,
+    )
+    return (body + _CRC.pack(zlib.crc32(body))).ljust(HEADER_BYTES, b"\0")
+
+
+def unpack_header(data: bytes) -> tuple[Identity, Geometry]:
+    """Read a header. The geometry is what the file claims: compare it with the file's size.
+
+    Raises:
+        Damaged: truncated, not a ring file, of another version, or changed after it was written.
+    """
+    if len(data) < HEADER_BYTES:
+        raise Damaged(f"only {len(data)} bytes")
+    magic, version, boot_id, kind, columns, rows, key_bytes = _HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise Damaged("not a ring file")
+    if version != VERSION:
+        raise Damaged(f"version {version} instead of {VERSION}")
+    if _CRC.unpack_from(data, _HEADER.size)[0] != zlib.crc32(data[: _HEADER.size]):
+        raise Damaged("header checksum differs")
+    if not (columns and rows and key_bytes and key_bytes % 8 == 0):
+        raise Damaged(f"geometry {columns} x {rows}, keys of {key_bytes} bytes")
+    return Identity(_text(boot_id), _text(kind)), Geometry(columns, rows, key_bytes)
+
+
+def pack_entry(born: float, key: bytes) -> bytes:
+    """A directory entry: this row holds the series from boot time born on."""
+    head = _ENTRY.pack(born, len(key))
+    crc = zlib.crc32(key, zlib.crc32(head))
+    return (head + _CRC.pack(crc)).ljust(_ENTRY_PREFIX, b"\0") + key
+
+
+def unpack_entry(data: bytes) -> tuple[float, bytes] | None:
+    """Return (born, key) of a directory entry, None for a free row.
+
+    Raises:
+        Damaged: torn or changed.
+    """
+    born, length = _ENTRY.unpack_from(data)
+    (crc,) = _CRC.unpack_from(data, _ENTRY.size)
+    if not (born or length or crc):
+        return None
+    key = data[_ENTRY_PREFIX : _ENTRY_PREFIX + length]
+    if len(key) != length or crc != zlib.crc32(key, zlib.crc32(data[: _ENTRY.size])):
+        raise Damaged("row checksum differs")
+    return born, key
+
+
+def pack_stamp(stamp: ColumnStamp, cells: bytes | memoryview) -> bytes:
+    head = _STAMP.pack(*stamp)
+    return head + _CRC.pack(zlib.crc32(cells, zlib.crc32(head)))
+
+
+def whole_columns(data: memoryview, geometry: Geometry) -> tuple[list[ColumnStamp], int]:
+    """The columns of a file that are as they were written, in time order, and how many are not."""
+    heads = data[geometry.stamps_at : geometry.cells_at]
+    whole: list[ColumnStamp] = []
+    damaged = 0
+    height, start = geometry.rows * 8, geometry.cells_at
+    for slot, (sequence, boot, wall, rows, crc) in enumerate(_STAMP_CRC.iter_unpack(heads)):
+        if sequence:
+            head = heads[slot * STAMP_BYTES : slot * STAMP_BYTES + _STAMP.size]
+            cells = data[start + slot * height : start + slot * height + rows * 8]
+            if rows <= geometry.rows and crc == zlib.crc32(cells, zlib.crc32(head)):
+                whole.append(ColumnStamp(sequence, boot, wall, rows))
+            else:
+                damaged += 1
+    return sorted(whole), damaged
+
+
+def encode_key(key: Key, properties: int) -> bytes:
+    """Key of a series as stored: its values joined by NUL.
+
+    Raises:
+        ValueError: not one string for each property, a NUL inside, or too long to store.
+    """
+    if len(key) != properties or any("\0" in value for value in key):
+        raise ValueError("not one plain string per property")
+    data = "\0".join(key).encode("utf-8", "surrogatepass")
+    if len(data) > MAX_KEY_BYTES:
+        raise ValueError(f"longer than {MAX_KEY_BYTES} bytes")
+    return data
+
+
+def decode_key(data: bytes, properties: int) -> Key:
+    """Inverse of encode_key.
+
+    Raises:
+        Damaged: not a key of that many properties.
+    """
+    try:
+        key = tuple(data.decode("utf-8", "surrogatepass").split("\0")) if properties else ()
+    except UnicodeDecodeError as err:
+        raise Damaged("key is not text") from err
+    if len(key) != properties or (not properties and data):
+        raise Damaged(f"key has {len(key)} values instead of {properties}")
+    return key
+
+
+def _text(field: bytes) -> str:
+    return field.rstrip(b"\0").decode("utf-8", "replace")

@@ -1,0 +1,71 @@
+"""Forks writers of a metric cache for the kill test: one per line of input, told by its pid.
+
+Tick t writes t * 1000 + n for steady series n, and t for a series that changes every 50 ticks, so
+that rows are made, reused and grown while writers die. A completed tick is noted in a file.
+"""
+
+import os
+import struct
+import sys
+from pathlib import Path
+
+from koordlet.metriccache.cache import MetricCache
+from koordlet.metriccache.kinds import POD_CPU_USAGE, Cadence, Keep
+from koordlet.metriccache.sample import Sample
+from koordlet.util.clock import Stamp
+
+STEADY = 40
+RETENTION = 100.0
+FIRST_BOOT = 1000.0
+
+
+class TickClock:
+    """Time as the writer counts it: one second per tick."""
+
+    tick = 0
+
+    def boottime(self) -> float:
+        return FIRST_BOOT + self.tick
+
+
+def open_cache(directory: Path, clock: TickClock) -> MetricCache:
+    return MetricCache(
+        directory,
+        "boot",
+        clock,
+        intervals=dict.fromkeys(Cadence, 1.0),
+        retentions=dict.fromkeys(Keep, RETENTION),
+    )
+
+
+def samples(tick: int) -> list[Sample]:
+    changing = Sample(POD_CPU_USAGE, float(tick), (f"changing-{tick // 50}" + "x" * (tick // 500),))
+    steady = [Sample(POD_CPU_USAGE, tick * 1000.0 + n, (f"steady-{n}",)) for n in range(STEADY)]
+    return [*steady, changing]
+
+
+def write(directory: Path, completed: Path) -> None:
+    clock = TickClock()
+    note = os.open(completed, os.O_RDWR | os.O_CREAT)
+    data = os.pread(note, 8, 0)
+    clock.tick = struct.unpack("Q", data)[0] + 1 if data else 0  # that one may be in the ring
+    cache = open_cache(directory, clock)
+    while True:
+        clock.tick += 1
+        cache.append(Stamp(0.0, clock.boottime()), samples(clock.tick))
+        os.pwrite(note, struct.pack("Q", clock.tick), 0)
+
+
+def main() -> None:
+    directory, completed = Path(sys.argv[1]), Path(sys.argv[2])
+    for _ in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            write(directory, completed)
+        print(child, flush=True)
+        os.waitpid(child, 0)
+        print("gone", flush=True)
+
+
+if __name__ == "__main__":
+    main()
