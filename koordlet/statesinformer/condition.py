@@ -1,0 +1,47 @@
+"""How a source of states is doing: for /healthz, and for the log when that changes."""
+
+from koordlet.util.clock import Clock
+from koordlet.util.health import OK, PartHealth, Status
+from koordlet.util.logs import get_logger
+
+SILENCE = 5.0  # seconds without a finished round after which a source is called stuck
+
+
+class Condition:
+    """What is wrong with a source, logged when that starts, changes and ends.
+
+    A source in trouble keeps what it published, so it is degraded; one that finishes no round any
+    more, for example because a read hangs, is unhealthy.
+    """
+
+    def __init__(self, source: str, clock: Clock, *, silence: float = SILENCE) -> None:
+        self._clock = clock
+        self._silence = silence
+        self._log = get_logger("koordlet.statesinformer", source=source)
+        self._problems: tuple[str, ...] = ()
+        self._finished_at: float | None = None  # monotonic; None: has not begun
+
+    def begin(self) -> None:
+        """The source starts to work."""
+        self._finished_at = self._clock.monotonic()
+
+    def finish(self, problems: tuple[str, ...] = ()) -> None:
+        """A round is over; problems are sentences for people."""
+        self._finished_at = self._clock.monotonic()
+        if problems == self._problems:
+            return
+        self._problems = problems
+        if problems:
+            self._log.warning("source.degraded", problems=list(problems))
+        else:
+            self._log.info("source.recovered")
+
+    def health(self) -> PartHealth:
+        if self._finished_at is None:
+            return PartHealth(Status.UNHEALTHY, "has not started")
+        silent = self._clock.monotonic() - self._finished_at
+        if silent > self._silence:
+            return PartHealth(Status.UNHEALTHY, f"no round finished for {silent:.0f} s")
+        if self._problems:
+            return PartHealth(Status.DEGRADED, "; ".join(self._problems))
+        return OK

@@ -1,0 +1,63 @@
+"""Node and NodeSLO from files: --node-file and --nodeslo-file."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from koordlet.api.node import Node, parse_node
+from koordlet.api.nodeslo import NodeSLO, parse_nodeslo
+from koordlet.statesinformer.condition import Condition
+from koordlet.statesinformer.informer import StatesInformer
+from koordlet.statesinformer.objectfile import ObjectFile
+from koordlet.util.clock import Clock
+from koordlet.util.health import PartHealth
+from koordlet.util.stop import Stop
+
+T = TypeVar("T")
+
+INTERVAL = 0.5  # seconds between two looks at the file
+MAX_BYTES = 1 << 20
+
+
+class FileSource(Generic[T]):
+    """Publishes the object in a file, again whenever it changes.
+
+    A file that is missing or cannot be used leaves what was published in force.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        parse: Callable[[object], T],
+        publish: Callable[[T], None],
+        clock: Clock,
+    ) -> None:
+        self.name = name
+        self._file = ObjectFile(path, parse, max_bytes=MAX_BYTES)
+        self._publish = publish
+        self._condition = Condition(name, clock)
+
+    async def run(self, stop: Stop) -> None:
+        """Watch the file until stop."""
+        self._condition.begin()
+        async for _ in stop.every(INTERVAL):
+            found = await asyncio.to_thread(self._file.poll)
+            if found is not None:
+                self._publish(found)
+            self._condition.finish((self._file.problem,) if self._file.problem else ())
+
+    def health(self) -> PartHealth:
+        """Degraded while the file cannot be used; unhealthy when reading it never returns."""
+        return self._condition.health()
+
+
+def node_file(path: Path, informer: StatesInformer, clock: Clock) -> FileSource[Node]:
+    """Return the source that publishes the v1 Node in a file."""
+    return FileSource("node", path, parse_node, informer.set_node, clock)
+
+
+def node_slo_file(path: Path, informer: StatesInformer, clock: Clock) -> FileSource[NodeSLO]:
+    """Return the source that publishes the NodeSLO in a file."""
+    return FileSource("nodeslo", path, parse_nodeslo, informer.set_node_slo, clock)

@@ -1,0 +1,183 @@
+"""What the cluster wants of this node: Node, NodeSLO, NodeMetric spec and pods, as snapshots.
+
+Sources (files, the cgroup tree, later the API server and the kubelet) call the set methods on the
+event loop. Readers may be on any thread: each state is one immutable object that is swapped whole.
+"""
+
+import asyncio
+
+from koordlet.api.node import Node
+from koordlet.api.nodemetric import NodeMetricSpec
+from koordlet.api.nodeslo import NodeSLO
+from koordlet.statesinformer.callbacks import (
+    CALLBACK_DEADLINE,
+    CallbackState,
+    CallbackTarget,
+    CallbackWorker,
+    StateType,
+    UpdateCbFn,
+)
+from koordlet.statesinformer.model import PodMeta
+from koordlet.util.clock import Clock
+from koordlet.util.errors import KoordletError
+from koordlet.util.health import OK, PartHealth, Status
+from koordlet.util.stop import Stop
+
+
+class StatesInformer:
+    """Holds the last known states and tells callbacks when they change.
+
+    A state that its source lost (object deleted, file gone) stays as it was last known.
+    """
+
+    def __init__(self, clock: Clock, *, callback_deadline: float = CALLBACK_DEADLINE) -> None:
+        self._node: Node | None = None
+        self._node_slo: NodeSLO | None = None
+        self._node_metric_spec = NodeMetricSpec()
+        self._pods: tuple[PodMeta, ...] | None = None
+        self._pods_by_uid: dict[str, PodMeta] = {}
+        self._pods_known = False
+        self._synced = asyncio.Event()
+        self._workers = {
+            state_type: CallbackWorker(state_type, clock, self._snapshot, callback_deadline)
+            for state_type in StateType
+        }
+
+    def node(self) -> Node | None:
+        """This node; None: not known yet."""
+        return self._node
+
+    def node_slo(self) -> NodeSLO | None:
+        """The NodeSLO of this node; None: there is none, what needs one stays off."""
+        return self._node_slo
+
+    def node_metric_spec(self) -> NodeMetricSpec:
+        """How to report; Koordinator's defaults until a source says otherwise."""
+        return self._node_metric_spec
+
+    def pods(self) -> tuple[PodMeta, ...]:
+        """Pods of this node, finished ones included; empty or provisional until synced."""
+        return self._pods or ()
+
+    def pod(self, uid: str) -> PodMeta | None:
+        """The pod with this UID; None: there is none."""
+        return self._pods_by_uid.get(uid)
+
+    def has_synced(self) -> bool:
+        """Whether node and pods are known. A node without pods counts, a NodeSLO is optional."""
+        return self._synced.is_set()
+
+    async def wait_synced(self) -> None:
+        """Return when node and pods are known."""
+        await self._synced.wait()
+
+    def register_callbacks(
+        self, state_type: StateType | str, name: str, description: str, fn: UpdateCbFn
+    ) -> None:
+        """Have fn called after each change of a state, and again later if it fails.
+
+        Changes that come while callbacks of the type run are one more run; fn sees the state of
+        the moment it runs. fn is cancelled when it takes longer than the callback deadline.
+
+        Raises:
+            KoordletError: the type does not exist, or has a callback of this name.
+        """
+        self._worker(state_type).register(name, description, fn)
+
+    def send_callback(self, state_type: StateType | str) -> None:
+        """Run the callbacks of a type soon. Never blocks; call it on the event loop.
+
+        Raises:
+            KoordletError: the type does not exist.
+        """
+        self._worker(state_type).send()
+
+    def callbacks(self) -> tuple[CallbackState, ...]:
+        """Every registered callback with runs, failures, duration and latest error."""
+        return tuple(state for worker in self._workers.values() for state in worker.states())
+
+    async def run(self, stop: Stop) -> None:
+        """Deliver callbacks until stop; what was sent before is delivered first."""
+        async with asyncio.TaskGroup() as group:
+            for state_type, worker in self._workers.items():
+                group.create_task(worker.run(stop), name=f"callbacks {state_type.value}")
+
+    def set_node(self, node: Node) -> None:
+        """Publish the node. Callbacks run when its labels or annotations changed."""
+        old, self._node = self._node, node
+        self._check_synced()
+        if old is None or (old.labels, old.annotations) != (node.labels, node.annotations):
+            self.send_callback(StateType.NODE_METADATA)
+
+    def set_node_slo(self, node_slo: NodeSLO | None) -> None:
+        """Publish the NodeSLO; None: it is known that there is none."""
+        if node_slo != self._node_slo:
+            self._node_slo = node_slo
+            self.send_callback(StateType.NODE_SLO_SPEC)
+
+    def set_node_metric_spec(self, spec: NodeMetricSpec) -> None:
+        """Publish how to report."""
+        if spec != self._node_metric_spec:
+            self._node_metric_spec = spec
+            self.send_callback(StateType.NODE_METRIC_SPEC)
+
+    def set_pods(self, pods: tuple[PodMeta, ...], *, provisional: bool = False) -> None:
+        """Publish all pods of this node. Of pods with the same UID the first counts.
+
+        Provisional pods are those to measure until it is known which pods there are.
+        """
+        if not provisional and not self._pods_known:
+            self._pods_known = True
+            self._check_synced()
+        by_uid: dict[str, PodMeta] = {}
+        for pod in pods:
+            by_uid.setdefault(pod.uid, pod)
+        unique = tuple(by_uid.values())
+        if unique == self._pods:
+            return
+        self._pods_by_uid = by_uid
+        self._pods = unique
+        self.send_callback(StateType.ALL_PODS)
+
+    def health(self) -> PartHealth:
+        """Unhealthy until synced; degraded while a callback fails."""
+        missing = [
+            name
+            for name, known in (("node", self._node is not None), ("pods", self._pods_known))
+            if not known
+        ]
+        if missing:
+            return PartHealth(Status.UNHEALTHY, f"not known yet: {' and '.join(missing)}")
+        failing = {
+            f"{state.type.value}/{state.name}": state.error
+            for state in self.callbacks()
+            if state.error
+        }
+        if failing:
+            names = ", ".join(failing)
+            return PartHealth(Status.DEGRADED, f"callbacks fail: {names}", dict(failing))
+        return OK
+
+    def _worker(self, state_type: StateType | str) -> CallbackWorker:
+        try:
+            return self._workers[StateType(state_type)]
+        except ValueError as err:
+            known = ", ".join(known.value for known in StateType)
+            raise KoordletError(
+                f"callback type: wanted one of {known}, found {state_type!r}"
+            ) from err
+
+    def _check_synced(self) -> None:
+        if self._node is not None and self._pods_known:
+            self._synced.set()
+
+    def _snapshot(self, state_type: StateType) -> tuple[object, CallbackTarget]:
+        state: object = None
+        if state_type is StateType.NODE_SLO_SPEC:
+            state = self._node_slo
+        elif state_type is StateType.NODE_METADATA:
+            state = self._node
+        elif state_type is StateType.NODE_METRIC_SPEC:
+            state = self._node_metric_spec
+        applications = () if self._node_slo is None else self._node_slo.host_applications
+        return state, CallbackTarget(self.pods(), applications)

@@ -1,0 +1,106 @@
+"""The pods of this node, followed on the API server by watch."""
+
+import asyncio
+
+from koordlet.api.pod import Pod, parse_pod
+from koordlet.kube.answers import Object
+from koordlet.kube.client import ApiClient
+from koordlet.kube.reflector import Reflector, Watched
+from koordlet.kube.resource import PODS, field_selector
+from koordlet.kube.store import Change, ChangeKind
+from koordlet.statesinformer.podsource import PodList
+from koordlet.util.clock import Clock
+from koordlet.util.health import PartHealth, Status
+from koordlet.util.logs import get_logger
+from koordlet.util.stop import Stop
+
+SECOND_LOOK = 5.0  # seconds until a list is asked for again that has lost all pods at once
+
+log = get_logger("koordlet.statesinformer")
+
+
+class KubePods:
+    """Keeps the list of pods; PodSource joins it with the cgroup tree.
+
+    A list without any pod after one with some is believed only when the next list says the same:
+    a server that has just started may not know them yet. Pods whose end a watch told are gone.
+    """
+
+    name = "pod list"
+    problem = ""  # see health
+
+    def __init__(self, client: ApiClient, node_name: str, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+        self._watched = Watched(
+            name="pods",
+            path=PODS.collection(),
+            query={"fieldSelector": field_selector({"spec.nodeName": node_name})},
+            read=_read,
+            on_change=self._changed,
+        )
+        self._reflector = Reflector(client, self._watched, clock)
+        self._taking = False  # whether _take is going to be called
+        self._was_listed = False  # since _take was called last
+        self._doubt = asyncio.Event()
+        self._doubted = False  # the latest list was empty; the next one decides
+        self._believed: PodList | None = None
+        self._handed_out: PodList | None = None
+
+    def poll(self) -> PodList | None:
+        """Return the list when it has changed since the last call. For any thread."""
+        believed = self._believed
+        if believed is self._handed_out:
+            return None
+        self._handed_out = believed
+        return believed
+
+    async def run(self, stop: Stop) -> None:
+        """Follow the pods until stop."""
+        while not stop.is_set():
+            await self._follow_until_doubt(stop)
+            if self._doubt.is_set():
+                self._doubt.clear()
+                await stop.sleep(SECOND_LOOK)
+                self._reflector = Reflector(self._client, self._watched, self._clock)
+
+    def health(self) -> PartHealth:
+        """Degraded while the server is away, a pod is not understood, or a list not believed."""
+        if self._doubted:
+            return PartHealth(Status.DEGRADED, "all pods vanished at once; looking again")
+        return self._reflector.health()
+
+    async def _follow_until_doubt(self, stop: Stop) -> None:
+        end = Stop(self._clock)
+        following = asyncio.create_task(self._reflector.run(end), name="pod list")
+        waits = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(self._doubt.wait())]
+        try:
+            await asyncio.wait([following, *waits], return_when=asyncio.FIRST_COMPLETED)
+            end.set()
+            await following
+        finally:
+            for task in (following, *waits):
+                task.cancel()
+
+    def _changed(self, change: Change[Pod]) -> None:
+        self._was_listed |= change.kind is ChangeKind.SYNCED
+        if not self._taking:
+            # A list is told pod by pod: look at the whole when all is told.
+            self._taking = True
+            asyncio.get_running_loop().call_soon(self._take)
+
+    def _take(self) -> None:
+        was_listed, self._was_listed, self._taking = self._was_listed, False, False
+        pods = tuple(self._reflector.objects.values())
+        if was_listed and not pods and self._believed and self._believed[0] and not self._doubted:
+            log.warning("pods.vanished", pods=len(self._believed[0]), note="kept until seen twice")
+            self._doubted = True
+            self._doubt.set()
+            return
+        self._doubted = False
+        self._believed = (pods, ())
+
+
+def _read(item: Object) -> Pod:
+    metadata = item["metadata"]
+    return parse_pod(item, f"pod {metadata.get('namespace')}/{metadata.get('name')}")

@@ -1,0 +1,191 @@
+"""Node, NodeSLO and NodeMetric of this node, followed on the API server by watch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from koordlet.api.fields import Fields
+from koordlet.api.node import Node, parse_node
+from koordlet.api.nodemetric import NodeMetricSpec, parse_spec
+from koordlet.api.nodeslo import NodeSLO, merge_nodeslo
+from koordlet.kube.answers import Object
+from koordlet.kube.client import ApiClient
+from koordlet.kube.reflector import Reflector, Watched
+from koordlet.kube.resource import NODE_METRICS, NODE_SLOS, NODES, Resource, field_selector
+from koordlet.kube.store import Change, ChangeKind
+from koordlet.statesinformer.callbacks import StateType
+from koordlet.statesinformer.informer import StatesInformer
+from koordlet.statesinformer.model import ReportTarget
+from koordlet.util.clock import Clock
+from koordlet.util.errors import InvalidObject
+from koordlet.util.health import PartHealth, Status
+from koordlet.util.logs import get_logger
+from koordlet.util.stop import Stop
+
+T = TypeVar("T")
+
+log = get_logger("koordlet.statesinformer")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading(Generic[T]):
+    """What is kept of one version of an object, and which of its fields were not understood."""
+
+    value: T
+    problems: tuple[InvalidObject, ...] = ()
+
+
+class OwnObject(Generic[T]):
+    """Follows the one object of a kind that has this node's name.
+
+    read may raise InvalidObject: then the last good version stays. publish is told of every change
+    to a version that could be read.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        resource: Resource,
+        *,
+        client: ApiClient,
+        node_name: str,
+        clock: Clock,
+        read: Callable[[Object], Reading[T]],
+        publish: Callable[[ChangeKind, T | None], None],
+    ) -> None:
+        self.name = name
+        self._publish = publish
+        self._problems: tuple[str, ...] = ()
+        self._reflector = Reflector(
+            client,
+            Watched(
+                name=name,
+                path=resource.collection(),
+                query={"fieldSelector": field_selector({"metadata.name": node_name})},
+                read=read,
+                on_change=self._changed,
+            ),
+            clock,
+        )
+
+    async def run(self, stop: Stop) -> None:
+        """Follow the object until stop."""
+        await self._reflector.run(stop)
+
+    def health(self) -> PartHealth:
+        """Degraded while the server is away, or the object is not understood in every field."""
+        found = self._reflector.health()
+        if not self._problems:
+            return found
+        reasons = (*self._problems, found.reason) if found.reason else self._problems
+        return PartHealth(Status.DEGRADED, "; ".join(reasons), found.detail)
+
+    def _changed(self, change: Change[Reading[T]]) -> None:
+        if change.kind is ChangeKind.SYNCED:
+            return
+        new = change.new
+        self._note(() if new is None else tuple(map(str, new.problems)))
+        self._publish(change.kind, None if new is None else new.value)
+
+    def _note(self, problems: tuple[str, ...]) -> None:
+        if problems and problems != self._problems:
+            note = "what these fields said last stays in force"
+            log.warning("object.partly_rejected", source=self.name, problems=problems, note=note)
+        self._problems = problems
+
+
+def kube_node(
+    client: ApiClient, node_name: str, informer: StatesInformer, clock: Clock
+) -> OwnObject[Node]:
+    """Return the source that publishes this node's Node."""
+
+    def publish(_: ChangeKind, node: Node | None) -> None:
+        if node is not None:
+            informer.set_node(node)
+
+    return OwnObject(
+        "node",
+        NODES,
+        client=client,
+        node_name=node_name,
+        clock=clock,
+        read=lambda item: Reading(parse_node(item)),
+        publish=publish,
+    )
+
+
+def kube_node_slo(
+    client: ApiClient, node_name: str, informer: StatesInformer, clock: Clock
+) -> OwnObject[NodeSLO]:
+    """Return the source that publishes this node's NodeSLO, merged with the defaults.
+
+    A section that is not understood keeps its last good value.
+    """
+
+    def read(item: Object) -> Reading[NodeSLO]:
+        return Reading(*merge_nodeslo(item, informer.node_slo() or NodeSLO()))
+
+    def publish(_: ChangeKind, slo: NodeSLO | None) -> None:
+        if slo is not None:
+            informer.set_node_slo(slo)
+
+    return OwnObject(
+        "nodeslo",
+        NODE_SLOS,
+        client=client,
+        node_name=node_name,
+        clock=clock,
+        read=read,
+        publish=publish,
+    )
+
+
+class KubeNodeMetric(OwnObject[tuple[NodeMetricSpec, ReportTarget]]):
+    """Publishes the spec of this node's NodeMetric, and knows where reports go.
+
+    A spec that is not understood leaves the last good one in force; reports go on.
+    """
+
+    def __init__(
+        self, client: ApiClient, node_name: str, informer: StatesInformer, clock: Clock
+    ) -> None:
+        super().__init__(
+            "nodemetric",
+            NODE_METRICS,
+            client=client,
+            node_name=node_name,
+            clock=clock,
+            read=self._read,
+            publish=self._take,
+        )
+        self._informer = informer
+        self._target: ReportTarget | None = None
+
+    def target(self) -> ReportTarget | None:
+        """The object as seen last; None: there is none, or it is not known yet."""
+        return self._target
+
+    def _read(self, item: Object) -> Reading[tuple[NodeMetricSpec, ReportTarget]]:
+        uid = Fields(item, "nodeMetric").nested("metadata").required_text("uid")
+        target = ReportTarget(uid, _reported_at(item))
+        try:
+            return Reading((parse_spec(item), target))
+        except InvalidObject as err:
+            return Reading((self._informer.node_metric_spec(), target), (err,))
+
+    def _take(self, kind: ChangeKind, found: tuple[NodeMetricSpec, ReportTarget] | None) -> None:
+        if found is None:
+            self._target = None
+            return
+        spec, self._target = found
+        self._informer.set_node_metric_spec(spec)
+        if kind is ChangeKind.ADDED:  # an object without reports, whatever its spec
+            self._informer.send_callback(StateType.NODE_METRIC_SPEC)
+
+
+def _reported_at(item: Object) -> float | None:
+    """When the status was measured. Only a hint, so what is wrong with it does not matter."""
+    try:
+        return Fields(item, "nodeMetric").nested("status").time("updateTime")
+    except InvalidObject:
+        return None

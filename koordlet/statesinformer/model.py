@@ -1,0 +1,51 @@
+"""Pods as the rest of the daemon sees them: the API object joined with its cgroups."""
+
+from dataclasses import dataclass
+
+from koordlet.api.pod import Pod
+from koordlet.api.qos import KubeQoS, QoSClass
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerMeta:
+    """A container that has a cgroup.
+
+    container_id is "containerd://<64 hex>"; only the directory's name where nothing tells the
+    runtime. absent_at as with PodMeta.
+    """
+
+    name: str
+    container_id: str
+    cgroup: str  # path below the cgroup root or v1 controller root, no leading slash
+    absent_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodMeta:
+    """A pod of this node with its cgroup.
+
+    absent_at is the monotonic time of a scan that did not see the cgroup yet, when the scan after
+    it did: its counters were zero then, so the first reading is a rate already. None: unknown.
+    """
+
+    pod: Pod
+    cgroup: str
+    containers: tuple[ContainerMeta, ...]
+    qos: QoSClass  # the label's, else what the Kubernetes class stands for
+    kube_qos: KubeQoS
+    absent_at: float | None = None
+
+    @property
+    def uid(self) -> str:
+        return self.pod.uid
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTarget:
+    """The NodeMetric object that reports go to.
+
+    reported_at is the time of its present status in Unix seconds; None: it has none that counts.
+    """
+
+    uid: str
+    reported_at: float | None = None

@@ -1,0 +1,117 @@
+"""Pods and their cgroups: from a list (file, API server), else from the cgroup tree alone."""
+
+import asyncio
+from pathlib import Path
+from typing import Protocol
+
+from koordlet.api.pod import Pod, parse_pod_list
+from koordlet.host.cgrouptree import CgroupTree
+from koordlet.host.layout import Driver, Layout
+from koordlet.host.podtracks import TreeScan
+from koordlet.statesinformer.condition import Condition
+from koordlet.statesinformer.informer import StatesInformer
+from koordlet.statesinformer.model import PodMeta
+from koordlet.statesinformer.objectfile import ObjectFile
+from koordlet.statesinformer.podmeta import discovered, joined, main_layout
+from koordlet.util.clock import Clock
+from koordlet.util.errors import InvalidObject
+from koordlet.util.health import PartHealth
+from koordlet.util.stop import Stop
+
+INTERVAL = 1.0  # seconds between two scans
+OFFSET = 0.5  # seconds from the start to the first of them: sampling has its turns at full seconds,
+# so a new pod is sampled after 1.5 s at the latest, and the two do not compete for the interpreter
+
+PodList = tuple[tuple[Pod, ...], tuple[InvalidObject, ...]]
+
+
+class PodListing(Protocol):
+    """Where it is written which pods this node has. problem says why not now; empty: it is."""
+
+    problem: str
+
+    def poll(self) -> PodList | None:
+        """Return the list if it is a new one; None: nothing new. May block."""
+
+
+class PodSource:
+    """Publishes the pods of this node whenever they or their cgroups change.
+
+    With a file these are its pods, finished ones included, and nothing is published before it could
+    be read once. A bad pod in it costs only itself, a bad file keeps the pods of the last good one.
+    The same goes for any other listing, but until its first list, pods are measured as the cgroup
+    tree shows them: an API server may be away for long.
+    """
+
+    name = "pods"
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        informer: StatesInformer,
+        clock: Clock,
+        *,
+        pods_file: Path | None = None,
+        listing: PodListing | None = None,
+        default_layout: Layout | None = None,
+    ) -> None:
+        self._tree = tree
+        self._informer = informer
+        self._listing = listing
+        self._measures_unlisted = pods_file is None
+        if pods_file is not None:
+            self._listing = ObjectFile(pods_file, parse_pod_list)
+        self._default_layout = default_layout or Layout.default(Driver.SYSTEMD)
+        self._condition = Condition(self.name, clock)
+        self._scan: TreeScan | None = None
+        self._listed: PodList | None = None
+
+    async def run(self, stop: Stop) -> None:
+        """Scan and watch until stop."""
+        self._condition.begin()
+        await self._round()
+        if await stop.sleep(OFFSET):
+            return
+        async for _ in stop.every(INTERVAL):
+            await self._round()
+
+    @property
+    def layout(self) -> Layout:
+        """How pods' cgroups are named here, as the latest scan found it."""
+        layouts = () if self._scan is None else self._scan.layouts
+        return main_layout(layouts, self._default_layout)
+
+    def health(self) -> PartHealth:
+        """Degraded while something is left out; unhealthy when a scan never returns."""
+        return self._condition.health()
+
+    async def _round(self) -> None:
+        pods = await asyncio.to_thread(self._look)
+        if pods is not None:
+            is_listed = self._listing is None or self._listed is not None
+            self._informer.set_pods(pods, provisional=not is_listed)
+        self._condition.finish(self._problems())
+
+    def _look(self) -> tuple[PodMeta, ...] | None:
+        """Return all pods; None: nothing has changed, or the file was never readable."""
+        scan = self._tree.scan()
+        listed = None if self._listing is None else self._listing.poll()
+        if scan is self._scan and listed is None:
+            return None
+        self._scan = scan
+        self._listed = listed or self._listed
+        if self._listed is None:
+            if not self._measures_unlisted:
+                return None
+            return tuple(discovered(pod) for pod in scan.pods)
+        tree = {pod.uid: pod for pod in scan.pods}
+        return tuple(joined(pod, tree, self.layout) for pod in self._listed[0])
+
+    def _problems(self) -> tuple[str, ...]:
+        problems = () if self._scan is None else self._scan.problems
+        if self._listing is not None and self._listing.problem:
+            problems += (self._listing.problem,)
+        if self._listed is not None and self._listed[1]:
+            bad = self._listed[1]
+            problems += (f"pod list: {len(bad)} pods left out, the first because of {bad[0]}",)
+        return problems
