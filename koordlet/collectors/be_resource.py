@@ -1,0 +1,115 @@
+"""CPU of best-effort pods: what they may use, what they asked for, what they use."""
+
+from collections.abc import Collection, Iterable, Iterator
+from math import floor
+
+from prometheus_client import Metric
+
+from koordlet.api.pod import Container, Pod
+from koordlet.api.qos import KubeQoS, QoSClass
+from koordlet.api.quantity import Quantity
+from koordlet.collectors.base import Tick
+from koordlet.collectors.exposition import gauge
+from koordlet.collectors.rates import Previous
+from koordlet.host.resources import CPU_PERIOD, CPU_QUOTA, CPU_USAGE, CPUSET_CPUS
+from koordlet.metriccache.kinds import NODE_BE, Cadence
+from koordlet.metriccache.sample import Sample
+
+BATCH_CPU = "kubernetes.io/batch-cpu"
+_KEY = "cpu"  # the only be_resource that Koordinator knows
+
+
+def real_limit_milli(cpuset_sizes: Collection[int], quota_us: int, period_us: int) -> int | None:
+    """Return the milli-cores that best-effort pods can get at most.
+
+    cpuset_sizes are those of the best-effort group and the containers in it. A size of 0 is a
+    cpuset without a setting (v1 creates them so), hence no limit. quota_us is -1 for no limit.
+    None: there is no limit at all.
+    """
+    limits = [size * 1000 for size in cpuset_sizes if size > 0]
+    if quota_us >= 0 and period_us > 0:
+        limits.append(quota_us * 1000 // period_us)
+    return min(limits, default=None)
+
+
+def batch_request_milli(pod: Pod) -> int:
+    """Return the batch CPU that a pod asks for in milli-cores: regular containers and sidecars."""
+    sidecars = (c for c in pod.init_containers if c.restart_policy == "Always")
+    return sum(map(_batch_cpu, (*pod.containers, *sidecars)))
+
+
+def usage_milli(increase_ns: int, seconds: float) -> int:
+    """Return the milli-cores used, cut the way Koordinator does: to whole milliseconds first."""
+    return floor(increase_ns // 1_000_000 / (seconds * 1000) * 1000)
+
+
+class BEResourceCollector:
+    """Samples each of the three figures by itself; what cannot be known is absent."""
+
+    name = "be_resource"
+    gates: tuple[str, ...] = ()
+    cadence = Cadence.USAGE
+
+    def __init__(self, node: str, interval: float) -> None:
+        self._node = node
+        self._previous: Previous[int] = Previous(interval)
+        self._used_milli: int | None = None
+
+    def collect(self, tick: Tick) -> Iterable[Sample]:
+        group = tick.layouts[0].qos_dir(KubeQoS.BEST_EFFORT)
+        limit = _real_limit(tick, group)
+        self._used_milli = usage = self._usage(tick, group)
+        asked = (pod.pod for pod in tick.pods if pod.pod.raw_qos_class is QoSClass.BE)
+        yield _sample("request", sum(map(batch_request_milli, asked)))
+        if limit is not None:
+            yield _sample("real-limit", limit)
+        if usage is not None:
+            yield _sample("usage", usage)
+
+    def _usage(self, tick: Tick, group: str) -> int | None:
+        usage = tick.get_at(CPU_USAGE, group)
+        if usage is None:
+            return None
+        now, at = usage
+        before = self._previous.swap(group, now, at)
+        if before is None or now < before[0] or at <= before[1]:
+            return None
+        return usage_milli(now - before[0], at - before[1])
+
+    def families(self) -> Iterator[Metric]:
+        used = self._used_milli
+        if used is not None:
+            yield gauge(
+                "koordlet_be_suppress_be_used_cpu_cores",
+                "CPU cores that best-effort pods use.",
+                ["node"],
+                [((self._node,), used / 1000)],
+            )
+
+
+def _sample(allocation: str, milli: int) -> Sample:
+    return Sample(NODE_BE, milli, (_KEY, allocation))
+
+
+def _batch_cpu(container: Container) -> int:
+    """Batch CPU is a plain number whose unit is a milli-core already."""
+    text = container.requests.get(BATCH_CPU)
+    return max(Quantity.parse(text).integer, 0) if text else 0
+
+
+def _real_limit(tick: Tick, group: str) -> int | None:
+    own = tick.get(CPUSET_CPUS, group)
+    quota, period = tick.get(CPU_QUOTA, group), tick.get(CPU_PERIOD, group)
+    if own is None or quota is None or period is None:
+        return None
+    return real_limit_milli([len(own), *_container_cpuset_sizes(tick)], quota, period)
+
+
+def _container_cpuset_sizes(tick: Tick) -> Iterator[int]:
+    for pod in tick.pods:
+        if pod.kube_qos is not KubeQoS.BEST_EFFORT:
+            continue
+        for container in pod.containers:
+            cpus = tick.get(CPUSET_CPUS, container.cgroup)
+            if cpus is not None:  # else it has just ended, which says nothing about the others
+                yield len(cpus)

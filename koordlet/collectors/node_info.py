@@ -1,0 +1,67 @@
+"""What the node's CPUs and NUMA nodes are, looked at once a minute."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import Metric
+
+from koordlet.collectors.base import Tick
+from koordlet.collectors.status_counter import StatusCounter
+from koordlet.host.cpuinfo import CpuBasics, read_basics
+from koordlet.host.numa import NumaNode, read_numa_nodes
+from koordlet.host.paths import HostPaths
+from koordlet.host.topology import CpuTopology, read_topology
+from koordlet.metriccache.kinds import Cadence
+from koordlet.metriccache.sample import Sample
+
+NODE_CPU_INFO = "node_cpu_info"  # key in the metric cache; the value is a NodeCpuInfo
+NODE_NUMA_INFO = "node_numa_info"  # key in the metric cache; the value is a tuple of NumaNode
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCpuInfo:
+    """The CPUs of this node."""
+
+    basics: CpuBasics
+    topology: CpuTopology
+
+
+class NodeInfoCollector:
+    """Publishes objects instead of samples. One that cannot be read keeps what it last was."""
+
+    name = "node_info"
+    gates: tuple[str, ...] = ()
+    cadence = Cadence.NODE_INFO
+
+    def __init__(self, node: str, paths: HostPaths, publish: Callable[[str, object], None]) -> None:
+        """publish(name, object) makes an object known to the rest of the daemon."""
+        self._paths = paths
+        self._publish = publish
+        self._cpu_status = StatusCounter("koordlet_collect_node_cpu_info_status", node)
+        self._numa_status = StatusCounter("koordlet_collect_node_numa_info_status", node)
+        self.numa_of_cpu: Mapping[int, int] = {}
+        self.numa_nodes: tuple[int, ...] = ()
+
+    def collect(self, tick: Tick) -> Iterable[Sample]:
+        cpu = tick.call("cpu topology", self._read_cpu)
+        self._cpu_status.count(succeeded=cpu is not None)
+        if cpu is not None:
+            self.numa_of_cpu = cpu[0].topology.node_of
+            self._publish(NODE_CPU_INFO, cpu[0])
+        numa = tick.call("numa nodes", self._read_numa)
+        self._numa_status.count(succeeded=numa is not None)
+        if numa is not None:
+            self.numa_nodes = tuple(node.id for node in numa[0])
+            self._publish(NODE_NUMA_INFO, numa[0])
+        return ()
+
+    def _read_cpu(self) -> NodeCpuInfo:
+        topology = read_topology(self._paths.sys)
+        return NodeCpuInfo(read_basics(self._paths, topology), topology)
+
+    def _read_numa(self) -> tuple[NumaNode, ...]:
+        return tuple(read_numa_nodes(self._paths.sys))
+
+    def families(self) -> Iterator[Metric]:
+        yield self._cpu_status.family("Reads of the CPU topology, by status.")
+        yield self._numa_status.family("Reads of the NUMA nodes, by status.")

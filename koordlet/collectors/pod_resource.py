@@ -1,0 +1,87 @@
+"""Usage of pods and their containers: CPU, and memory without page cache."""
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import Metric
+
+from koordlet.collectors.base import Tick
+from koordlet.collectors.exposition import gauge
+from koordlet.collectors.parts import PODS, Usage
+from koordlet.collectors.pod_labels import POD_LABELS, pod_labels
+from koordlet.collectors.rates import Rates
+from koordlet.host.resources import CPU_USAGE, MEMORY_STAT
+from koordlet.metriccache.kinds import (
+    CONTAINER_CPU_USAGE,
+    CONTAINER_MEMORY_USAGE,
+    POD_CPU_USAGE,
+    POD_MEMORY_USAGE,
+    Cadence,
+)
+from koordlet.metriccache.sample import Sample
+from koordlet.statesinformer.model import PodMeta
+
+_NS = 1e-9  # seconds in the unit of CPU counters
+
+
+class PodResourceCollector:
+    """CPU and memory of a pod or container are sampled together or not at all.
+
+    A container does not wait for its pod: it is sampled as soon as it has two readings, or one
+    when it is so young that it started from zero after the last scan (absent_at).
+    """
+
+    name = "pod_resource"
+    gates: tuple[str, ...] = ()
+    cadence = Cadence.USAGE
+
+    def __init__(self, node: str, interval: float) -> None:
+        self._node = node
+        self._cpu = Rates(interval)
+        self._latest: tuple[tuple[PodMeta, float, int], ...] = ()  # cores, bytes
+
+    def collect(self, tick: Tick) -> Iterable[Sample]:
+        samples: list[Sample] = []
+        measured: list[tuple[PodMeta, float, int]] = []
+        for pod in tick.pods:
+            uid = pod.uid
+            usage = self._usage(tick, uid, pod.cgroup, pod.absent_at)
+            if usage is not None:
+                measured.append((pod, *usage))
+                samples.append(Sample(POD_CPU_USAGE, usage[0], (uid,)))
+                samples.append(Sample(POD_MEMORY_USAGE, usage[1], (uid,)))
+            for container in pod.containers:
+                key = container.container_id
+                usage = self._usage(tick, key, container.cgroup, container.absent_at)
+                if usage is not None:
+                    samples.append(Sample(CONTAINER_CPU_USAGE, usage[0], (key,)))
+                    samples.append(Sample(CONTAINER_MEMORY_USAGE, usage[1], (key,)))
+        self._cpu.purge(tick.monotonic)
+        self._latest = tuple(measured)
+        PODS.put(tick, Usage(sum(m[1] for m in measured), sum(m[2] for m in measured)))
+        return samples
+
+    def _usage(
+        self, tick: Tick, key: str, group: str, absent_at: float | None
+    ) -> tuple[float, int] | None:
+        """Return cores and bytes; a plain tuple, as 450 of them are made each second."""
+        cpu = tick.get_at(CPU_USAGE, group)
+        memory = tick.get(MEMORY_STAT, group)
+        if cpu is None or memory is None:
+            return None
+        rate = self._cpu.rate(key, cpu[0], cpu[1], absent_at)
+        return None if rate is None else (rate * _NS, memory.usage)
+
+    def families(self) -> Iterator[Metric]:
+        latest = [(pod_labels(self._node, pod), cpu, memory) for pod, cpu, memory in self._latest]
+        yield gauge(
+            "koordlet_pod_cpu_usage_cores",
+            "CPU cores that the pod uses.",
+            POD_LABELS,
+            ((labels, cpu) for labels, cpu, _ in latest),
+        )
+        yield gauge(
+            "koordlet_pod_memory_usage_bytes",
+            "Memory that the pod uses, without page cache.",
+            POD_LABELS,
+            ((labels, memory) for labels, _, memory in latest),
+        )

@@ -1,0 +1,81 @@
+"""Which collectors there are, in the order in which a pass runs them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from koordlet.collectors.base import Collector
+from koordlet.collectors.be_resource import BEResourceCollector
+from koordlet.collectors.host_application import HostApplicationCollector
+from koordlet.collectors.net_protocols import NetProtocolsCollector
+from koordlet.collectors.node_exporter import ConstantLabel, NodeExporter
+from koordlet.collectors.node_info import NodeInfoCollector
+from koordlet.collectors.node_network import NodeNetworkCollector
+from koordlet.collectors.node_numa import NodeNumaCollector
+from koordlet.collectors.node_resource import NodeResourceCollector
+from koordlet.collectors.node_storage import NodeStorageCollector
+from koordlet.collectors.page_cache import PageCacheCollector
+from koordlet.collectors.pod_network import PodNetworkCollector
+from koordlet.collectors.pod_numa import PodNumaCollector
+from koordlet.collectors.pod_resource import PodResourceCollector
+from koordlet.collectors.pod_throttled import PodThrottledCollector
+from koordlet.collectors.pressure import NodePressureCollector, PodPressureCollector
+from koordlet.collectors.qos_resource import QosResourceCollector
+from koordlet.collectors.system_resource import SystemResourceCollector
+from koordlet.host.network import NodeNetwork
+from koordlet.host.paths import HostPaths
+from koordlet.metriccache.kinds import Cadence
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectorOptions:
+    """What flags decide about collectors. Times in seconds."""
+
+    node: str  # value of the label `node`
+    periods: Mapping[Cadence, float]
+    outdated: float = 10.0  # how old a part of the system's usage may be
+    exporter_compat: bool = False  # tell network figures under other exporters' names too
+    constant_label: ConstantLabel | None = None  # added to node_exporter's names
+
+
+def build_collectors(
+    options: CollectorOptions,
+    paths: HostPaths,
+    publish: Callable[[str, object], None],
+    page_cache_wanted: Callable[[], bool],
+) -> list[Collector]:
+    """Return all collectors; gates decide later which of them run.
+
+    publish(name, object) makes an
+    object known to the rest of the daemon. A collector may use what those before it handed on, so
+    the order matters.
+    """
+    node = options.node
+    usage, network = options.periods[Cadence.USAGE], options.periods[Cadence.NETWORK]
+    exporter = NodeExporter(options.constant_label) if options.exporter_compat else None
+    info = NodeInfoCollector(node, paths, publish)
+    node_network = NodeNetwork(paths.proc)
+    interfaces = NodeNetworkCollector(node, network, node_network, exporter)
+    return [
+        info,
+        NodeStorageCollector(node, paths, publish),
+        NodeResourceCollector(node, usage),
+        NodeNumaCollector(node, usage, lambda: info.numa_nodes, lambda: info.numa_of_cpu),
+        QosResourceCollector(node, usage),
+        PodResourceCollector(node, usage),
+        PodNumaCollector(lambda: info.numa_nodes),
+        PodThrottledCollector(node, usage),
+        BEResourceCollector(node, usage),
+        HostApplicationCollector(node, usage),
+        SystemResourceCollector(node, options.outdated),
+        PageCacheCollector(page_cache_wanted),
+        NodePressureCollector(node),
+        PodPressureCollector(node),
+        interfaces,
+        PodNetworkCollector(
+            node,
+            network,
+            paths.proc,
+            (lambda: interfaces.interfaces) if options.exporter_compat else None,
+        ),
+        NetProtocolsCollector(node, lambda: node_network.process, exporter),
+    ]
