@@ -1,0 +1,50 @@
+"""The public plugin API: all that a QoS plugin may use, besides koordlet.api.
+
+See docs/writing-plugins.md for a tutorial, and koordlet.plugin.testing for the test kit.
+"""
+
+from koordlet.api.features import FeatureSpec, Stage
+from koordlet.metriccache import kinds
+from koordlet.metriccache.cache import MetricCache
+from koordlet.metriccache.kinds import Kind
+from koordlet.plugin.base import WAITS_FOR_EVENTS, ExtensionPlugin, Limits, Log
+from koordlet.plugin.client import Client, UnavailableClient
+from koordlet.plugin.metrics import PluginMetrics
+from koordlet.plugin.registry import PluginError, PluginRegistry
+from koordlet.plugin.states import States
+from koordlet.statesinformer.callbacks import CallbackTarget, StateType, UpdateCbFn
+from koordlet.statesinformer.model import ContainerMeta, PodMeta
+from koordlet.util.clock import Clock
+from koordlet.util.errors import KoordletError, OptionError, Unavailable
+from koordlet.util.flags import Flag, FlagSet
+from koordlet.util.stop import Stop
+
+__all__ = [
+    "WAITS_FOR_EVENTS",
+    "CallbackTarget",
+    "Client",
+    "Clock",
+    "ContainerMeta",
+    "ExtensionPlugin",
+    "FeatureSpec",
+    "Flag",
+    "FlagSet",
+    "Kind",
+    "KoordletError",
+    "Limits",
+    "Log",
+    "MetricCache",
+    "OptionError",
+    "PluginError",
+    "PluginMetrics",
+    "PluginRegistry",
+    "PodMeta",
+    "Stage",
+    "StateType",
+    "States",
+    "Stop",
+    "Unavailable",
+    "UnavailableClient",
+    "UpdateCbFn",
+    "kinds",
+]

@@ -1,0 +1,92 @@
+"""What a QoS plugin is: the class to derive from, and what the daemon gives it."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from koordlet.plugin.client import Client
+from koordlet.plugin.states import States
+from koordlet.util.clock import Clock
+from koordlet.util.stop import Stop
+
+if TYPE_CHECKING:
+    from koordlet.api.features import FeatureSpec
+    from koordlet.metriccache.cache import MetricCache
+    from koordlet.plugin.metrics import PluginMetrics
+    from koordlet.util.flags import FlagSet
+
+
+class Log(Protocol):
+    """The plugin's own logger: a constant event name, `noun.verb`, and facts as keys."""
+
+    def debug(self, event: str, **facts: Any) -> Any: ...
+    def info(self, event: str, **facts: Any) -> Any: ...
+    def warning(self, event: str, **facts: Any) -> Any: ...
+    def error(self, event: str, **facts: Any) -> Any: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What a plugin may take before it is stopped; its class overrides what does not fit."""
+
+    round: float = 30.0  # seconds one turn of stop.every(...) may last
+    silence: float = 600.0  # seconds a run that is in no round may go without doing anything
+    grace: float = 5.0  # seconds run may take to return after the stop signal, then it is cancelled
+    stop: float = 10.0  # seconds stop() may take
+    memory: float = 32 * 2**20  # bytes the process may grow by while the plugin's own code runs
+
+
+WAITS_FOR_EVENTS = Limits(silence=math.inf)  # for a run that only waits, for pods for example
+
+
+class ExtensionPlugin(ABC):
+    """A part of the agent that watches, or acts on, what the agent measures.
+
+    The daemon calls init_flags of all plugins, then setup of all, then run of the enabled ones.
+    Switching a plugin's gate off ends its run, and on again starts another run without a second
+    setup. An exception in one plugin breaks that plugin only, and a run that failed is started
+    again after a while.
+
+    Everything runs on the agent's event loop: a plugin that holds it for two seconds is
+    interrupted. Work that needs longer belongs into asyncio.to_thread.
+    """
+
+    spec: ClassVar["FeatureSpec | None"] = None
+    """The gate that the plugin adds to --feature-gates when its class is the entry point.
+
+    None: an alpha gate that is off by default, or no gate of its own when gates names others.
+    """
+    gates: ClassVar[tuple[str, ...]] = ()
+    """Gates that enable the plugin beside one of its own, any of them."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Gates of the collectors whose metrics it reads; /healthz tells when one of them is off."""
+    limits: ClassVar[Limits] = Limits()
+
+    name: str
+    """The name it was registered under. This and the following are bound before init_flags."""
+    log: Log
+    metrics: "PluginMetrics"
+    clock: Clock
+
+    def init_flags(self, flags: "FlagSet") -> None:  # noqa: B027 - most plugins have no flags
+        """Define command line flags; called on every plugin, enabled or not.
+
+        Values are there from setup on. Name flags after the plugin: a name that is taken breaks
+        the plugin that came second.
+        """
+
+    @abstractmethod
+    def setup(self, client: Client, metric_cache: "MetricCache", states_informer: States) -> None:
+        """Keep what run will need; called once on every plugin, enabled or not.
+
+        Raises:
+            Exception: anything; the plugin is then left out, and /healthz says why.
+        """
+
+    @abstractmethod
+    async def run(self, stop: Stop) -> None:
+        """Do the plugin's work until stop is set; `async for _ in stop.every(seconds)` paces it."""
+
+    async def stop(self) -> None:  # noqa: B027 - most plugins have nothing to clean up
+        """Clean up after run has ended, however it ended."""

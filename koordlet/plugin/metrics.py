@@ -1,0 +1,130 @@
+"""A plugin's own Prometheus metrics: named after it, with a bounded number of series."""
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from koordlet.plugin.registry import PluginError
+
+if TYPE_CHECKING:  # imported when the first metric is made: the package is slow to load
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+MAX_SERIES = 500  # of one metric: /metrics is rendered and stored whole, on every node
+OTHER = "other"
+Labels = Mapping[str, Sequence[str]]
+"""Label names with all values each may take."""
+
+
+class PluginMetrics:
+    """Makes metrics named koordlet_plugin_<plugin>_<name> in the daemon's registry.
+
+    A label declares the values it may take; any other value counts as "other", so what a pod or
+    a kernel calls itself can never add series without end.
+    """
+
+    def __init__(self, plugin: str, registry: "CollectorRegistry") -> None:
+        self._plugin = plugin
+        self._prefix = f"koordlet_plugin_{snake_case(plugin)}_"
+        self._registry = registry
+
+    def counter(self, name: str, help: str, labels: Labels | None = None) -> "BoundedCounter":
+        """A value that only grows; name it <what>_total."""
+        from prometheus_client import Counter
+
+        names, allowed = self._check(name, labels)
+        return BoundedCounter(
+            Counter(names, help, tuple(allowed), registry=self._registry), allowed
+        )
+
+    def gauge(self, name: str, help: str, labels: Labels | None = None) -> "BoundedGauge":
+        """A value that goes up and down; name it <what>_<base unit>."""
+        from prometheus_client import Gauge
+
+        names, allowed = self._check(name, labels)
+        return BoundedGauge(Gauge(names, help, tuple(allowed), registry=self._registry), allowed)
+
+    def histogram(
+        self, name: str, help: str, buckets: Sequence[float], labels: Labels | None = None
+    ) -> "BoundedHistogram":
+        """A distribution; name it <what>_<base unit>. Each bucket is a series per label set."""
+        from prometheus_client import Histogram
+
+        names, allowed = self._check(name, labels, series=len(buckets) + 3)
+        metric = Histogram(names, help, tuple(allowed), registry=self._registry, buckets=buckets)
+        return BoundedHistogram(metric, allowed)
+
+    def _check(
+        self, name: str, labels: Labels | None, series: int = 1
+    ) -> tuple[str, dict[str, frozenset[str]]]:
+        allowed = {label: frozenset(values) for label, values in (labels or {}).items()}
+        for values in allowed.values():
+            series *= len(values | {OTHER})
+        if series > MAX_SERIES:
+            raise PluginError(
+                f"plugin {self._plugin}: wanted at most {MAX_SERIES} series in metric {name}, "
+                f"found {series}; drop a label or some of its values"
+            )
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+            raise PluginError(
+                f"plugin {self._plugin}: wanted a metric name in lower_snake_case, found {name!r}"
+            )
+        return self._prefix + name.removeprefix(self._prefix), allowed
+
+
+class _Bounded:
+    def __init__(self, allowed: Mapping[str, frozenset[str]]) -> None:
+        self._allowed = allowed
+
+    def _bound(self, labels: Mapping[str, str]) -> dict[str, str]:
+        if labels.keys() != self._allowed.keys():
+            raise PluginError(
+                f"wanted the labels {sorted(self._allowed)} of this metric, found {sorted(labels)}"
+            )
+        return {
+            name: value if value in self._allowed[name] else OTHER for name, value in labels.items()
+        }
+
+
+class BoundedCounter(_Bounded):
+    """Counter whose label values are those declared."""
+
+    def __init__(self, metric: "Counter", allowed: Mapping[str, frozenset[str]]) -> None:
+        super().__init__(allowed)
+        self._metric = metric
+        for values in itertools.product(*map(sorted, allowed.values())) if allowed else ():
+            metric.labels(*values)  # so that the first increase shows in a rate
+
+    def inc(self, amount: float = 1.0, **labels: str) -> None:
+        bound = self._bound(labels)
+        (self._metric.labels(**bound) if bound else self._metric).inc(amount)
+
+
+class BoundedGauge(_Bounded):
+    """Gauge whose label values are those declared."""
+
+    def __init__(self, metric: "Gauge", allowed: Mapping[str, frozenset[str]]) -> None:
+        super().__init__(allowed)
+        self._metric = metric
+
+    def set(self, value: float, **labels: str) -> None:
+        bound = self._bound(labels)
+        (self._metric.labels(**bound) if bound else self._metric).set(value)
+
+
+class BoundedHistogram(_Bounded):
+    """Histogram whose label values are those declared."""
+
+    def __init__(self, metric: "Histogram", allowed: Mapping[str, frozenset[str]]) -> None:
+        super().__init__(allowed)
+        self._metric = metric
+
+    def observe(self, value: float, **labels: str) -> None:
+        bound = self._bound(labels)
+        (self._metric.labels(**bound) if bound else self._metric).observe(value)
+
+
+def snake_case(name: str) -> str:
+    """PressureWatch -> pressure_watch, CPUBurst -> cpu_burst, my-plugin -> my_plugin."""
+    words = re.sub(r"([A-Z]+)([A-Z][a-z])|([a-z0-9])([A-Z])", r"\1\3_\2\4", name)
+    return re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")

@@ -1,0 +1,47 @@
+"""The stop signal that a plugin gets: it also tells when each of the plugin's rounds runs."""
+
+from collections.abc import AsyncIterator, Callable
+
+from koordlet.util.clock import Clock
+from koordlet.util.stop import Stop
+
+RoundDone = Callable[[float], None]
+"""Called after each round that ended well, with its seconds."""
+
+
+class PacedStop(Stop):
+    """A stop signal that keeps book of the rounds: one turn of `every` is one round."""
+
+    def __init__(self, clock: Clock, on_round: RoundDone = lambda seconds: None) -> None:
+        super().__init__(clock)
+        self._on_round = on_round
+        self._began: dict[object, float] = {}
+        self._pausing = 0
+
+    async def every(self, interval: float) -> AsyncIterator[int]:
+        """Yield the number of the round, at once and then every interval seconds, until stop."""
+        loop = object()
+        turns = super().every(interval)
+        self._pausing += 1
+        try:
+            async for turn in turns:
+                self._pausing -= 1
+                self._began[loop] = self._clock.monotonic()
+                try:
+                    yield turn
+                finally:
+                    self._pausing += 1
+                    began = self._began.pop(loop)
+                self._on_round(self._clock.monotonic() - began)
+        finally:
+            self._pausing -= 1
+
+    @property
+    def round_began(self) -> float | None:
+        """Monotonic seconds at which the oldest round that still runs began; None: no round."""
+        return min(self._began.values(), default=None)
+
+    @property
+    def pausing(self) -> bool:
+        """Whether the plugin waits in `every` for its next round."""
+        return self._pausing > 0

@@ -1,0 +1,40 @@
+"""The cluster's wishes as a plugin sees them: this node, its pods and its NodeSLO."""
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from koordlet.api.node import Node
+    from koordlet.api.nodeslo import NodeSLO
+    from koordlet.statesinformer.callbacks import StateType, UpdateCbFn
+    from koordlet.statesinformer.model import PodMeta
+
+
+class States(Protocol):
+    """What the states informer knows. Each value is immutable and replaced as a whole."""
+
+    def node(self) -> "Node | None":
+        """This node; None before it was seen."""
+
+    def node_slo(self) -> "NodeSLO | None":
+        """The quality-of-service settings of this node; None before they were seen."""
+
+    def pods(self) -> "tuple[PodMeta, ...]":
+        """The pods of this node, each with its cgroups."""
+
+    def pod(self, uid: str) -> "PodMeta | None":
+        """One pod; None when no such pod is on this node."""
+
+    def has_synced(self) -> bool:
+        """Whether the first look at everything is done."""
+
+    def register_callbacks(
+        self, state_type: "StateType | str", name: str, description: str, fn: "UpdateCbFn"
+    ) -> None:
+        """Call fn(type, state, target) after a change; changes in quick succession are one call.
+
+        Raises:
+            KoordletError: the name is taken.
+        """
+
+    def send_callback(self, state_type: "StateType | str") -> None:
+        """Have the callbacks of that type called soon, as if it had changed."""

@@ -1,0 +1,192 @@
+"""Runs one plugin in a test: simulated time, scripted metrics and states, captured logs, cost."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from prometheus_client import CollectorRegistry
+
+from koordlet.api.node import Node
+from koordlet.metriccache.kinds import Kind
+from koordlet.plugin.base import ExtensionPlugin
+from koordlet.plugin.client import Client, UnavailableClient
+from koordlet.plugin.meter import Meter, account_tasks
+from koordlet.plugin.metrics import PluginMetrics, snake_case
+from koordlet.plugin.rounds import PacedStop
+from koordlet.plugin.testing.clock import SimulatedClock
+from koordlet.plugin.testing.logs import CapturedLog
+from koordlet.plugin.testing.metrics import ScriptedMetrics
+from koordlet.statesinformer.informer import StatesInformer
+from koordlet.statesinformer.model import PodMeta
+from koordlet.util.flags import FlagSet
+from koordlet.util.stop import Stop
+
+PATIENCE = 86_400.0  # simulated seconds that `rounds` waits before it gives up
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a plugin's own code took so far; CPU time, so waiting does not count."""
+
+    rounds: int
+    cpu_seconds: float
+    longest_step: float  # CPU seconds between two awaits: how long it held the event loop
+
+    @property
+    def cpu_per_round(self) -> float:
+        """CPU seconds of an average round, starting and stopping included."""
+        return self.cpu_seconds / max(self.rounds, 1)
+
+
+class PluginHarness:
+    """A plugin with all that the daemon would give it; `async with` it.
+
+    On entry init_flags, setup and run are called as the daemon does, on exit the plugin is
+    stopped. What the plugin raises is raised in the test, by the call that let time pass.
+    """
+
+    def __init__(
+        self,
+        plugin: ExtensionPlugin,
+        *,
+        name: str = "",
+        args: Sequence[str] = (),
+        client: Client | None = None,
+        pods: Sequence[PodMeta] = (),
+    ) -> None:
+        """name: the feature name, by default the class name; args: the command line."""
+        self.plugin = plugin
+        self.name = name or type(plugin).__name__
+        self.clock = SimulatedClock()
+        self.metrics = ScriptedMetrics(self.clock)
+        self.states = StatesInformer(self.clock)
+        self.log = CapturedLog()
+        self.registry = CollectorRegistry()
+        self.states.set_node(Node("test-node"))
+        self.states.set_pods(tuple(pods))
+        self._client = client or UnavailableClient()
+        self._rounds = 0
+        self._meter = Meter(self.name, now=self.clock.monotonic)
+        self._background: tuple[asyncio.Task[None], ...] = ()
+        self._over = Stop(self.clock)
+        self._stop = Stop(self.clock)
+        self._running: asyncio.Task[None] | None = None
+        self._prepare(args)
+
+    async def __aenter__(self) -> Self:
+        account_tasks(asyncio.get_running_loop())
+        self._background = (
+            asyncio.create_task(self.metrics.run(self._over), name="scripted metrics"),
+            asyncio.create_task(self.states.run(self._over), name="states informer"),
+        )
+        await self.clock.settle()
+        with self._meter.step():
+            self.plugin.setup(self._client, self.metrics.cache, self.states)
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, at: TracebackType | None
+    ) -> None:
+        try:
+            await self.stop()
+        finally:
+            asyncio.get_running_loop().set_task_factory(None)
+            self._over.set()
+            await self.clock.settle()
+            await asyncio.gather(*self._background)
+
+    def hold(self, kind: Kind, value: float, *key: str) -> None:
+        """Have the metric cache get this value every second from now on."""
+        self.metrics.hold(kind, value, *key)
+
+    def drop(self, kind: Kind, *key: str) -> None:
+        """Have the metric cache get no more values of that series."""
+        self.metrics.drop(kind, *key)
+
+    def set_pods(self, *pods: PodMeta) -> None:
+        """Make these the pods of the node; see koordlet.plugin.testing.make_pod."""
+        self.states.set_pods(pods)
+
+    async def start(self) -> None:
+        """Call run, as enabling the gate does; setup is not called again."""
+        self._stop = PacedStop(self.clock, self._count_round)
+        work = self._meter.drive(self.plugin.run(self._stop))
+        self._running = asyncio.create_task(work, name=f"plugin {self.name}")
+        await self.clock.settle()
+        self._raise_failure()
+
+    async def stop(self) -> None:
+        """Set the stop signal, wait for run and call the plugin's stop.
+
+        Raises:
+            AssertionError: run does not return within the plugin's grace, or left tasks behind.
+        """
+        task, self._running = self._running, None
+        if task is None:
+            return
+        self._stop.set()
+        grace = self.plugin.limits.grace
+        await self.clock.advance(0)
+        if not task.done():
+            await self.clock.advance(grace)
+        if not task.done():
+            self._meter.drop(task)
+            raise AssertionError(f"run did not return within {grace:g} s after the stop signal")
+        await self._meter.drive(self.plugin.stop())
+        left = [left for left in self._meter.tasks if not left.done()]
+        for straggler in left:
+            self._meter.drop(straggler)
+        task.result()
+        if left:
+            raise AssertionError(f"{len(left)} tasks of the plugin still ran after stop()")
+
+    async def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        await self.clock.advance(seconds)
+        self._raise_failure()
+
+    async def rounds(self, count: int = 1) -> None:
+        """Let time pass until that many more rounds, turns of stop.every(...), are done.
+
+        Raises:
+            AssertionError: run returned, or nothing happened for a simulated day.
+        """
+        wanted, limit = self._rounds + count, self.clock.monotonic() + PATIENCE
+        while self._rounds < wanted:
+            self._raise_failure()
+            if self._running is None or self._running.done():
+                raise AssertionError(f"run returned after {self._rounds} of {wanted} rounds")
+            if self.clock.monotonic() > limit:
+                raise AssertionError(f"no {count} rounds within {PATIENCE:g} simulated seconds")
+            await self.clock.advance_to_next()
+        self._raise_failure()
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        """Value of one of the plugin's metrics, named as in the plugin; None: no such series."""
+        full = f"koordlet_plugin_{snake_case(self.name)}_{name}"
+        return self.registry.get_sample_value(full, labels)
+
+    @property
+    def cost(self) -> Cost:
+        """What the plugin's code has cost so far."""
+        meter = self._meter
+        return Cost(self._rounds, meter.cpu_seconds, meter.longest_step)
+
+    def _prepare(self, args: Sequence[str]) -> None:
+        plugin: Any = self.plugin
+        plugin.name, plugin.log, plugin.clock = self.name, self.log, self.clock
+        plugin.metrics = PluginMetrics(self.name, self.registry)
+        flags = FlagSet()
+        plugin.init_flags(flags.owned_by(f"plugin {self.name}"))
+        flags.parse(args)
+
+    def _count_round(self, seconds: float) -> None:
+        self._rounds += 1
+
+    def _raise_failure(self) -> None:
+        task = self._running
+        if task is not None and task.done():
+            task.result()

@@ -1,0 +1,40 @@
+"""Scripted metrics: a real metric cache in memory, given every held value once a second."""
+
+from koordlet.metriccache.cache import MetricCache
+from koordlet.metriccache.kinds import Cadence, Keep, Kind
+from koordlet.metriccache.sample import Sample
+from koordlet.plugin.testing.clock import SimulatedClock
+from koordlet.util.clock import stamp
+from koordlet.util.stop import Stop
+
+INTERVAL = 1.0  # seconds between samples, of every kind
+_KEPT = {Keep.NODE: 1800.0, Keep.POD: 300.0}
+
+
+class ScriptedMetrics:
+    """What the collectors would measure."""
+
+    def __init__(self, clock: SimulatedClock) -> None:
+        self.cache = MetricCache(
+            None,
+            "simulated-boot",
+            clock,
+            intervals=dict.fromkeys(Cadence, INTERVAL),
+            retentions=_KEPT,
+        )
+        self._clock = clock
+        self._held: dict[tuple[Kind, tuple[str, ...]], float] = {}
+
+    def hold(self, kind: Kind, value: float, *key: str) -> None:
+        """Measure this value from the next second on; key is one value per kind.properties."""
+        self._held[kind, key] = value
+
+    def drop(self, kind: Kind, *key: str) -> None:
+        """Measure it no longer, as when a pod has ended."""
+        self._held.pop((kind, key), None)
+
+    async def run(self, stop: Stop) -> None:
+        """Append a sample of everything that is held, every second."""
+        async for _ in stop.every(INTERVAL):
+            samples = [Sample(kind, value, key) for (kind, key), value in self._held.items()]
+            self.cache.append(stamp(self._clock), samples)

@@ -1,0 +1,41 @@
+"""Scripted states: pods as the states informer would know them."""
+
+from collections.abc import Mapping
+
+from koordlet.api.pod import Container, ContainerStatus, Pod
+from koordlet.api.qos import KubeQoS
+from koordlet.host.layout import Driver, Layout
+from koordlet.statesinformer.model import ContainerMeta, PodMeta
+
+_LAYOUT = Layout.default(Driver.CGROUPFS)
+
+
+def make_pod(
+    name: str,
+    *,
+    namespace: str = "default",
+    uid: str = "",
+    qos: KubeQoS = KubeQoS.BURSTABLE,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    containers: tuple[Container, ...] = (Container("main"),),
+) -> PodMeta:
+    """A running pod with its cgroups (cgroupfs driver); the uid is the name unless given."""
+    uid = uid or name
+    ids = {container.name: f"containerd://{uid}-{container.name}" for container in containers}
+    pod = Pod(
+        namespace=namespace,
+        name=name,
+        uid=uid,
+        labels=labels or {},
+        annotations=annotations or {},
+        phase="Running",
+        qos=qos,
+        containers=containers,
+        statuses=tuple(ContainerStatus(name, id, running=True) for name, id in ids.items()),
+    )
+    group = _LAYOUT.pod_dir(qos, uid)
+    metas = tuple(
+        ContainerMeta(name, id, _LAYOUT.container_dir(group, id)) for name, id in ids.items()
+    )
+    return PodMeta(pod, group, metas, pod.qos_class, qos)

@@ -1,0 +1,101 @@
+"""Flags and gates of the plugins: what is decided before the first plugin is set up."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from koordlet.api.features import FeatureGates, Stage
+from koordlet.plugin.metrics import PluginMetrics
+from koordlet.plugin.registry import PluginRegistry, Registration
+from koordlet.util.clock import Clock
+from koordlet.util.errors import OptionError
+from koordlet.util.flags import Flag, FlagSet
+from koordlet.util.logs import get_logger
+from koordlet.util.nearest import nearest
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+FLAG = "qos-extension-plugins"
+_ALL = {"AllAlpha": Stage.ALPHA, "AllBeta": Stage.BETA}
+
+
+class QOSExtensionConfig:
+    """Gives each plugin its logger and metrics, collects its flags, and joins the gate tables.
+
+    failures tells, by feature, which plugins could not be prepared and are to be left out.
+    """
+
+    def __init__(
+        self,
+        registry: PluginRegistry,
+        gates: FeatureGates,
+        *,
+        clock: Clock,
+        metrics: "CollectorRegistry",
+    ) -> None:
+        self.registry = registry
+        self.gates = gates
+        self.clock = clock
+        self.metrics = metrics
+        self.failures: dict[str, str] = {}
+        self._switches: Flag[Mapping[str, bool]] | None = None
+
+    def init_flags(self, flags: FlagSet) -> None:
+        """Call init_flags of all plugins and define --qos-extension-plugins.
+
+        Raises:
+            OptionError: the flag is defined already.
+        """
+        for registration in self.registry:
+            try:
+                self._prepare(registration, flags)
+            except (Exception, SystemExit) as err:  # a stranger's code is run here
+                self.failures[registration.feature] = f"init_flags: {err!r}"
+        known = ", ".join(registration.feature for registration in self.registry)
+        self._switches = flags.bool_map(
+            FLAG, {}, f"Plugins to switch on or off, like A=true,B=false. Installed: {known}"
+        )
+
+    def gate_values(self, feature_gates: Mapping[str, bool]) -> dict[str, bool]:
+        """Join --feature-gates and --qos-extension-plugins into values for the gate table.
+
+        AllAlpha and AllBeta in --qos-extension-plugins mean the plugins of that stage that have no
+        value of their own.
+
+        Raises:
+            OptionError: a plugin is unknown, or the two flags disagree about one.
+        """
+        switches = dict(self._switches.value) if self._switches else {}
+        specs = {entry.feature: entry.spec for entry in self.registry if entry.spec is not None}
+        for name, value in switches.items():
+            if name not in specs and name not in _ALL:
+                hint = f"no plugin of this name; the nearest is {nearest(name, specs)!r}"
+                raise OptionError(FLAG, name, hint)
+            if name not in _ALL and feature_gates.get(name, value) != value:
+                found = f"{name}={str(value).lower()}"
+                raise OptionError(
+                    FLAG, found, "--feature-gates says the opposite; drop one of them"
+                )
+        groups = {
+            name: switches[group]
+            for group, stage in _ALL.items()
+            if group in switches
+            for name, spec in specs.items()
+            if spec.stage is stage
+        }
+        explicit = {name: value for name, value in switches.items() if name not in _ALL}
+        return {**groups, **feature_gates, **explicit}
+
+    def _prepare(self, registration: Registration, flags: FlagSet) -> None:
+        plugin, name = registration.plugin, registration.feature
+        plugin.log = get_logger(name)
+        plugin.metrics = PluginMetrics(name, self.metrics)
+        plugin.clock = self.clock
+        if registration.spec is not None:
+            self.gates.add(name, registration.spec, owner=registration.source)
+        unknown = [gate for gate in registration.gates if gate not in self.gates.names()]
+        if unknown:
+            hint = f"no such gate, wanted by plugin {name} from {registration.source}"
+            raise OptionError("gates", unknown, hint)
+        self.gates.mark_built(registration.gates)
+        plugin.init_flags(flags.owned_by(f"plugin {name}"))

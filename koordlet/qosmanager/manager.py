@@ -1,0 +1,217 @@
+"""Runs the plugins: sets all of them up, runs those whose gates are on, ends them in order."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from koordlet.api.features import FeatureGates
+from koordlet.plugin.client import Client
+from koordlet.plugin.meter import Meter, NoGuard, ResidentMemory, account_tasks
+from koordlet.plugin.registry import Registration
+from koordlet.qosmanager.config import QOSExtensionConfig
+from koordlet.qosmanager.guard import GuardOptions, LoopGuard
+from koordlet.qosmanager.hang import HangRecord, previous_hang
+from koordlet.qosmanager.metrics import PluginFamilies
+from koordlet.qosmanager.outcome import PluginState
+from koordlet.qosmanager.quarantine import Quarantine
+from koordlet.qosmanager.runner import PluginRunner
+from koordlet.util.health import PartHealth, Status
+from koordlet.util.logs import get_logger
+from koordlet.util.stop import Stop
+
+if TYPE_CHECKING:
+    from koordlet.metriccache.cache import MetricCache
+    from koordlet.plugin.states import States
+    from koordlet.statesinformer.informer import StatesInformer
+    from koordlet.util.health import Health
+
+log = get_logger("koordlet.qosmanager")
+
+
+@dataclass(frozen=True, slots=True)
+class PluginReport:
+    """One plugin as `koordletctl plugins` shows it."""
+
+    name: str
+    source: str
+    version: str
+    gates: tuple[str, ...]
+    needs: tuple[str, ...]
+    enabled: bool
+    state: str
+    reason: str  # why it does not work; empty: it does
+    rounds: dict[str, int]  # by outcome
+    errors: int
+    cpu_seconds: float
+    longest_step_ms: float  # CPU time
+    memory_growth_bytes: int
+
+
+def setup_plugins(
+    runners: Iterable[PluginRunner],
+    client: Client,
+    metric_cache: "MetricCache",
+    states_informer: "States",
+) -> None:
+    """Call setup of every plugin, enabled or not; one that raises is left out."""
+    for runner in runners:
+        runner.setup(client, metric_cache, states_informer)
+
+
+def start_plugins(runners: Iterable[PluginRunner], gates: FeatureGates) -> None:
+    """Have exactly those plugins run that have a gate that is on."""
+    known = frozenset(gates.names())
+    for runner in runners:
+        wanted = runner.registration.gates
+        runner.want(any(gate in known and gates.enabled(gate) for gate in wanted))
+
+
+class QOSManager:
+    """Supervises all plugins of a registry."""
+
+    def __init__(
+        self,
+        config: QOSExtensionConfig,
+        *,
+        client: Client,
+        metric_cache: "MetricCache",
+        states_informer: "StatesInformer",
+        health: "Health",
+        run_dir: Path | None,
+        boot_id: str,
+        problems: Sequence[str] = (),
+        guard: GuardOptions | None = GuardOptions(),  # noqa: B008 - frozen
+    ) -> None:
+        """problems: what discovery could not register. guard None: let plugins hold the loop."""
+        self._gates = config.gates
+        self._client = client
+        self._metric_cache = metric_cache
+        self._states = states_informer
+        self._problems = tuple(problems)
+        self._memory = ResidentMemory()
+        self._quarantine = Quarantine(run_dir, boot_id, config.clock)
+        self._hang = previous_hang(run_dir, boot_id) if run_dir else None
+        record = HangRecord.open(run_dir, boot_id)
+        self._guard = LoopGuard(record, guard, self._memory) if guard else NoGuard()
+        self._clock = config.clock
+        self.runners = tuple(self._runner(registration) for registration in config.registry)
+        for runner in self.runners:
+            if runner.name in config.failures:
+                runner.breaks(config.failures[runner.name])
+        self._blame_hang()
+        config.metrics.register(PluginFamilies(self.runners))
+        self._register_health(health)
+
+    async def run(self, stop: Stop) -> None:
+        """Set up and run the plugins until stop; returns when all of them have ended."""
+        if isinstance(self._guard, LoopGuard):
+            self._guard.start()
+        account_tasks(asyncio.get_running_loop())
+        try:
+            setup_plugins(self.runners, self._client, self._metric_cache, self._states)
+            if await self._synced(stop):
+                await self._run_all(stop)
+        finally:
+            asyncio.get_running_loop().set_task_factory(None)
+            if isinstance(self._guard, LoopGuard):
+                self._guard.close()
+
+    def describe(self) -> list[PluginReport]:
+        """All plugins with their state and cost."""
+        return [
+            PluginReport(
+                name=runner.name,
+                source=runner.registration.source,
+                version=runner.registration.version,
+                gates=runner.registration.gates,
+                needs=runner.registration.plugin.needs,
+                enabled=runner.wanted,
+                state=runner.state.value,
+                reason=self._health(runner).reason,
+                rounds={outcome.value: count for outcome, count in runner.rounds.items()},
+                errors=runner.errors,
+                cpu_seconds=runner.meter.cpu_seconds,
+                longest_step_ms=runner.meter.longest_step * 1000,
+                memory_growth_bytes=runner.meter.growth,
+            )
+            for runner in self.runners
+        ]
+
+    def release(self, plugin: str) -> bool:
+        """Take a plugin out of quarantine by hand. Returns whether it was in."""
+        released = self._quarantine.clear(plugin)
+        for runner in self.runners:
+            if released and runner.name == plugin:
+                runner.wake()
+        return released
+
+    async def _synced(self, stop: Stop) -> bool:
+        """Wait until node and pods are known. Returns False when stop comes first."""
+        waits = {
+            asyncio.ensure_future(self._states.wait_synced()),
+            asyncio.ensure_future(stop.wait()),
+        }
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return not stop.is_set()
+
+    async def _run_all(self, stop: Stop) -> None:
+        start_plugins(self.runners, self._gates)
+        self._gates.subscribe(lambda changed: start_plugins(self.runners, self._gates))
+        async with asyncio.TaskGroup() as group:
+            for runner in self.runners:
+                group.create_task(_supervise(runner, stop), name=f"supervise {runner.name}")
+            await stop.wait()
+            for runner in self.runners:
+                runner.wake()
+
+    def _runner(self, registration: Registration) -> PluginRunner:
+        meter = Meter(
+            registration.feature,
+            guard=self._guard,
+            memory=self._memory,
+            now=self._clock.monotonic,
+        )
+        return PluginRunner(
+            registration, clock=self._clock, meter=meter, quarantine=self._quarantine
+        )
+
+    def _blame_hang(self) -> None:
+        if self._hang is None:
+            return
+        log.error("plugin.hung", plugin=self._hang.plugin, stacks=self._hang.stacks)
+        for runner in self.runners:
+            if runner.name == self._hang.plugin:
+                version = runner.registration.version
+                self._quarantine.add(runner.name, version, "held the event loop until the end")
+
+    def _register_health(self, health: "Health") -> None:
+        for runner in self.runners:
+            health.register(f"plugin {runner.name}", partial(self._health, runner))
+        if self._problems:
+            refused = PartHealth(Status.DEGRADED, "; ".join(self._problems))
+            health.register("plugins", lambda: refused)
+
+    def _health(self, runner: PluginRunner) -> PartHealth:
+        """State of a plugin; one whose metrics nobody collects is degraded too."""
+        health = runner.health()
+        off = [gate for gate in runner.registration.plugin.needs if not self._gates.enabled(gate)]
+        if health.status is not Status.OK or runner.state is not PluginState.RUNNING or not off:
+            return health
+        reason = f"not all it reads is collected: gate {', '.join(off)} is off"
+        return PartHealth(Status.DEGRADED, reason, health.detail)
+
+
+async def _supervise(runner: PluginRunner, stop: Stop) -> None:
+    """Keep a defect of the supervision itself from ending the other plugins."""
+    try:
+        await runner.supervise(stop)
+    except Exception as err:
+        log.exception("plugin.supervision_failed", plugin=runner.name)
+        runner.breaks(f"supervision: {err!r}")

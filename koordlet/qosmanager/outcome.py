@@ -1,0 +1,34 @@
+"""What a plugin is doing, and how its rounds end."""
+
+from enum import StrEnum
+
+
+class PluginState(StrEnum):
+    """What a plugin is doing."""
+
+    DISABLED = "disabled"  # none of its gates is on
+    RUNNING = "running"
+    FINISHED = "finished"  # run returned although nobody asked it to
+    STOPPING = "stopping"
+    RETRYING = "retrying"  # failed; starts again after a pause
+    BROKEN = "broken"  # cannot be set up, or failed so often in a row that it gets rare trials
+    QUARANTINED = "quarantined"  # kept out until its gates go off, or another version comes
+
+
+class Outcome(StrEnum):
+    """How a round, or a run without rounds, ended."""
+
+    OK = "ok"
+    FAILED = "failed"  # raised
+    LATE = "late"  # a round took longer than its deadline
+    SILENT = "silent"  # did nothing for too long, outside any round
+    BLOCKED = "blocked"  # held the event loop
+    MEMORY = "memory"  # grew the process beyond its budget
+
+
+class FailedRunError(Exception):
+    """A run that did not go well; reason is for people."""
+
+    def __init__(self, outcome: Outcome, reason: str) -> None:
+        super().__init__(reason)
+        self.outcome = outcome

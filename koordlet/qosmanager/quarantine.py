@@ -1,0 +1,80 @@
+"""Plugins that are kept out because they brought the daemon down or outgrew it."""
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from koordlet.util.atomicfile import write_atomic
+from koordlet.util.clock import Clock
+from koordlet.util.errors import KoordletError
+from koordlet.util.logs import get_logger
+
+log = get_logger("koordlet.qosmanager")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """Why and since when one version of a plugin is kept out."""
+
+    reason: str
+    at: str  # RFC 3339, UTC
+    version: str  # of the distribution; another version is let in again
+
+
+class Quarantine:
+    """The list, kept in `quarantine.json` of the run directory until the next boot.
+
+    A plugin comes off when its gates are switched off, when its version changes, or by hand.
+    """
+
+    def __init__(self, directory: Path | None, boot_id: str, clock: Clock) -> None:
+        """Load the list; one of another boot, or that cannot be read, counts as empty."""
+        self._file = directory / "quarantine.json" if directory else None
+        self._boot_id = boot_id
+        self._clock = clock
+        self._sentences = self._load()
+
+    def get(self, plugin: str, version: str) -> Sentence | None:
+        """The sentence of this version of a plugin; None: it may run."""
+        sentence = self._sentences.get(plugin)
+        return sentence if sentence is not None and sentence.version == version else None
+
+    def add(self, plugin: str, version: str, reason: str) -> Sentence:
+        """Keep this version of a plugin out."""
+        at = datetime.fromtimestamp(self._clock.wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        sentence = Sentence(reason, at, version)
+        self._sentences[plugin] = sentence
+        log.error("plugin.quarantined", plugin=plugin, version=version, reason=reason)
+        self._save()
+        return sentence
+
+    def clear(self, plugin: str) -> bool:
+        """Let a plugin in again. Returns whether it was kept out."""
+        if self._sentences.pop(plugin, None) is None:
+            return False
+        log.info("plugin.released", plugin=plugin)
+        self._save()
+        return True
+
+    def _load(self) -> dict[str, Sentence]:
+        if self._file is None or not self._file.exists():
+            return {}
+        try:
+            stored = json.loads(self._file.read_bytes())
+            if stored["boot_id"] != self._boot_id:
+                return {}
+            return {name: Sentence(**fields) for name, fields in stored["plugins"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:
+            log.warning("quarantine.dropped", path=str(self._file), error=repr(err))
+            return {}
+
+    def _save(self) -> None:
+        if self._file is None:
+            return
+        plugins = {name: asdict(sentence) for name, sentence in sorted(self._sentences.items())}
+        content = json.dumps({"boot_id": self._boot_id, "plugins": plugins}, indent=2)
+        try:
+            write_atomic(self._file, content.encode() + b"\n")
+        except KoordletError as err:
+            log.error("quarantine.not_saved", error=str(err))  # noqa: TRY400 - the message says it all
