@@ -1,0 +1,103 @@
+"""Reports to the cluster: one JSON patch that replaces the whole status of the NodeMetric."""
+
+import random
+from collections.abc import Callable
+
+from koordlet.kube.client import ApiClient
+from koordlet.kube.errors import (
+    ApiError,
+    BadAnswer,
+    Conflict,
+    KubeError,
+    NotFound,
+    PatchRefused,
+    ServerError,
+    TooManyRequests,
+    Unreachable,
+)
+from koordlet.kube.resource import NODE_METRICS
+from koordlet.reporter.report import Report
+from koordlet.reporter.status import NotAsked
+from koordlet.statesinformer.model import ReportTarget
+from koordlet.util.backoff import Backoff
+from koordlet.util.clock import Clock
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0  # seconds between attempts, doubled at most by jitter
+PATIENCE = 0.5  # share of the report interval in which a report is sent again
+
+# Those that may pass. A patch that tests the UID does no harm when it is sent twice. NotFound and
+# PatchRefused: the object has changed and the watch will tell, or the server has just started and
+# does not know its custom resources yet.
+_PASSING = (
+    NotFound,
+    PatchRefused,
+    Conflict,
+    TooManyRequests,
+    ServerError,
+    Unreachable,
+    BadAnswer,
+)
+
+
+class ClusterSink:
+    """Writes reports to the NodeMetric object of this node, which it never creates.
+
+    The patch tests the object's UID, so a report never lands on another object of the same name,
+    and replaces the status whole: of a merge patch, what has vanished would stay, under a new
+    updateTime.
+    """
+
+    def __init__(
+        self,
+        client: ApiClient,
+        node: str,
+        target: Callable[[], ReportTarget | None],
+        clock: Clock,
+        *,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._client = client
+        self._node = node
+        self._path = NODE_METRICS.object(node, subresource="status")
+        self._target = target
+        self._clock = clock
+        self._draw = draw  # a number from 0 to 1
+
+    def check(self) -> None:
+        """As Sink.check: NodeMetric objects are how the cluster asks."""
+        self._uid()
+
+    async def write(self, report: Report) -> None:
+        """As Sink.write. What was lost on the way is sent again for half an interval."""
+        status = report.status.to_json()
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=1.0, draw=self._draw)
+        end = self._clock.monotonic() + PATIENCE * report.spec.report_interval
+        while True:
+            uid = self._uid()
+            try:
+                await self._client.replace_status(self._path, uid, status)
+            except KubeError as err:
+                pause = self._pause(err, uid, backoff)
+                if pause is None or self._clock.monotonic() + pause > end:
+                    raise
+            else:
+                return
+            await self._clock.sleep(pause)
+
+    def _pause(self, err: KubeError, uid: str, backoff: Backoff) -> float | None:
+        """Seconds until the next attempt; None: it would fare no better."""
+        if not isinstance(err, _PASSING):
+            return None
+        if self._uid() != uid:
+            return 0.0  # the object was made anew, and we have heard of it meanwhile
+        wanted = err.retry_after if isinstance(err, ApiError) else None
+        return max(backoff.next(), wanted or 0.0)
+
+    def _uid(self) -> str:
+        target = self._target()
+        if target is None:
+            raise NotAsked(
+                f"wanted a NodeMetric object named {self._node}, have seen none; "
+                "koord-manager makes one for each node"
+            )
+        return target.uid

@@ -1,0 +1,270 @@
+"""Makes a NodeMetric report in each interval and says so when it cannot."""
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
+
+from koordlet.api.nodemetric import NodeMetricStatus
+from koordlet.metriccache.cache import MetricCache
+from koordlet.reporter.change import UsageChange
+from koordlet.reporter.gauges import status_families
+from koordlet.reporter.pace import CLOSEST, OwnPace, Pace
+from koordlet.reporter.report import Report, Sink, make_report
+from koordlet.reporter.status import NotAsked, Snapshot, Withheld, build_status
+from koordlet.statesinformer.callbacks import CallbackTarget, StateType
+from koordlet.statesinformer.informer import StatesInformer
+from koordlet.statesinformer.model import PodMeta
+from koordlet.util.clock import Clock
+from koordlet.util.errors import KoordletError, Unavailable
+from koordlet.util.health import OK, PartHealth, Status
+from koordlet.util.logs import LogState, get_logger
+from koordlet.util.stop import Stop
+
+T = TypeVar("T")
+
+log = get_logger("koordlet.reporter")
+
+DEFAULT_INTERVAL = 60.0  # seconds
+SHORTEST_INTERVAL = 1.0  # seconds, standalone
+_FIRST_SAMPLES = 10.0  # seconds after the start in which it is normal to have none yet
+_FIRST_PODS = 5.0  # seconds that the first report waits for pods that were not measured yet
+_LATE = 3  # intervals without a report after which the reporter is unhealthy
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportOptions:
+    """How to report."""
+
+    node: str
+    collect_interval: float = 1.0  # seconds between samples of node usage
+    interval: float | None = None  # seconds between reports; None: the NodeMetric spec decides
+    sharp: float = 0.0  # change of usage, as a share of capacity, that is reported early; 0: none
+
+
+def standalone_interval(flag: float) -> float:
+    """Seconds between reports where no cluster asks for any: 0 means the default."""
+    return max(flag, SHORTEST_INTERVAL) if flag else DEFAULT_INTERVAL
+
+
+class NodeMetricReporter:
+    """Reports at the given pace, at once on a new spec, and early when usage changes sharply.
+
+    Without a pace: as soon as the data allow, then in every interval. While a report is withheld it
+    tries again with each new sample; what was written stays as it is.
+    expose tells at each scrape whether the latest status is wanted as gauges.
+    """
+
+    name = "node_metric_reporter"
+
+    def __init__(
+        self,
+        options: ReportOptions,
+        *,
+        cache: MetricCache,
+        states: StatesInformer,
+        sink: Sink,
+        clock: Clock,
+        registry: CollectorRegistry,
+        pace: Pace | None = None,
+        expose: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._options = options
+        self._cache = cache
+        self._states = states
+        self._sink = sink
+        self._clock = clock
+        self._pace = pace or OwnPace()
+        self._change = UsageChange(cache, states, options.sharp) if options.sharp else None
+        self._expose = expose
+        self._spec_changed = asyncio.Event()
+        self._latest: Report | None = None
+        self._problem = ""  # why the latest round made no report; empty: it did
+        self._is_asked = True
+        self._reported_at = clock.monotonic()  # or began to try
+        self._synced_at = clock.monotonic()  # or later: when states were not known last
+        self._log_state = LogState(log)
+        self._rounds = Counter(
+            "koordlet_report_rounds_total",
+            "Attempts to report NodeMetric by outcome: ok, withheld or failed.",
+            ["outcome"],
+            registry=registry,
+        )
+        self._duration = Histogram(
+            "koordlet_report_duration_seconds",
+            "Time from the start of a NodeMetric report until it has arrived.",
+            buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0),
+            registry=registry,
+        )
+        states.register_callbacks(
+            StateType.NODE_METRIC_SPEC,
+            self.name,
+            "report at once, by the new spec",
+            self._on_spec,
+        )
+
+    @property
+    def interval(self) -> float:
+        """Seconds between reports."""
+        return self._options.interval or self._states.node_metric_spec().report_interval
+
+    def latest(self) -> bytes:
+        """The latest NodeMetric object as JSON.
+
+        Raises:
+            Unavailable: there is none yet; the message says why.
+        """
+        if self._latest is None:
+            raise Unavailable(f"no NodeMetric yet: {self._problem or 'the first is being made'}")
+        return self._latest.body
+
+    def families(self) -> Iterable[Metric]:
+        """The latest status as gauges, if they are wanted."""
+        latest = self._latest
+        if latest is None or not self._expose():
+            return []
+        return status_families(self._options.node, latest.status)
+
+    def health(self) -> PartHealth:
+        """Degraded while nothing can be reported, unhealthy after three intervals of that.
+
+        Only degraded where the cluster does not ask for reports.
+        """
+        silent = self._clock.monotonic() - self._reported_at
+        if self._is_asked and silent > _LATE * self.interval:
+            why = f": {self._problem}" if self._problem else ""
+            return PartHealth(Status.UNHEALTHY, f"no NodeMetric for {silent:.0f} s{why}")
+        return PartHealth(Status.DEGRADED, self._problem) if self._problem else OK
+
+    async def run(self, stop: Stop) -> None:
+        """Report until stop."""
+        await self._until_asked(stop)
+        await stop.sleep(self._pace.first(self.interval))
+        while not stop.is_set():
+            began = self._clock.monotonic()
+            self._spec_changed.clear()
+            outcome = await _unless_stopped(self._round(), stop)
+            if outcome is None:
+                return
+            self._rounds.labels(outcome).inc()
+            if outcome == "withheld":
+                due = began + min(self._options.collect_interval, self.interval)
+            else:
+                due = self._pace.next(began, self.interval)
+            await self._until_due(stop, due)
+
+    async def _until_asked(self, stop: Stop) -> None:
+        while not stop.is_set():
+            try:
+                self._check()
+            except NotAsked as err:
+                self._trouble("report.withheld", err)
+            else:
+                return
+            await stop.sleep(self._options.collect_interval)
+
+    def _check(self) -> None:
+        """Raise NotAsked unless somebody wants a report."""
+        asked = False
+        try:
+            self._sink.check()
+            asked = True
+        finally:
+            if asked and not self._is_asked:
+                self._reported_at = self._clock.monotonic()  # before, nothing was late
+            self._is_asked = asked
+
+    async def _round(self) -> str:
+        """Make and write a report; return the outcome."""
+        began = self._clock.monotonic()
+        try:
+            self._check()
+            self._latest = report = await asyncio.to_thread(self._make)
+            await self._sink.write(report)
+        except Withheld as err:
+            self._trouble("report.withheld", err)
+            return "withheld"
+        except KoordletError as err:
+            self._trouble("report.failed", err)
+            return "failed"
+        self._reported_at = self._clock.monotonic()
+        self._duration.observe(self._reported_at - began)
+        self._problem = ""
+        if self._change is not None:
+            self._change.note()
+        self._log_state.ended("report.resumed")
+        return "ok"
+
+    def _make(self) -> Report:
+        if not self._states.has_synced():
+            self._synced_at = self._clock.monotonic()
+            raise Withheld("wanted this node and its pods, found them not known yet; wait for them")
+        slo = self._states.node_slo()
+        spec = replace(self._states.node_metric_spec(), report_interval=self.interval)
+        snapshot = Snapshot(
+            spec=spec,
+            pods=self._states.pods(),
+            host_applications=slo.host_applications if slo is not None else (),
+            now=self._clock.boottime(),
+            oldest=2 * self._options.collect_interval,
+        )
+        status = build_status(self._cache, snapshot)
+        if self._latest is None:
+            self._check_first(status, snapshot.pods)
+        return make_report(self._options.node, spec, status)
+
+    def _check_first(self, status: NodeMetricStatus, pods: Iterable[PodMeta]) -> None:
+        """Raise Withheld while pods are about to be measured: it would be long until the next."""
+        running = sum(1 for pod in pods if pod.containers and not pod.pod.finished)
+        waited = self._clock.monotonic() - self._synced_at
+        if len(status.pods) < running and waited < _FIRST_PODS:
+            raise Withheld(f"wanted samples of {running} pods, found {len(status.pods)}; wait")
+
+    def _trouble(self, event: str, err: KoordletError) -> None:
+        self._problem = str(err)
+        waited = self._clock.monotonic() - self._reported_at
+        if self._latest is not None or waited > _FIRST_SAMPLES:
+            self._log_state.failed(event, error=self._problem)
+
+    def _on_spec(self, _type: StateType, _state: object, _target: CallbackTarget) -> None:
+        self._spec_changed.set()
+
+    async def _until_due(self, stop: Stop, due: float) -> None:
+        """Wait for the time, the end, a new spec or a sharp change, whichever comes first."""
+        glance = self._options.collect_interval if self._change else math.inf
+        while (left := due - self._clock.monotonic()) > 0:
+            await self._pause(stop, min(left, glance))
+            if stop.is_set() or self._spec_changed.is_set() or self._is_early_due():
+                return
+
+    def _is_early_due(self) -> bool:
+        if self._change is None or self._clock.monotonic() - self._reported_at < CLOSEST:
+            return False
+        return self._change.is_sharp()
+
+    async def _pause(self, stop: Stop, seconds: float) -> None:
+        """Wait for the time, the end or a new spec, whichever comes first."""
+        waits = {
+            asyncio.ensure_future(stop.sleep(seconds)),
+            asyncio.ensure_future(self._spec_changed.wait()),
+        }
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+
+async def _unless_stopped(work: Coroutine[Any, Any, T], stop: Stop) -> T | None:
+    """Return what the work returns; None: stop came first, and the work was cancelled."""
+    working, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        stopped.cancel()
+        working.cancel()
+        await asyncio.wait({working})

@@ -1,0 +1,80 @@
+"""A finished report, and what takes it to where it is wanted."""
+
+import asyncio
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from koordlet.api.nodemetric import NodeMetricSpec, NodeMetricStatus, node_metric
+from koordlet.util.atomicfile import write_atomic
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was measured, and the NodeMetric object that says so as JSON."""
+
+    spec: NodeMetricSpec
+    status: NodeMetricStatus
+    body: bytes
+
+
+def make_report(node: str, spec: NodeMetricSpec, status: NodeMetricStatus) -> Report:
+    """Encode the object as Koordinator's own encoder does: compact, fields in its order."""
+    text = json.dumps(node_metric(node, spec, status), separators=(",", ":"), ensure_ascii=False)
+    return Report(spec, status, (text + "\n").encode("utf-8", "replace"))
+
+
+class Sink(Protocol):
+    """Where reports go."""
+
+    def check(self) -> None:
+        """Return when a report would be taken now.
+
+        Raises:
+            NotAsked: nobody wants one.
+        """
+
+    async def write(self, report: Report) -> None:
+        """Take one report there.
+
+        It is what it is: however often it has to be sent, its time stays that of its samples.
+
+        Raises:
+            KoordletError: it did not arrive; the message says why. The next report is new.
+        """
+
+
+class FileSink:
+    """Keeps the latest report in a file, which readers always see whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def check(self) -> None:
+        """As Sink.check: always."""
+
+    async def write(self, report: Report) -> None:
+        """As Sink.write."""
+        await asyncio.to_thread(write_atomic, self._path, report.body)
+
+
+class AllSinks:
+    """Several places: a report goes to each, whether or not the others take it."""
+
+    def __init__(self, *sinks: Sink) -> None:
+        self._sinks = sinks
+
+    def check(self) -> None:
+        """As Sink.check, for all."""
+        for sink in self._sinks:
+            sink.check()
+
+    async def write(self, report: Report) -> None:
+        """As Sink.write; raises the first error."""
+        found = await asyncio.gather(
+            *(sink.write(report) for sink in self._sinks), return_exceptions=True
+        )
+        for error in found:
+            if error is not None:
+                raise error

@@ -1,0 +1,222 @@
+"""What a NodeMetric status says, from the metric cache and a snapshot of the states.
+
+Source: Koordinator's NodeMetric reporter. Deliberately different: a status whose newest node sample
+is old is withheld, updateTime is the time of that sample, finished pods are left out, a window is
+cold when the memory series is too short, not only the CPU series, and pages in the cache count only
+where they are collected.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from koordlet.api.nodemetric import (
+    AggregatedUsage,
+    HostApplicationMetric,
+    MemoryPolicy,
+    NodeMetricSpec,
+    NodeMetricStatus,
+    NumaUsage,
+    PodMetric,
+    Usage,
+)
+from koordlet.api.nodeslo import HostApplication
+from koordlet.metriccache.aggregate import Aggregate
+from koordlet.metriccache.cache import MetricCache
+from koordlet.metriccache.kinds import (
+    HOST_APP_CPU_USAGE,
+    HOST_APP_MEMORY_USAGE,
+    HOST_APP_MEMORY_USAGE_WITH_PAGE_CACHE,
+    NODE_CPU_USAGE,
+    NODE_MEMORY_USAGE,
+    NODE_MEMORY_USAGE_WITH_PAGE_CACHE,
+    NODE_NUMA_CPU_USAGE,
+    NODE_NUMA_MEMORY_USAGE,
+    POD_CPU_USAGE,
+    POD_MEMORY_USAGE,
+    POD_MEMORY_USAGE_WITH_PAGE_CACHE,
+    SYS_CPU_USAGE,
+    SYS_MEMORY_USAGE,
+    SYS_NUMA_CPU_USAGE,
+    SYS_NUMA_MEMORY_USAGE,
+    Kind,
+)
+from koordlet.statesinformer.model import PodMeta
+from koordlet.util.errors import KoordletError
+
+WARM = 0.5  # share of a window that a series must span before its aggregates count
+
+
+class Withheld(KoordletError):
+    """No honest report can be made now."""
+
+
+class NotAsked(Withheld):
+    """The cluster has not asked for reports. Not a failure of this daemon."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """What a report is about."""
+
+    spec: NodeMetricSpec
+    pods: tuple[PodMeta, ...]
+    host_applications: tuple[HostApplication, ...]
+    now: float  # seconds since boot: the end of all windows
+    oldest: float  # seconds that the newest sample of node CPU and memory may be old
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryKinds:
+    """The series that a memory policy counts."""
+
+    node: Kind
+    pod: Kind
+    host_application: Kind
+
+
+WITHOUT_PAGE_CACHE = MemoryKinds(NODE_MEMORY_USAGE, POD_MEMORY_USAGE, HOST_APP_MEMORY_USAGE)
+WITH_PAGE_CACHE = MemoryKinds(
+    NODE_MEMORY_USAGE_WITH_PAGE_CACHE,
+    POD_MEMORY_USAGE_WITH_PAGE_CACHE,
+    HOST_APP_MEMORY_USAGE_WITH_PAGE_CACHE,
+)
+
+
+def build_status(cache: MetricCache, snapshot: Snapshot) -> NodeMetricStatus:
+    """Return the status. Takes tens of milliseconds on a full node: not for the event loop.
+
+    Raises:
+        Withheld: the newest sample of node CPU or memory is too old, or there is none.
+    """
+    spec, window = snapshot.spec, snapshot.spec.aggregate_duration
+    memory = memory_kinds(cache, snapshot)
+    measured_at = _measured_at(cache, memory.node, snapshot)
+    reader = _Reader(cache, snapshot.now)
+    return NodeMetricStatus(
+        update_time=measured_at,
+        node_usage=reader.mean(NODE_CPU_USAGE, memory.node, window),
+        aggregated_node_usages=tuple(
+            reader.aggregated(NODE_CPU_USAGE, memory.node, duration) for duration in spec.durations
+        ),
+        system_usage=reader.mean(SYS_CPU_USAGE, SYS_MEMORY_USAGE, window),
+        aggregated_system_usages=tuple(
+            reader.aggregated(SYS_CPU_USAGE, SYS_MEMORY_USAGE, duration)
+            for duration in spec.durations
+        ),
+        numa_usages=tuple(_numa_usages(reader, window)),
+        pods=tuple(_pod_metrics(reader, memory.pod, window, snapshot.pods)),
+        host_applications=tuple(
+            _host_applications(reader, memory.host_application, window, snapshot.host_applications)
+        ),
+    )
+
+
+def memory_kinds(cache: MetricCache, snapshot: Snapshot) -> MemoryKinds:
+    """The series of the spec's policy; without page cache where nobody collects what it asks for.
+
+    Hot pages are not collected by any part of this daemon yet.
+    """
+    if snapshot.spec.memory_policy is MemoryPolicy.WITH_PAGE_CACHE:
+        newest = cache.newest(WITH_PAGE_CACHE.node)
+        if newest is not None and snapshot.now - newest.boot <= snapshot.oldest:
+            return WITH_PAGE_CACHE
+    return WITHOUT_PAGE_CACHE
+
+
+def _measured_at(cache: MetricCache, memory: Kind, snapshot: Snapshot) -> float:
+    """Unix seconds of the newest sample of node CPU and memory, the older of both."""
+    stamps = []
+    for kind in (NODE_CPU_USAGE, memory):
+        newest = cache.newest(kind)
+        if newest is None:
+            raise Withheld(f"wanted a sample of {kind.name}, found none yet; wait for one")
+        stamps.append(newest)
+    older = min(stamps, key=lambda stamp: stamp.boot)
+    age = snapshot.now - older.boot
+    if age > snapshot.oldest:
+        raise Withheld(
+            f"wanted node CPU and memory samples of the last {snapshot.oldest:g} s, "
+            f"found the newest {age:.1f} s old; see which collector fails"
+        )
+    return older.wall
+
+
+class _Reader:
+    """Reads usages from the cache; all windows of one report have the same end."""
+
+    def __init__(self, cache: MetricCache, end: float) -> None:
+        self._cache = cache
+        self._end = end
+
+    def mean(self, cpu: Kind, memory: Kind, seconds: float) -> Usage | None:
+        """Means of a pair of series without properties; None: one of them has no sample."""
+        return _mean(*self._pair(cpu, memory, seconds))
+
+    def means(self, cpu: Kind, memory: Kind, seconds: float) -> dict[str, Usage]:
+        """Means by property, of kinds that have one; whatever lacks one of the two is left out."""
+        cores = self._cache.aggregate_all(cpu, seconds, self._end)
+        memories = self._cache.aggregate_all(memory, seconds, self._end)
+        return {
+            key[0]: Usage(series.avg(), memories[key].avg())
+            for key, series in cores.items()
+            if key in memories
+        }
+
+    def aggregated(self, cpu: Kind, memory: Kind, seconds: float) -> AggregatedUsage:
+        """All aggregates of one window; none of them while a series spans less than half of it."""
+        cores, size = self._pair(cpu, memory, seconds)
+        if cores is None or size is None or min(cores.span, size.span) < WARM * seconds:
+            return AggregatedUsage(seconds)
+        return AggregatedUsage(
+            seconds,
+            _mean(cores, size),
+            *(Usage(cores.percentile(p), size.percentile(p)) for p in (50, 90, 95, 99)),
+        )
+
+    def _pair(
+        self, cpu: Kind, memory: Kind, seconds: float
+    ) -> tuple[Aggregate | None, Aggregate | None]:
+        return (
+            self._cache.aggregate(cpu, (), seconds, self._end),
+            self._cache.aggregate(memory, (), seconds, self._end),
+        )
+
+
+def _mean(cores: Aggregate | None, memory: Aggregate | None) -> Usage | None:
+    return Usage(cores.avg(), memory.avg()) if cores is not None and memory is not None else None
+
+
+def _numa_usages(reader: _Reader, window: float) -> Iterator[NumaUsage]:
+    nodes = reader.means(NODE_NUMA_CPU_USAGE, NODE_NUMA_MEMORY_USAGE, window)
+    systems = reader.means(SYS_NUMA_CPU_USAGE, SYS_NUMA_MEMORY_USAGE, window)
+    for numa_node in sorted(nodes, key=int):
+        yield NumaUsage(int(numa_node), nodes[numa_node], systems.get(numa_node))
+
+
+def _pod_metrics(
+    reader: _Reader, memory: Kind, window: float, pods: Iterable[PodMeta]
+) -> Iterator[PodMetric]:
+    usages = reader.means(POD_CPU_USAGE, memory, window)
+    for pod in sorted(pods, key=lambda pod: (pod.pod.namespace, pod.pod.name)):
+        if pod.uid in usages and not pod.pod.finished:
+            yield PodMetric(
+                name=pod.pod.name,
+                namespace=pod.pod.namespace,
+                usage=usages[pod.uid],
+                priority=pod.pod.priority_class.value,
+                qos=pod.qos.value,
+            )
+
+
+def _host_applications(
+    reader: _Reader, memory: Kind, window: float, applications: Iterable[HostApplication]
+) -> Iterator[HostApplicationMetric]:
+    usages = reader.means(HOST_APP_CPU_USAGE, memory, window)
+    for application in sorted(applications, key=lambda application: application.name):
+        if application.name in usages:
+            yield HostApplicationMetric(
+                name=application.name,
+                usage=usages[application.name],
+                priority=application.priority,
+                qos=application.qos,
+            )
