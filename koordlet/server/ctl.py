@@ -1,0 +1,104 @@
+"""The application behind ctl.sock: JSON for koordletctl, for the daemon's own user only."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from koordlet.metriccache.cache import MetricCache
+from koordlet.server.middleware import MAX_BODY, limits
+from koordlet.server.responses import json_body, json_bytes
+from koordlet.server.top import top
+from koordlet.server.windows import DEFAULT_WINDOW, aggregates, find_kind, find_pod, parse_window
+from koordlet.statesinformer.informer import StatesInformer
+from koordlet.util.errors import OptionError
+from koordlet.util.nearest import nearest
+
+_Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CtlSources:
+    """What the endpoints show. All results must be JSON, or know how to be text.
+
+    status, plugins, release and node_metric are called on the event loop and must be quick;
+    node_metric is as in HttpSources. release takes a plugin out of quarantine and returns whether
+    it was in. doctor looks at the kernel and is called in a worker thread.
+    """
+
+    node: str
+    cache: MetricCache
+    states: StatesInformer
+    status: Callable[[], Mapping[str, object]]
+    plugins: Callable[[], Sequence[Mapping[str, object]]]
+    release: Callable[[str], bool]
+    node_metric: Callable[[], bytes]
+    doctor: Callable[[], Sequence[Mapping[str, object]]]
+
+
+def create_ctl_app(sources: CtlSources) -> web.Application:
+    """The application. GET changes nothing; POST is for the few commands that do."""
+    app = web.Application(middlewares=[limits], client_max_size=MAX_BODY)
+    app.router.add_get("/status", _quick(sources.status))
+    app.router.add_get("/plugins", _quick(sources.plugins))
+    app.router.add_post("/plugins/{name}/release", _release(sources))
+    app.router.add_get("/doctor", _in_thread(lambda _: sources.doctor))
+    app.router.add_get("/top", _in_thread(lambda _: _top(sources)))
+    app.router.add_get("/metrics/{kind}", _in_thread(lambda request: _metrics(sources, request)))
+    app.router.add_get("/nodemetric", _node_metric(sources.node_metric))
+    return app
+
+
+def _quick(make: Callable[[], object]) -> _Handler:
+    async def quick(_: web.Request) -> web.Response:
+        return json_body(json_bytes(make()))
+
+    return quick
+
+
+def _in_thread(prepare: Callable[[web.Request], Callable[[], object]]) -> _Handler:
+    """Read the request on the loop; make and encode the answer in a worker thread."""
+
+    async def in_thread(request: web.Request) -> web.Response:
+        make = prepare(request)
+        return json_body(await asyncio.to_thread(lambda: json_bytes(make())))
+
+    return in_thread
+
+
+def _node_metric(latest: Callable[[], bytes]) -> _Handler:
+    async def node_metric(_: web.Request) -> web.Response:
+        return json_body(latest())
+
+    return node_metric
+
+
+def _release(sources: CtlSources) -> _Handler:
+    async def release(request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        states = {str(plugin["name"]): plugin["state"] for plugin in sources.plugins()}
+        if name not in states:
+            hint = f"did you mean {nearest(name, states)}?" if states else "there are no plugins"
+            raise OptionError("plugin", name, hint)
+        if not sources.release(name):
+            hint = f"it is not in quarantine, its state is {states[name]}"
+            raise OptionError("plugin", name, hint)
+        return json_body(json_bytes({"released": name}))
+
+    return release
+
+
+def _top(sources: CtlSources) -> Callable[[], object]:
+    node, pods = sources.states.node(), sources.states.pods()
+    capacity = {} if node is None else node.capacity
+    return lambda: top(sources.cache, sources.node, capacity, pods)
+
+
+def _metrics(sources: CtlSources, request: web.Request) -> Callable[[], object]:
+    kind = find_kind(request.match_info["kind"])
+    window = parse_window(request.query.get("window", DEFAULT_WINDOW))
+    name = request.query.get("pod")
+    pods = sources.states.pods()
+    pod = None if name is None else find_pod(name, pods)
+    return lambda: aggregates(sources.cache, kind, window, pods, pod)

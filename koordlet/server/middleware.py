@@ -1,0 +1,38 @@
+"""What holds for every request: a time limit, and errors as one readable line."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from koordlet.server.responses import text_response
+from koordlet.util.errors import KoordletError, Unavailable
+from koordlet.util.logs import get_logger
+
+log = get_logger("koordlet.server")
+
+MAX_BODY = 1024  # bytes of a request body; no endpoint wants one
+HANDLER_SECONDS = 30.0  # no answer takes longer; Prometheus itself gives up after 10 s by default
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@web.middleware
+async def limits(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    """Answer in time, and without a traceback when the handler fails."""
+    try:
+        async with asyncio.timeout(HANDLER_SECONDS):
+            return await handler(request)
+    except web.HTTPException as err:
+        err.text = f"{err.status} {err.reason}: {request.path}\n"
+        raise  # with its headers, for example Allow
+    except TimeoutError:
+        log.warning("request.timeout", path=request.path, limit_s=HANDLER_SECONDS)
+        return text_response(f"no answer within {HANDLER_SECONDS:g} s\n", status=503)
+    except Unavailable as err:
+        return text_response(f"{err}\n", status=503)
+    except KoordletError as err:
+        return text_response(f"{err}\n", status=400)
+    except Exception:
+        log.exception("request.failed", path=request.path)
+        return text_response("internal error; the log of koordlet says more\n", status=500)

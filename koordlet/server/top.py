@@ -1,0 +1,177 @@
+"""What node, QoS classes and pods use right now: the rows of `koordletctl top`."""
+
+from collections.abc import Iterable, Mapping
+
+from koordlet.api.nodemetric import time_text
+from koordlet.api.quantity import Quantity
+from koordlet.metriccache.cache import MetricCache
+from koordlet.metriccache.kinds import (
+    NODE_CPU_USAGE,
+    NODE_MEMORY_USAGE,
+    NODE_NETWORK_RECEIVE,
+    NODE_NETWORK_TRANSMIT,
+    NODE_PSI,
+    POD_CPU_THROTTLED,
+    POD_CPU_USAGE,
+    POD_MEMORY_USAGE,
+    POD_NETWORK_RECEIVE,
+    POD_NETWORK_TRANSMIT,
+    POD_PSI,
+    QOS_CPU_USAGE,
+    QOS_MEMORY_USAGE,
+    QOS_PSI,
+    Kind,
+)
+from koordlet.statesinformer.model import PodMeta
+
+Key = tuple[str, ...]
+Row = dict[str, object]
+"""name and figures of one subject. A pod's name is namespace/name, and it has uid and qos."""
+
+# What a row says: cores; bytes; percent of the last 10 s in which some task waited; share of the
+# CFS periods that were throttled, 0 to 1; bytes per second. None: not measured.
+FIGURES = (
+    "cpu_cores",
+    "memory_bytes",
+    "cpu_pressure",
+    "memory_pressure",
+    "io_pressure",
+    "throttled_ratio",
+    "receive_bytes_per_second",
+    "transmit_bytes_per_second",
+)
+
+_CPU_PSI, _MEMORY_PSI, _IO_PSI = (
+    ("cpu", "10", "some"),
+    ("mem", "10", "some"),
+    ("io", "10", "some"),
+)
+
+_Source = Mapping[str, tuple[Kind, Key]]  # figure -> kind, and what follows the subject in its key
+
+_NODE: _Source = {
+    "cpu_cores": (NODE_CPU_USAGE, ()),
+    "memory_bytes": (NODE_MEMORY_USAGE, ()),
+    "cpu_pressure": (NODE_PSI, _CPU_PSI),
+    "memory_pressure": (NODE_PSI, _MEMORY_PSI),
+    "io_pressure": (NODE_PSI, _IO_PSI),
+}
+_QOS: _Source = {
+    "cpu_cores": (QOS_CPU_USAGE, ()),
+    "memory_bytes": (QOS_MEMORY_USAGE, ()),
+    "cpu_pressure": (QOS_PSI, _CPU_PSI),
+    "memory_pressure": (QOS_PSI, _MEMORY_PSI),
+    "io_pressure": (QOS_PSI, _IO_PSI),
+}
+_POD: _Source = {
+    "cpu_cores": (POD_CPU_USAGE, ()),
+    "memory_bytes": (POD_MEMORY_USAGE, ()),
+    "cpu_pressure": (POD_PSI, _CPU_PSI),
+    "memory_pressure": (POD_PSI, _MEMORY_PSI),
+    "io_pressure": (POD_PSI, _IO_PSI),
+    "throttled_ratio": (POD_CPU_THROTTLED, ()),
+    "receive_bytes_per_second": (POD_NETWORK_RECEIVE, ()),
+    "transmit_bytes_per_second": (POD_NETWORK_TRANSMIT, ()),
+}
+
+# Interfaces whose traffic also passes another one, where it is counted.
+_CARRIED = (
+    *("lo", "dummy", "ifb", "bond", "team", "docker", "br-", "virbr"),
+    *("cni", "flannel", "vxlan", "geneve", "tunl", "wg", "cilium", "kube-"),
+)
+
+
+def top(
+    cache: MetricCache, node: str, capacity: Mapping[str, str], pods: Iterable[PodMeta]
+) -> dict[str, object]:
+    """Rows of the node, of the QoS classes and of the pods that run.
+
+    capacity is the node's, as in its Node object. "measured" is the time of the newest sample of
+    node CPU, None before the first.
+    """
+    pods = sorted(
+        (pod for pod in pods if not pod.pod.finished),
+        key=lambda pod: (pod.pod.namespace, pod.pod.name),
+    )
+    newest = cache.newest(NODE_CPU_USAGE)
+    return {
+        "measured": None if newest is None else time_text(newest.wall),
+        "capacity": {
+            "cpu_cores": _amount(capacity.get("cpu")),
+            "memory_bytes": _amount(capacity.get("memory")),
+        },
+        "node": _node(cache, node),
+        "qos": _qos(cache, pods),
+        "pods": _pods(cache, pods),
+    }
+
+
+class _Latest:
+    """The latest value of each figure of a table, by subject."""
+
+    def __init__(self, cache: MetricCache, source: _Source) -> None:
+        self._source = source
+        self._values = {kind: cache.last_values(kind) for kind, _ in source.values()}
+
+    def of(self, *subject: str) -> Row:
+        found = {
+            figure: self._values[kind].get((*subject, *rest))
+            for figure, (kind, rest) in self._source.items()
+        }
+        return {figure: found.get(figure) for figure in FIGURES}
+
+
+def _node(cache: MetricCache, name: str) -> Row:
+    return {
+        "name": name,
+        **_Latest(cache, _NODE).of(),
+        "receive_bytes_per_second": _node_traffic(cache, NODE_NETWORK_RECEIVE),
+        "transmit_bytes_per_second": _node_traffic(cache, NODE_NETWORK_TRANSMIT),
+    }
+
+
+def _node_traffic(cache: MetricCache, kind: Kind) -> float | None:
+    rates = cache.last_values(kind)
+    return _sum(rate for (device,), rate in rates.items() if not device.startswith(_CARRIED))
+
+
+def _qos(cache: MetricCache, pods: list[PodMeta]) -> list[Row]:
+    latest = _Latest(cache, _QOS)
+    received = cache.last_values(POD_NETWORK_RECEIVE)
+    sent = cache.last_values(POD_NETWORK_TRANSMIT)
+    classes = {name for (name,) in cache.last_values(QOS_CPU_USAGE)}
+    rows: list[Row] = []
+    for name in sorted(classes):
+        keys = [(pod.uid,) for pod in pods if pod.kube_qos.value.lower() == name]
+        rows.append(
+            {
+                "name": name,
+                **latest.of(name),
+                "receive_bytes_per_second": _sum(received[key] for key in keys if key in received),
+                "transmit_bytes_per_second": _sum(sent[key] for key in keys if key in sent),
+            }
+        )
+    return rows
+
+
+def _pods(cache: MetricCache, pods: list[PodMeta]) -> list[Row]:
+    latest = _Latest(cache, _POD)
+    return [
+        {
+            "name": f"{pod.pod.namespace}/{pod.pod.name}",
+            "uid": pod.uid,
+            "qos": pod.qos.value,
+            **latest.of(pod.uid),
+        }
+        for pod in pods
+    ]
+
+
+def _amount(quantity: str | None) -> float | None:
+    return None if quantity is None else Quantity.parse(quantity).milli / 1000
+
+
+def _sum(values: Iterable[float]) -> float | None:
+    """The sum; None of nothing, because nothing measured is not 0."""
+    known = list(values)
+    return sum(known) if known else None
