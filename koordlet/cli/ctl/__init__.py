@@ -1,0 +1,1 @@
+"""The parts of koordletctl: asking, and one module per command. Only koordletctl uses them."""

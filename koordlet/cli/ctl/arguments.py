@@ -1,0 +1,140 @@
+"""The command line of koordletctl."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import koordlet
+
+SORTS = ("cpu", "memory", "pressure", "throttling", "network")
+
+_EXIT = "Exit status: 0 done, 1 failed, 2 the command line or the question is wrong."
+_DOCTOR = """\
+What this host supports, what is missing, which feature gate needs it, and what would provide it.
+Asks the daemon; without one, or with a --*-root-dir, this command looks for itself, which may
+see more or less than a daemon in a container."""
+_DOCTOR_EXIT = """\
+Exit status: 0 nothing is missing for the gates that are on; 1 something is; 2 wrong usage.
+Without a daemon the gates are those that are on by default."""
+_TOP_KEYS = "Keys: q quits; c, m, p, t, n sort by cpu, memory, pressure, throttling, network."
+
+
+class Options(argparse.Namespace):
+    """What the command line says. Fields of other commands keep their defaults."""
+
+    command: str
+    output: Literal["table", "json"] = "table"
+    run_dir: Path | None = None  # None: where daemons usually are
+    # plugins
+    action: str | None = None
+    plugin: str = ""
+    # metrics
+    name: str | None = None
+    pod: str | None = None
+    window: str | None = None
+    # top
+    sort: str = SORTS[0]
+    interval: float = 1.0  # seconds between two looks
+    once: bool = False
+    # doctor; None: the host's own
+    cgroup_root_dir: Path | None = None
+    proc_root_dir: Path | None = None
+    sys_root_dir: Path | None = None
+    sys_fs_root_dir: Path | None = None
+
+
+def parse(argv: Sequence[str] | None) -> Options:
+    """Return the options; ends the process with 2 for a wrong command line, 0 for --help."""
+    return _parser().parse_args(argv, namespace=Options())
+
+
+def _parser() -> argparse.ArgumentParser:
+    common = _common()
+    parser = argparse.ArgumentParser(
+        prog="koordletctl",
+        description="Ask the koordlet of this machine.",
+        epilog=_EXIT,
+        parents=[common],
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"koordletctl {koordlet.__version__}"
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, summary: str, description: str = "", epilog: str = _EXIT) -> _Parser:
+        return commands.add_parser(
+            name,
+            help=summary,
+            description=description or f"{summary[0].upper()}{summary[1:]}.",
+            epilog=epilog,
+            parents=[common],
+            argument_default=argparse.SUPPRESS,  # fields of Options are the defaults
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    add("status", "the daemon's health, gates and extent")
+    _doctor(add("doctor", "what this host supports and lacks", _DOCTOR, _DOCTOR_EXIT))
+    _plugins(add("plugins", "state and cost of the QoS plugins"), common)
+    _metrics(add("metrics", "one kind of metric over a window, by series"))
+    add("nodemetric", "the NodeMetric that was reported last")
+    _top(add("top", "live use of node, QoS classes and pods", epilog=f"{_TOP_KEYS}\n{_EXIT}"))
+    return parser
+
+
+_Parser = argparse.ArgumentParser
+
+
+def _common() -> _Parser:
+    """Options for before or after the command; the absent one must not reset the other."""
+    common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    common.add_argument(
+        "--output", "-o", choices=("table", "json"), help="for people (table) or programs (json)"
+    )
+    common.add_argument(
+        "--run-dir", type=Path, metavar="DIR", help="run directory of the daemon to ask"
+    )
+    return common
+
+
+def _doctor(parser: _Parser) -> None:
+    for name, what in (
+        ("cgroup-root-dir", "the cgroup file system"),
+        ("proc-root-dir", "the host's /proc"),
+        ("sys-root-dir", "the host's /sys"),
+        ("sys-fs-root-dir", "the host's /sys/fs"),
+    ):
+        parser.add_argument(f"--{name}", type=Path, metavar="DIR", help=what)
+
+
+def _plugins(parser: _Parser, common: _Parser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="release NAME")
+    release = actions.add_parser(
+        "release", help="take a plugin out of quarantine", parents=[common], epilog=_EXIT
+    )
+    release.add_argument("plugin", metavar="NAME")
+
+
+def _metrics(parser: _Parser) -> None:
+    parser.add_argument("name", nargs="?", metavar="NAME", help="the kind; without it: all kinds")
+    parser.add_argument("--pod", help="only this pod and its containers: namespace/name, name, UID")
+    parser.add_argument(
+        "--window", metavar="DURATION", help="for example 30s or 5m; 1m if not given"
+    )
+
+
+def _top(parser: _Parser) -> None:
+    parser.add_argument("--sort", choices=SORTS, help="order of the pods (cpu)")
+    parser.add_argument("--interval", type=seconds, metavar="SECONDS", help="between two looks (1)")
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="print all pods once; so it does when the output is not a terminal",
+    )
+
+
+def seconds(text: str) -> float:
+    value = float(text)
+    if not 0.1 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"{text}: use 0.1 to 3600 seconds")
+    return value

@@ -1,0 +1,144 @@
+"""Asks the daemon of a run directory over its control socket."""
+
+import http.client
+import json
+import os
+import pwd
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from koordlet.daemon.rundir import CONTAINER_RUN_DIR, HOST_RUN_DIR, default_run_dir
+from koordlet.util.errors import KoordletError
+
+SOCKET = "ctl.sock"
+TIMEOUT = 10.0  # seconds for one answer; the slowest takes some tens of milliseconds
+
+
+class NoDaemon(KoordletError):
+    """Nobody listens on the control socket."""
+
+
+class NotAllowed(KoordletError):
+    """The daemon belongs to another user."""
+
+
+class BadAnswer(KoordletError):
+    """The daemon answered late, not at all, or that it cannot answer now."""
+
+
+class BadQuestion(KoordletError):
+    """The daemon says what is wrong with the question."""
+
+
+def default_run_dirs(uid: int, environ: Mapping[str, str]) -> list[Path]:
+    """Where a daemon may be: this user's own, the host's, that of Koordinator's DaemonSet."""
+    own = default_run_dir(host_mode=True, uid=uid, environ=environ)
+    return list(dict.fromkeys([own, HOST_RUN_DIR, CONTAINER_RUN_DIR]))
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Asks the first daemon that answers in some run directories, each time anew."""
+
+    run_dirs: Sequence[Path]
+    timeout: float = TIMEOUT
+
+    def get(self, *path: str, query: Mapping[str, str | None] | None = None) -> Any:
+        """Return an answer, decoded; parts of the path are quoted, and None is not sent.
+
+        Raises:
+            NoDaemon, NotAllowed, BadAnswer, BadQuestion: the message says what to do.
+        """
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        return self._ask("GET", _target(path) + (f"?{urlencode(given)}" if given else ""))
+
+    def post(self, *path: str) -> Any:
+        """Give a command and return its result. Raises what get does."""
+        return self._ask("POST", _target(path))
+
+    def _ask(self, method: str, target: str) -> Any:
+        connection = http.client.HTTPConnection("koordlet", timeout=self.timeout)
+        connection.sock = self._connect()
+        try:
+            connection.request(method, target, headers={"Connection": "close"})
+            response = connection.getresponse()
+            status, body = response.status, response.read()
+        except TimeoutError as err:
+            raise BadAnswer(
+                f"wanted an answer from the daemon, found none within {self.timeout:g} s; "
+                "its log and /livez say why"
+            ) from err
+        except (OSError, http.client.HTTPException) as err:
+            raise BadAnswer(
+                "wanted an answer from the daemon, found the connection closed: "
+                "it ended meanwhile or has too many; try again"
+            ) from err
+        finally:
+            connection.close()
+        return _decoded(status, body, target)
+
+    def _connect(self) -> socket.socket:
+        failures: dict[Path, OSError] = {}
+        for path in (run_dir / SOCKET for run_dir in self.run_dirs):
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            sock.settimeout(self.timeout)
+            try:
+                sock.connect(os.fspath(path))
+            except OSError as err:
+                sock.close()
+                failures[path] = err
+            else:
+                return sock
+        raise _unreachable(failures)
+
+
+def _target(path: Sequence[str]) -> str:
+    return "/" + "/".join(quote(part, safe="") for part in path)
+
+
+def _decoded(status: int, body: bytes, target: str) -> Any:
+    text = body.decode("utf-8", "replace").strip()
+    if status == 400:
+        raise BadQuestion(text)
+    if status in (404, 405):
+        raise BadQuestion(f"{target}: unknown to the daemon; it may be of another version")
+    if status != 200:
+        raise BadAnswer(text)
+    try:
+        return json.loads(text)
+    except ValueError as err:
+        raise BadAnswer(f"wanted JSON from the daemon, found {text[:60]!r}") from err
+
+
+def _unreachable(failures: Mapping[Path, OSError]) -> KoordletError:
+    """The most telling of the reasons why no socket could be connected to."""
+    for path, err in failures.items():
+        if isinstance(err, PermissionError):
+            return NotAllowed(
+                f"{path}: wanted to ask the daemon, found no permission; {_advice(path.parent)}"
+            )
+    for path, err in failures.items():
+        if isinstance(err, ConnectionRefusedError):
+            return NoDaemon(
+                f"{path}: wanted a running daemon, found only the socket of one that was killed; "
+                "start koordlet"
+            )
+        if not isinstance(err, FileNotFoundError):
+            return NoDaemon(f"{path}: wanted a running daemon, found {err.strerror or err}")
+    places = " or ".join(str(path.parent) for path in failures)
+    return NoDaemon(
+        f"wanted a running daemon, found no {SOCKET} in {places}; "
+        "start koordlet, or give its --run-dir"
+    )
+
+
+def _advice(run_dir: Path) -> str:
+    try:
+        owner = pwd.getpwuid(run_dir.stat().st_uid).pw_name
+    except (OSError, KeyError):
+        owner = "root"
+    return f"it is for {owner} only: use sudo{'' if owner == 'root' else f' -u {owner}'}"

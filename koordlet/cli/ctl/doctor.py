@@ -1,0 +1,141 @@
+"""koordletctl doctor: what this host supports and lacks, which gate needs it, and the fix."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+from rich.padding import Padding
+
+from koordlet.cli.ctl.arguments import Options
+from koordlet.cli.ctl.client import BadAnswer, Client, NoDaemon, NotAllowed
+from koordlet.cli.ctl.tables import figure, heading, pairs, prose, show, table
+
+_Finding = Mapping[str, Any]  # as koordlet.host.finding.Finding, and "wanted" by a gate at work
+
+
+def run(client: Client, options: Options) -> int:
+    """Show the findings; fails when something is missing for the gates that are on."""
+    report = _report(client, options)
+    show(report, lambda: view(report), options.output)
+    return 1 if any(_is_missing(finding) for finding in report["findings"]) else 0
+
+
+def view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """What is there, what only other gates would need, and last, as it matters most, what lacks."""
+    findings = report["findings"]
+    missing = [finding for finding in findings if _is_missing(finding)]
+    unused = [
+        finding for finding in findings if not finding["supported"] and finding not in missing
+    ]
+    present = [finding for finding in findings if finding["supported"]]
+    yield prose(f"{report['seen_by']}; gates on: {', '.join(report['gates_on']) or 'none'}")
+    for title, style, of, shown in (
+        ("Supported", "bold green", present, _present),
+        ("Missing, but needed only by gates that are off", "bold", unused, _unused),
+        ("Missing", "bold red", missing, _missing),
+    ):
+        if of:
+            yield prose("")
+            yield prose(title, style)
+            yield from shown(of)
+    yield prose("")
+    yield prose(f"{len(present)} supported, {len(missing)} missing, {len(unused)} not needed now")
+
+
+def _report(client: Client, options: Options) -> dict[str, Any]:
+    roots = _roots(options)
+    if roots:
+        return _local(roots, options.run_dir, "seen by this command with the given directories")
+    try:
+        findings, gates = client.get("doctor"), client.get("status")["gates_on"]
+    except (NoDaemon, NotAllowed, BadAnswer) as err:
+        return _local({}, options.run_dir, f"seen by this command, as no daemon could tell: {err}")
+    return _judged("seen by the daemon", gates, findings)
+
+
+def _local(roots: Mapping[str, Path], run_dir: Path | None, seen_by: str) -> dict[str, Any]:
+    """What this process finds. Imports are here because asking a daemon needs none of them."""
+    from dataclasses import asdict
+
+    from koordlet.api.features import FeatureGates
+    from koordlet.daemon.builtgates import BUILT_GATES
+    from koordlet.host.host import Host
+    from koordlet.host.paths import HOST_MODE, HostPaths
+    from koordlet.host.support import findings
+
+    mode = os.environ.get("agent_mode") or HOST_MODE  # noqa: SIM112 - Koordinator's spelling
+    paths = HostPaths.for_mode(mode)
+    gates = FeatureGates()
+    gates.mark_built(BUILT_GATES)
+    found = findings(Host(replace(paths, **roots)), run_dir)
+    return _judged(seen_by, gates.working(), [asdict(finding) for finding in found])
+
+
+def _roots(options: Options) -> dict[str, Path]:
+    given = {
+        "cgroup": options.cgroup_root_dir,
+        "proc": options.proc_root_dir,
+        "sys": options.sys_root_dir,
+        "sysfs": options.sys_fs_root_dir,
+    }
+    return {name: path for name, path in given.items() if path is not None}
+
+
+def _judged(seen_by: str, gates: Sequence[str], findings: Iterable[_Finding]) -> dict[str, Any]:
+    """Add to each finding whether a gate that is on, or every run, makes use of it."""
+    judged = [
+        {
+            **finding,
+            "wanted": not finding["needed_by"] or not set(gates).isdisjoint(finding["needed_by"]),
+        }
+        for finding in findings
+    ]
+    return {"seen_by": seen_by, "gates_on": list(gates), "findings": judged}
+
+
+def _is_missing(finding: _Finding) -> bool:
+    return bool(finding["wanted"]) and not finding["supported"]
+
+
+def _missing(findings: Iterable[_Finding]) -> Iterator[RenderableType]:
+    for finding in findings:
+        yield heading(f"  {_what(finding)}")
+        yield pairs(
+            [
+                ("    found", prose(finding["detail"])),
+                ("    needed by", prose(_users(finding["needed_by"]))),
+                ("    fix", prose(finding["fix"])),
+            ],
+            style="",
+        )
+
+
+def _unused(findings: Iterable[_Finding]) -> Iterator[RenderableType]:
+    rows = table("<WHAT", "NEEDED BY", "FIX")
+    for finding in findings:
+        users = prose(_users(finding["needed_by"]))
+        rows.add_row(figure(_what(finding)), users, prose(finding["fix"]))
+    yield Padding.indent(rows, 2)
+
+
+def _present(findings: Iterable[_Finding]) -> Iterator[RenderableType]:
+    """All gates that make use of it would be a long list; --output json has it."""
+    rows = table("<WHAT", "FOUND", "USED BY")
+    for finding in findings:
+        users = prose(_users(finding["needed_by"], most=2))
+        rows.add_row(figure(_what(finding)), prose(finding["detail"] or "yes"), users)
+    yield Padding.indent(rows, 2)
+
+
+def _what(finding: _Finding) -> str:
+    return f"{finding['area']}: {finding['name']}"
+
+
+def _users(gates: Sequence[str], most: int | None = None) -> str:
+    if not gates:
+        return "every run"
+    named = ", ".join(gates[:most])
+    return named if most is None or len(gates) <= most else f"{named} and {len(gates) - most} more"

@@ -1,0 +1,54 @@
+"""koordletctl status: the daemon's health, gates and extent."""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import RenderableType
+
+from koordlet.cli.ctl.arguments import Options
+from koordlet.cli.ctl.client import Client
+from koordlet.cli.ctl.tables import figure, heading, pairs, prose, show, table
+from koordlet.cli.ctl.units import size, span
+
+HEALTH_STYLES = {"ok": "green", "degraded": "yellow", "unhealthy": "red"}
+
+
+def run(client: Client, options: Options) -> int:
+    """Show the state; fails when the daemon is unhealthy."""
+    status = client.get("status")
+    show(status, lambda: view(status, datetime.now(UTC)), options.output)
+    return 1 if status["health"] == "unhealthy" else 0
+
+
+def view(status: Mapping[str, Any], now: datetime) -> Iterator[RenderableType]:
+    """The state as lines, and a table of what is wrong."""
+    yield pairs((name, prose(text, style)) for name, text, style in _facts(status, now))
+    if status["problems"]:
+        problems = table("<PROBLEM", "REASON")
+        for part, reason in status["problems"].items():
+            problems.add_row(figure(part), prose(reason))
+        yield heading("")
+        yield problems
+
+
+def _facts(status: Mapping[str, Any], now: datetime) -> Iterator[tuple[str, str, str]]:
+    started = datetime.fromisoformat(status["started"])
+    yield "health", status["health"], HEALTH_STYLES.get(status["health"], "")
+    yield "node", status["node"], ""
+    up = span(max((now - started).total_seconds(), 0))
+    yield "daemon", f"{status['version']}, process {status['pid']}, up {up}", ""
+    yield "mode", f"{status['mode']} ({status['mode_reason']})", ""
+    yield "address", status["address"], ""
+    yield "run dir", status["run_dir"], ""
+    yield "cgroups", f"{status['cgroups']}, {status['cgroup_driver']} driver", ""
+    kept = f"{status['series']} series in {size(status['cache_bytes'])}"
+    yield "measures", f"{status['pods']} pods, {kept}", ""
+    if dropped := status["samples_dropped"]:
+        counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
+        yield "dropped", f"samples: {counts}", "yellow"
+    yield "gates on", ", ".join(status["gates_on"]) or "none", ""
+    if missing := status["gates_not_built"]:
+        yield "not built", ", ".join(missing), "dim"
+    if waiting := status["needs_restart"]:
+        yield "restart for", ", ".join(waiting), "yellow"

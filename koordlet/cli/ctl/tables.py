@@ -1,0 +1,113 @@
+"""Tables for people: as wide as the terminal, or as wide as they are when it goes elsewhere."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
+from rich.table import Column, Table
+from rich.text import Text
+
+from koordlet.cli.ctl.units import ABSENT, shorten
+
+GAP = 2  # spaces between columns
+
+_UNBOUNDED = 10_000  # columns of a terminal that is none: every row stays one line
+_SHORTEST_NAME = 12
+
+
+class Name:
+    """A name that gives way where the table is too wide: cut in the middle, never wrapped."""
+
+    def __init__(self, text: str, style: str = "") -> None:
+        self._text = printable(text)
+        self._style = style
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[Text]:
+        yield Text(shorten(self._text, options.max_width), self._style, no_wrap=True)
+
+    def __rich_measure__(self, _: Console, options: ConsoleOptions) -> Measurement:
+        length = len(self._text)
+        return Measurement(min(length, _SHORTEST_NAME), length).with_maximum(options.max_width)
+
+
+def printable(text: object) -> str:
+    """Return text that cannot steer the terminal, wherever it came from."""
+    return "".join(char if char.isprintable() else "?" for char in str(text))
+
+
+def prose(text: object, style: str = "") -> Text:
+    """A cell or line that may be wrapped."""
+    return Text(printable(text), style)
+
+
+def figure(text: object, style: str = "") -> Text:
+    """A cell that stays on one line."""
+    return Text(printable(text), "dim" if text == ABSENT else style, no_wrap=True)
+
+
+def heading(text: str) -> Text:
+    return prose(text, "bold")
+
+
+def table(*columns: str | Column, gap: int = GAP) -> Table:
+    """An empty table without lines.
+
+    A title's first character may say how its column is set: "<" to the left, ">" to the right, both
+    never wrapped; the others give way where the terminal is narrow.
+    """
+    return Table(
+        *(_column(column) if isinstance(column, str) else column for column in columns),
+        box=None,
+        header_style="bold",
+        padding=(0, gap, 0, 0),
+        pad_edge=False,
+    )
+
+
+def pairs(rows: Iterable[tuple[str, RenderableType]], style: str = "bold") -> Table:
+    """Names in that style, and values, one per line."""
+    grid = Table.grid(
+        Column(style=style, no_wrap=True), Column(overflow="fold"), padding=(0, GAP, 0, 0)
+    )
+    for name, value in rows:
+        grid.add_row(figure(name), value)
+    return grid
+
+
+def show(answer: object, view: Callable[[], Iterable[RenderableType]], output: str) -> None:
+    """Print an answer: as it is in JSON, otherwise what view makes of it."""
+    if output == "json":
+        print(json.dumps(answer, indent=2, ensure_ascii=False))
+    else:
+        emit(view())
+
+
+def emit(parts: Iterable[RenderableType]) -> None:
+    """Print, in colour and wrapped on a terminal, plain elsewhere."""
+    if sys.stdout.isatty():
+        console().print(*parts, sep="\n")
+    else:
+        sys.stdout.write(plain(parts))
+
+
+def plain(parts: Iterable[RenderableType]) -> str:
+    """Return lines without colour and without spaces at their end."""
+    unbounded = console(width=_UNBOUNDED, color_system=None)
+    with unbounded.capture() as captured:
+        unbounded.print(*parts, sep="\n")
+    return "".join(f"{line.rstrip()}\n" for line in captured.get().split("\n")[:-1])
+
+
+def console(**settings: object) -> Console:
+    """A console that prints text as it is: names may look like markup."""
+    return Console(markup=False, emoji=False, highlight=False, **settings)  # type: ignore[arg-type]
+
+
+def _column(title: str) -> Column:
+    if title.startswith(">"):
+        return Column(title[1:], justify="right", no_wrap=True)
+    if title.startswith("<"):
+        return Column(title[1:], no_wrap=True)
+    return Column(title, overflow="fold")

@@ -1,0 +1,56 @@
+"""The daemon as a process: options in, exit status out."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+
+import koordlet
+from koordlet.daemon.heap import settle_heap
+from koordlet.daemon.run import run_daemon
+from koordlet.daemon.settings import load_settings
+from koordlet.qosmanager.discovery import discover
+from koordlet.server.exposition import Exposition
+from koordlet.util.clock import SystemClock
+from koordlet.util.errors import KoordletError, OptionError
+from koordlet.util.flags import HelpRequested
+from koordlet.util.logs import LevelSpec, configure, parse_levels
+
+SWITCH_INTERVAL = 0.001  # seconds a thread may keep the interpreter while the loop wants it
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the daemon. Returns 0 after a stop, 1 after a failed start, 2 for unusable options."""
+    if argv in (["--version"], ["-version"]):
+        print(f"koordlet {koordlet.__version__}")
+        return 0
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    terminal = sys.stderr.isatty()
+    configure("console" if terminal else "json", LevelSpec())  # until the flags are known
+    try:
+        asyncio.run(_run(argv, terminal=terminal))
+    except HelpRequested as help_text:
+        print(help_text)
+    except OptionError as err:
+        print(f"koordlet: {err}\nkoordlet --help lists the flags", file=sys.stderr)
+        return 2
+    except KoordletError as err:
+        print(f"koordlet: {err}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _run(argv: Sequence[str], *, terminal: bool) -> None:
+    clock, exposition = SystemClock(), Exposition()
+    settings = load_settings(
+        argv,
+        os.environ,
+        clock=clock,
+        metrics=exposition.internal,
+        discover=discover,
+        terminal=terminal,
+    )
+    options = settings.options
+    configure(options.log_format.value, parse_levels(options.log_level.value))  # type: ignore[arg-type]
+    settle_heap()
+    await run_daemon(settings, exposition, clock)

@@ -1,0 +1,64 @@
+"""The command `koordletctl`: asks the koordlet of this machine over its control socket.
+
+Modules of commands are imported when they run: the start should not cost more than the answer.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from koordlet.cli.ctl.arguments import Options, parse
+from koordlet.cli.ctl.client import BadQuestion, Client, default_run_dirs
+from koordlet.util.errors import KoordletError
+
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command. Returns 0 when done, 1 after a failure, 2 for wrong usage; see --help."""
+    options = parse(argv)
+    try:
+        code = _command(options.command)(_client(options), options)
+        sys.stdout.flush()
+    except BadQuestion as err:
+        return _complain(err, USAGE)
+    except KoordletError as err:
+        return _complain(err, FAILED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads the rest
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return code
+
+
+def _command(name: str) -> Callable[[Client, Options], int]:
+    match name:
+        case "status":
+            from koordlet.cli.ctl.status import run
+        case "doctor":
+            from koordlet.cli.ctl.doctor import run
+        case "plugins":
+            from koordlet.cli.ctl.plugins import run
+        case "metrics":
+            from koordlet.cli.ctl.metrics import run
+        case "nodemetric":
+            from koordlet.cli.ctl.nodemetric import run
+        case _:
+            from koordlet.cli.ctl.top import run
+    return run
+
+
+def _client(options: Options) -> Client:
+    if options.run_dir is not None:
+        return Client([options.run_dir])
+    return Client(default_run_dirs(os.geteuid(), os.environ))
+
+
+def _complain(err: KoordletError, code: int) -> int:
+    print(f"koordletctl: {err}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,9 @@
+"""Which gates have their feature in this build. Imports nothing: koordletctl asks too."""
+
+# Plugins add theirs.
+BUILT_GATES = (
+    "NodeMetricPromMetrics",
+    "NodeNetworkCollector",
+    "PSICollector",
+    "PodNetworkCollector",
+)

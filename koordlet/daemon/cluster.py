@@ -1,0 +1,75 @@
+"""The parts that talk to the API server. Imported only where there is one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from koordlet.api.node import Node
+from koordlet.api.nodeslo import NodeSLO
+from koordlet.daemon.settings import Settings
+from koordlet.kube.client import ApiClient
+from koordlet.kube.config import find_config
+from koordlet.kube.errors import ConfigError
+from koordlet.kube.metrics import KubeMetrics
+from koordlet.kube.transport import Limits, Transport
+from koordlet.reporter.cluster import ClusterSink
+from koordlet.reporter.pace import FleetPace
+from koordlet.statesinformer.informer import StatesInformer
+from koordlet.statesinformer.kubepods import KubePods
+from koordlet.statesinformer.kubesources import (
+    KubeNodeMetric,
+    OwnObject,
+    kube_node,
+    kube_node_slo,
+)
+from koordlet.util.clock import Clock
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cluster:
+    """What a daemon in a cluster has beyond a standalone one. Close the client at the end."""
+
+    client: ApiClient
+    node: OwnObject[Node]
+    node_slo: OwnObject[NodeSLO]
+    node_metric: KubeNodeMetric
+    pod_list: KubePods
+    sink: ClusterSink
+    pace: FleetPace
+
+
+def connect(
+    settings: Settings, states: StatesInformer, clock: Clock, registry: CollectorRegistry
+) -> Cluster:
+    """Make the parts. Nothing is sent yet: the API server may be away.
+
+    Raises:
+        ConfigError: it is not clear which API server to use, and as whom.
+    """
+    options, node = settings.options, settings.node_name
+    config = find_config(
+        options.kubeconfig.value,
+        settings.environ,
+        home=Path(settings.environ.get("HOME", "/nonexistent")),
+    )
+    if config is None:
+        raise ConfigError(
+            settings.mode.reason,
+            wanted="an API server",
+            found="no kubeconfig and no service account",
+            hint="name a kubeconfig with --kubeconfig, or use --standalone",
+        )
+    limits = Limits(qps=options.kube_api_qps.value, burst=options.kube_api_burst.value)
+    observe = KubeMetrics(registry).observe
+    client = ApiClient(Transport(config, clock, limits=limits, observe=observe), clock)
+    node_metric = KubeNodeMetric(client, node, states, clock)
+    return Cluster(
+        client=client,
+        node=kube_node(client, node, states, clock),
+        node_slo=kube_node_slo(client, node, states, clock),
+        node_metric=node_metric,
+        pod_list=KubePods(client, node, clock),
+        sink=ClusterSink(client, node, node_metric.target, clock),
+        pace=FleetPace(node, node_metric.target, clock),
+    )

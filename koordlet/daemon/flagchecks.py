@@ -1,0 +1,96 @@
+"""What makes a flag's value usable: each check returns a hint, "" when there is nothing to say."""
+
+from collections.abc import Callable
+from enum import Enum
+
+from koordlet.util import goduration
+from koordlet.util.address import split_address
+from koordlet.util.errors import OptionError
+from koordlet.util.flagkinds import Kind, read_bool
+from koordlet.util.logs import parse_levels
+from koordlet.util.nearest import nearest
+
+
+class Tri(Enum):
+    """A switch that may be left to the daemon."""
+
+    AUTO = "auto"
+    ON = "true"
+    OFF = "false"
+
+    def settle(self, default: bool) -> bool:
+        """Whether it is on, given what auto means."""
+        return default if self is Tri.AUTO else self is Tri.ON
+
+
+def one_of(*values: str) -> Callable[[str], str]:
+    """The value must be one of these words."""
+
+    def check(value: str) -> str:
+        if value in values:
+            return ""
+        return f"use one of {', '.join(values)}; the nearest is {nearest(value, values)}"
+
+    return check
+
+
+def at_least(least: int) -> Callable[[int], str]:
+    return lambda value: "" if value >= least else f"use {least} or more"
+
+
+def percent(value: float) -> str:
+    return "" if 0 <= value <= 100 else "use 0 to 100 percent"
+
+
+def lasting(seconds: float) -> Callable[[float], str]:
+    """The duration must not be shorter."""
+    return lambda value: "" if value >= seconds else f"use {goduration.format(seconds)} or more"
+
+
+def zero_or_lasting(seconds: float) -> Callable[[float], str]:
+    return lambda value: "" if value == 0 else lasting(seconds)(value)
+
+
+def absolute(value: str) -> str:
+    return "" if value.startswith("/") else "use an absolute path"
+
+
+def address(value: str) -> str:
+    try:
+        split_address(value)
+    except ValueError as err:
+        return str(err)
+    return ""
+
+
+def levels(value: str) -> str:
+    try:
+        parse_levels(value)
+    except OptionError as err:
+        return err.hint
+    return ""
+
+
+def two_digits(value: str) -> str:
+    usable = len(value) == 2 and value.isascii() and value.isdigit()
+    return "" if usable else "use two digits, for example 00"
+
+
+def _read_tri(text: str) -> Tri:
+    if text == Tri.AUTO.value:
+        return Tri.AUTO
+    try:
+        return Tri.ON if read_bool(text) else Tri.OFF
+    except ValueError as err:
+        raise ValueError("wanted true, false or auto") from err
+
+
+def _yaml_tri(value: object) -> Tri:
+    if isinstance(value, bool):
+        return Tri.ON if value else Tri.OFF
+    if value == Tri.AUTO.value:
+        return Tri.AUTO
+    raise ValueError("wanted true, false or auto")
+
+
+TRI = Kind("true, false or auto", _read_tri, _yaml_tri, lambda tri: tri.value, needs_value=False)

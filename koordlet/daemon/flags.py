@@ -1,0 +1,206 @@
+"""The daemon's flags: Koordinator's that mean something here, and our own."""
+
+from collections.abc import Mapping
+
+from koordlet.daemon.flagchecks import (
+    TRI,
+    Tri,
+    absolute,
+    address,
+    at_least,
+    lasting,
+    levels,
+    one_of,
+    percent,
+    zero_or_lasting,
+)
+from koordlet.daemon.inertflags import define_inert_flags
+from koordlet.daemon.mode import Mode
+from koordlet.daemon.rundir import default_run_dir
+from koordlet.util.flags import Flag, FlagSet
+
+_LOCAL_ADDRESS = "127.0.0.1:9316"
+
+# flag: (default as Koordinator's DaemonSet mounts it, default on the host itself, meaning)
+_ROOTS = {
+    "cgroup-root-dir": ("/host-cgroup/", "/sys/fs/cgroup/", "the cgroup file system"),
+    "proc-root-dir": ("/proc/", "/proc/", "the host's /proc"),
+    "sys-root-dir": ("/host-sys/", "/sys/", "the host's /sys"),
+    "sys-fs-root-dir": ("/host-sys-fs/", "/sys/fs/", "the host's /sys/fs"),
+    "var-run-root-dir": ("/host-var-run/", "/var/run/", "sockets of container runtimes"),
+    "var-lib-kubelet-dir": ("/var/lib/kubelet/", "/var/lib/kubelet/", "the kubelet's files"),
+}
+
+
+class DaemonFlags:
+    """The flags as attributes, so that a mistyped name is found by the type checker.
+
+    Values are checked when they are given, so whoever reads one need not check it again.
+    """
+
+    def __init__(self, flags: FlagSet, *, terminal: bool = False) -> None:
+        """Define all flags; terminal says whether stderr is one."""
+        self._define_process(flags)
+        self._define_logs(flags, terminal=terminal)
+        self._define_roots(flags)
+        self._define_cluster(flags)
+        self._define_states(flags)
+        self._define_collection(flags)
+        define_inert_flags(flags)
+
+    def adopt_mode(self, mode: Mode, *, uid: int, environ: Mapping[str, str]) -> None:
+        """Set the defaults that depend on where the daemon runs; call it after parsing."""
+        for flag in self.roots:
+            container, host, _ = _ROOTS[flag.name]
+            flag.default = host if mode.host_mode else container
+        run_dir = default_run_dir(host_mode=mode.host_mode, uid=uid, environ=environ)
+        self.run_dir.default = str(run_dir)
+        if mode.standalone:
+            self.addr.default = _LOCAL_ADDRESS
+
+    @property
+    def roots(self) -> "tuple[Flag[str], ...]":
+        """The flags of the host's directories."""
+        return (
+            self.cgroup_root_dir,
+            self.proc_root_dir,
+            self.sys_root_dir,
+            self.sys_fs_root_dir,
+            self.var_run_root_dir,
+            self.var_lib_kubelet_dir,
+        )
+
+    def _define_process(self, flags: FlagSet) -> None:
+        self.addr = flags.string(
+            "addr", ":9316", f"listen address of HTTP; standalone {_LOCAL_ADDRESS}", check=address
+        )
+        self.config = flags.string("config", "", "YAML file with flag names as keys")
+        self.standalone = flags.bool(
+            "standalone", False, "do without Kubernetes; implied when no API server is configured"
+        )
+        self.run_dir = flags.string(
+            "run-dir",
+            "/host-var-run-koordlet",
+            "directory of state that outlives the process; on the host /run/koordlet, or without "
+            "root a directory of the user",
+            check=absolute,
+        )
+        self.node_name = flags.string(
+            "node-name", "", "name of this node; else NODE_NAME, else the host name"
+        )
+        self.feature_gates = flags.bool_map(
+            "feature-gates", {}, "features to switch, as A=true,B=false"
+        )
+
+    def _define_logs(self, flags: FlagSet, *, terminal: bool) -> None:
+        self.log_format = flags.string(
+            "log-format",
+            "console" if terminal else "json",
+            "json or console; on a terminal console",
+            check=one_of("json", "console"),
+        )
+        self.log_level = flags.string(
+            "log-level",
+            "info",
+            "least level shown, also by logger name: info,MyPlugin=debug",
+            check=levels,
+        )
+
+    def _define_roots(self, flags: FlagSet) -> None:
+        def root(name: str) -> Flag[str]:
+            container, host, meaning = _ROOTS[name]
+            other = f"; on the host itself {host}" if host != container else ""
+            return flags.string(name, container, f"directory of {meaning}{other}", check=absolute)
+
+        self.cgroup_root_dir = root("cgroup-root-dir")
+        self.proc_root_dir = root("proc-root-dir")
+        self.sys_root_dir = root("sys-root-dir")
+        self.sys_fs_root_dir = root("sys-fs-root-dir")
+        self.var_run_root_dir = root("var-run-root-dir")
+        self.var_lib_kubelet_dir = root("var-lib-kubelet-dir")
+
+    def _define_cluster(self, flags: FlagSet) -> None:
+        self.kubeconfig = flags.string("kubeconfig", "", "kubeconfig file")
+        self.kube_api_qps = flags.float(
+            "kube-api-qps", 20.0, "most requests to the API server per second; 0 for no bound"
+        )
+        self.kube_api_burst = flags.int(
+            "kube-api-burst", 30, "requests at once after a quiet time", check=at_least(0)
+        )
+        self.report_change_threshold = flags.float(
+            "report-change-threshold",
+            15.0,
+            "change of node usage, in percent of capacity, that is reported to the cluster at once "
+            "(at most every 10 s); 0 for never",
+            check=percent,
+        )
+
+    def _define_states(self, flags: FlagSet) -> None:
+        self.pods_file = flags.string(
+            "pods-file", "", "PodList to use instead of the cluster's or of discovered pods"
+        )
+        self.node_file = flags.string(
+            "node-file", "", "Node to use instead of the cluster's or of this host"
+        )
+        self.nodeslo_file = flags.string(
+            "nodeslo-file", "", "NodeSLO to use instead of the cluster's"
+        )
+        self.node_metric_file = flags.string(
+            "node-metric-file",
+            "",
+            "file for the reports, in a cluster too; standalone <run-dir>/nodemetric.json",
+        )
+        self.enable_node_metric_report = flags.bool(
+            "enable-node-metric-report", True, "report the NodeMetric"
+        )
+        self.report_interval = flags.duration(
+            "report-interval",
+            0.0,
+            "period of standalone reports, 0 means 1m; in a cluster the NodeMetric's spec decides",
+            check=zero_or_lasting(1.0),
+        )
+
+    def _define_collection(self, flags: FlagSet) -> None:
+        self.collect_res_used_interval = flags.duration(
+            "collect-res-used-interval", 1.0, "period of usage samples", check=lasting(1.0)
+        )
+        self.collect_sys_metric_outdated_interval = flags.duration(
+            "collect-sys-metric-outdated-interval",
+            10.0,
+            "age at which samples no longer count for system usage",
+            check=lasting(1.0),
+        )
+        self.collect_node_cpu_info_interval = flags.duration(
+            "collect-node-cpu-info-interval", 60.0, "period of CPU facts", check=lasting(1.0)
+        )
+        self.collect_node_storage_info_interval = flags.duration(
+            "collect-node-storage-info-interval", 1.0, "period of disk facts", check=lasting(1.0)
+        )
+        self.psi_collector_interval = flags.duration(
+            "psi-collector-interval", 10.0, "period of pressure samples", check=lasting(1.0)
+        )
+        self.network_collector_interval = flags.duration(
+            "network-collector-interval", 5.0, "period of network samples", check=lasting(1.0)
+        )
+        self.enable_pagecache_collector = flags.bool(
+            "enable-pagecache-collector", False, "collect memory usage with page cache"
+        )
+        self.descriptor_budget = flags.int(
+            "descriptor-budget", 8192, "most kernel files held open", check=at_least(0)
+        )
+        self.exporter_compat = flags.define(
+            "exporter-compat",
+            TRI,
+            Tri.AUTO,
+            "also export under the names of node_exporter and cAdvisor; auto: when standalone",
+        )
+        self.metrics_node_label = flags.string(
+            "metrics-node-label",
+            "",
+            "label with the node's name to put on the families that --exporter-compat adds",
+        )
+
+
+def define_flags(flags: FlagSet, *, terminal: bool = False) -> DaemonFlags:
+    """Define the daemon's flags; terminal says whether stderr is one."""
+    return DaemonFlags(flags, terminal=terminal)

@@ -1,0 +1,159 @@
+"""Flags of Koordinator's koordlet that mean nothing here (yet): accepted, with one warning.
+
+Its DaemonSet's arguments must start this daemon too. A row moves to flags.py, or to the plugin it
+belongs to, together with the feature that gives it a meaning.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from koordlet.daemon.flagchecks import at_least, one_of, two_digits
+from koordlet.util.flagkinds import BOOL, DURATION, FLOAT, INT, STRING, STRING_LIST, Kind
+from koordlet.util.flags import FlagSet
+
+HOUR = 3600.0
+_POLICY = one_of("Fail", "Ignore")
+
+
+@dataclass(frozen=True, slots=True)
+class InertFlag:
+    """A row: durations are in seconds."""
+
+    name: str
+    kind: Kind[Any]
+    default: object
+    help: str
+    check: Callable[[Any], str] | None = None
+
+
+INERT_FLAGS = (
+    # process
+    InertFlag("enable-pprof", BOOL, False, "profiling server of Go"),
+    InertFlag("pprof-addr", STRING, ":9317", "address of the profiling server"),
+    InertFlag("configmap-name", STRING, "koordlet-config", "used nowhere, in Koordinator either"),
+    InertFlag("configmap-namespace", STRING, "koordinator-system", "used nowhere either"),
+    # host paths and runtimes
+    InertFlag("run-root-dir", STRING, "/host-run/", "used nowhere, in Koordinator either"),
+    InertFlag("containerd-endpoint", STRING, "", "socket file of containerd"),
+    InertFlag("docker-endpoint", STRING, "", "socket file of docker"),
+    InertFlag("pouch-endpoint", STRING, "", "socket file of pouch"),
+    InertFlag("default-runtime-type", STRING, "containerd", "runtime of ids without a scheme"),
+    InertFlag(
+        "hami-core-library-directory-path",
+        STRING,
+        "/usr/local/vgpu/libvgpu.so",
+        "HAMi-core library",
+    ),
+    InertFlag(
+        "pod-resources-proxy-path", STRING, "/var/run/koordlet/pod-resources", "proxy's directory"
+    ),
+    InertFlag(
+        "xpu-device-infos-dir", STRING, "/var/run/koordlet/xpu-device-infos/", "XPU inventories"
+    ),
+    # states informer
+    InertFlag("kubelet-preferred-address-type", STRING, "InternalIP", "address to reach kubelet"),
+    InertFlag("kubelet-sync-interval", DURATION, 10.0, "period of the kubelet's pod list"),
+    InertFlag("kubelet-sync-timeout", DURATION, 3.0, "timeout of requests to the kubelet"),
+    InertFlag("kubelet-insecure-tls", BOOL, False, "use the kubelet's read-only port"),
+    InertFlag("kubelet-read-only-port", INT, 10255, "that port", at_least(0)),
+    InertFlag("node-topology-sync-interval", DURATION, 3.0, "period of topology reports"),
+    InertFlag("disable-query-kubelet-config", BOOL, False, "do not ask the kubelet's /configz"),
+    InertFlag("enable-pod-taskids", BOOL, False, "collect the task ids of containers"),
+    InertFlag("xpu-enforce-collect-from-device-infos", BOOL, False, "never ask NVML"),
+    # metric advisor
+    InertFlag("cpi-collector-interval", DURATION, 60.0, "CPI period"),
+    InertFlag("collect-cpi-timewindow", DURATION, 10.0, "CPI measuring window"),
+    InertFlag("coldpage-collector-interval", DURATION, 5.0, "cold page period"),
+    InertFlag("resctrl-collector-interval", DURATION, 10.0, "RDT period"),
+    InertFlag("enable-resctrl-collector", BOOL, False, "RDT collector"),
+    # metric cache: Koordinator's is a Prometheus TSDB, ours has rings of fixed size
+    InertFlag("metric-gc-interval-seconds", INT, 300, "clean-up period of the cache"),
+    InertFlag("metric-expire-seconds", INT, 1800, "expiry of entries"),
+    InertFlag("tsdb-path", STRING, "/metric-data/", "directory of the cache; ours is --run-dir"),
+    InertFlag("tsdb-retention-duration", DURATION, 12 * HOUR, "retention"),
+    InertFlag("tsdb-enable-prometheus-metric", BOOL, True, "metrics of the TSDB itself"),
+    InertFlag("tsdb-stripe-size", INT, 16384, "size of the series hash"),
+    InertFlag("tsdb-max-bytes", INT, 104857600, "most bytes of blocks"),
+    InertFlag("tsdb-wal-segment-size", INT, 1048576, "bytes of a log segment"),
+    InertFlag("tsdb-max-block-chunk-segment-size", INT, 5242880, "bytes of a chunk segment"),
+    InertFlag("tsdb-min-block-duration", DURATION, 600.0, "range of the head block"),
+    InertFlag("tsdb-max-block-duration", DURATION, 600.0, "longest compacted range"),
+    InertFlag("tsdb-head-chunks-write-buffer-size", INT, 1048576, "bytes of the write buffer"),
+    # QoS manager
+    InertFlag("reconcile-interval-seconds", INT, 1, "period of cgroup reconciliation"),
+    InertFlag("cpu-suppress-interval-seconds", INT, 1, "period of BE CPU suppression"),
+    InertFlag("cpu-evict-interval-seconds", INT, 1, "period of CPU eviction"),
+    InertFlag("memory-evict-interval-seconds", INT, 1, "period of memory eviction"),
+    InertFlag("memory-evict-cool-time-seconds", INT, 4, "pause after a memory eviction"),
+    InertFlag("cpu-evict-cool-time-seconds", INT, 20, "pause after a CPU eviction"),
+    InertFlag("only-evict-by-api", BOOL, False, "never kill containers directly"),
+    # runtime hooks
+    InertFlag("runtime-hooks-network", STRING, "unix", "network of the hook server"),
+    InertFlag("runtime-hooks-addr", STRING, "/host-var-run-koordlet/koordlet.sock", "its address"),
+    InertFlag(
+        "runtime-hooks-host-endpoint",
+        STRING,
+        "/var/run/koordlet/koordlet.sock",
+        "its address as seen from the host",
+    ),
+    InertFlag("runtime-hooks-failure-policy", STRING, "Ignore", "told to the proxy", _POLICY),
+    InertFlag(
+        "runtime-hooks-plugin-failure-policy", STRING, "Ignore", "after a failed hook", _POLICY
+    ),
+    InertFlag(
+        "runtime-hooks-config-path", STRING, "/host-etc-hookserver/", "registration directory"
+    ),
+    InertFlag("runtime-hooks-disable-stages", STRING_LIST, (), "stages to skip; repeat the flag"),
+    InertFlag("runtime-hooks-reconcile-interval", DURATION, 10.0, "reconciliation period"),
+    InertFlag("disable-unset-cpu-quota", BOOL, False, "keep the CFS quota of cpuset pods"),
+    InertFlag("enable-nri-runtime-hook", BOOL, True, "NRI mode"),
+    InertFlag("runtime-hooks-nri-connect-timeout", DURATION, 6.0, "NRI connection timeout"),
+    InertFlag("runtime-hooks-nri-backoff-duration", DURATION, 1.0, "first pause"),
+    InertFlag("runtime-hooks-nri-backoff-cap", DURATION, (2**62 - 1) / 1e9, "longest pause"),
+    InertFlag("runtime-hooks-nri-backoff-steps", INT, 2147483647, "attempts"),
+    InertFlag("runtime-hooks-nri-backoff-factor", FLOAT, 2.0, "growth of the pause"),
+    InertFlag("runtime-hooks-nri-socket-path", STRING, "nri/nri.sock", "below the var-run root"),
+    InertFlag("runtime-hooks-nri-plugin-name", STRING, "koordlet_nri", "NRI plugin name"),
+    InertFlag("runtime-hooks-nri-plugin-index", STRING, "00", "NRI plugin index", two_digits),
+    # audit
+    InertFlag("audit-log-dir", STRING, "/var/log/koordlet", "directory of audit logs"),
+    InertFlag("audit-verbose", INT, 3, "most verbose events kept; 0 keeps all"),
+    InertFlag("audit-max-disk-space-mb", INT, 16, "disk budget", at_least(1)),
+    InertFlag("audit-max-concurrent-readers", INT, 4, "open page readers"),
+    InertFlag("audit-max-events-limit", INT, 2048, "most events per request"),
+    # prediction
+    InertFlag(
+        "prediction-checkpoint-filepath", STRING, "/prediction-checkpoints", "checkpoint directory"
+    ),
+    InertFlag("prediction-cold-start-duration", DURATION, 24 * HOUR, "age of predicted pods"),
+    InertFlag("prediction-safety-margin-percent", INT, 10, "margin above the predicted peak"),
+    InertFlag("prediction-memory-histogram-decay-halflife", DURATION, 24 * HOUR, "decay"),
+    InertFlag("prediction-cpu-histogram-decay-halflife", DURATION, 12 * HOUR, "decay"),
+    InertFlag("prediction-training-interval", DURATION, 60.0, "period of model updates"),
+    InertFlag("prediction-model-expiration-duration", DURATION, 1800.0, "life of idle models"),
+    InertFlag("prediction-model-checkpoint-interval", DURATION, 600.0, "checkpoint period"),
+    InertFlag("prediction-model-checkpoint-max-per-step", INT, 12, "models saved per step"),
+    # resource executor
+    InertFlag("resource-force-update-seconds", INT, 60, "age at which a value is written again"),
+    # klog; use --log-level and --log-format
+    InertFlag("v", INT, 0, "verbosity of klog; use --log-level"),
+    InertFlag("vmodule", STRING, "", "verbosity by file; use --log-level"),
+    InertFlag("logtostderr", BOOL, True, "logs always go to stderr"),
+    InertFlag("alsologtostderr", BOOL, False, "logs always go to stderr"),
+    InertFlag("stderrthreshold", STRING, "INFO", "severity for stderr; use --log-level"),
+    InertFlag("log_dir", STRING, "", "logs always go to stderr"),
+    InertFlag("log_file", STRING, "", "logs always go to stderr"),
+    InertFlag("log_file_max_size", INT, 1800, "megabytes of a log file", at_least(0)),
+    InertFlag("log_backtrace_at", STRING, ":0", "backtrace at a source line"),
+    InertFlag("add_dir_header", BOOL, False, "directory in klog's header"),
+    InertFlag("skip_headers", BOOL, False, "no klog header"),
+    InertFlag("skip_log_headers", BOOL, False, "no header in log files"),
+    InertFlag("one_output", BOOL, False, "write to one severity's file only"),
+)
+
+
+def define_inert_flags(flags: FlagSet) -> None:
+    """Have the flags accepted and their values checked."""
+    for row in INERT_FLAGS:
+        flags.define(row.name, row.kind, row.default, row.help, check=row.check, inert=True)

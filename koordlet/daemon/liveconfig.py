@@ -1,0 +1,97 @@
+"""Follows the config file while the daemon runs: gates and log levels change at once."""
+
+import asyncio
+
+from koordlet.daemon.configfile import ConfigFile, compare, load_config
+from koordlet.daemon.settings import Settings
+from koordlet.util.errors import OptionError
+from koordlet.util.filewatch import FileReadError, FileWatch
+from koordlet.util.health import OK, PartHealth, Status
+from koordlet.util.logs import get_logger, parse_levels, set_levels
+from koordlet.util.stop import Stop
+
+INTERVAL = 1.0  # seconds between two looks at the file
+
+log = get_logger("koordlet.daemon")
+
+
+class LiveConfig:
+    """Reads the config file again when it has changed and stands still, or when asked to (SIGHUP).
+
+    A file that is gone or cannot be used changes nothing and is named by /healthz until mended.
+    """
+
+    def __init__(self, settings: Settings, file: ConfigFile) -> None:
+        self._settings = settings
+        self._path = file.path
+        self._in_force = dict(file.values)
+        self._watch = FileWatch(file.path)  # reads it once more: it may have changed meanwhile
+        self._due = False
+        self._problem = ""
+        self._waiting: tuple[str, ...] = ()  # keys that changed and need a restart
+
+    def ask(self) -> None:
+        """Read the file soon, changed or not."""
+        self._due = True
+
+    async def run(self, stop: Stop) -> None:
+        """Watch until stop."""
+        async for _ in stop.every(INTERVAL):
+            if self._watch.changed():
+                self._due = True  # at the next turn: half of a file may be a valid file
+            elif self._due or not self._path.exists():
+                self._due = False
+                await self._reload()
+
+    def health(self) -> PartHealth:
+        """Degraded while the file cannot be used."""
+        return PartHealth(Status.DEGRADED, self._problem) if self._problem else OK
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Keys whose new value waits for a restart."""
+        return self._waiting
+
+    async def _reload(self) -> None:
+        try:
+            read = await asyncio.to_thread(load_config, self._path)
+            self._apply(read)
+        except OptionError as err:
+            self._refuse(err)
+        else:
+            self._problem = ""
+
+    def _refuse(self, err: OptionError) -> None:
+        self._due = isinstance(err.__cause__, FileReadError)  # it may return as it was
+        problem = str(err) if str(self._path) in str(err) else f"{self._path}: {err}"
+        if problem != self._problem:
+            log.error("config.refused", error=problem)
+        self._problem = problem
+
+    def _apply(self, read: ConfigFile) -> None:
+        """Put a file's live entries into force, all or none.
+
+        Raises:
+            OptionError: something in it cannot be used.
+        """
+        settings, change = self._settings, compare(self._in_force, read.values)
+        settings.flags.set_from_config(read.values, read.where)  # checks what waits, too
+        try:
+            settings.flags.set_from_config(change.in_force, read.where)
+            wanted = settings.plugins.gate_values(settings.options.feature_gates.value)
+            switched = settings.gates.replace_map(wanted)
+        except OptionError:
+            settings.flags.set_from_config(self._in_force)
+            raise
+        set_levels(parse_levels(settings.options.log_level.value))
+        self._in_force = dict(change.in_force)
+        self._waiting = change.needs_restart
+        log.info(
+            "config.read",
+            path=str(self._path),
+            changed=list(change.live),
+            on=sorted(gate for gate in switched if settings.gates.enabled(gate)),
+            off=sorted(gate for gate in switched if not settings.gates.enabled(gate)),
+        )
+        if change.needs_restart:
+            log.warning("config.needs_restart", keys=list(change.needs_restart))

@@ -1,0 +1,315 @@
+"""Builds the daemon: the one place where packages of the same layer meet."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from koordlet.api.nodemetric import MemoryPolicy
+from koordlet.collectors.metrics import CollectorMetrics
+from koordlet.collectors.reader import Reader
+from koordlet.collectors.registry import CollectorOptions, build_collectors
+from koordlet.collectors.sampler import Sampler
+from koordlet.collectors.sampling import SamplingPass, Surroundings
+from koordlet.daemon.liveconfig import LiveConfig
+from koordlet.daemon.settings import Settings
+from koordlet.host.cgrouptree import CgroupTree
+from koordlet.host.descriptors import Descriptors
+from koordlet.host.files import parse_file
+from koordlet.host.host import Host
+from koordlet.host.procfiles import parse_boot_id
+from koordlet.metriccache.cache import MetricCache
+from koordlet.metriccache.kinds import Cadence, Keep
+from koordlet.plugin.client import UnavailableClient
+from koordlet.qosmanager.manager import QOSManager
+from koordlet.reporter.loop import NodeMetricReporter, ReportOptions, standalone_interval
+from koordlet.reporter.report import AllSinks, FileSink
+from koordlet.server.exposition import Exposition
+from koordlet.server.looplag import LoopLag
+from koordlet.statesinformer.callbacks import StateType
+from koordlet.statesinformer.filesources import node_file, node_slo_file
+from koordlet.statesinformer.hostnode import HostNode
+from koordlet.statesinformer.informer import StatesInformer
+from koordlet.statesinformer.podsource import PodSource
+from koordlet.util.clock import Clock
+from koordlet.util.health import OK, Health, PartHealth, Status
+from koordlet.util.stop import Stop
+from koordlet.util.tasks import Run
+
+if TYPE_CHECKING:
+    from koordlet.daemon.cluster import Cluster
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """The parts of one daemon, wired but not started."""
+
+    settings: Settings
+    clock: Clock
+    health: Health
+    exposition: Exposition
+    cache: MetricCache
+    host: Host  # to look at from worker threads; each sampling thread has one of its own
+    states: StatesInformer
+    driver: Callable[[], str]  # the cgroup driver, as pods' cgroups show it now
+    plugins: QOSManager
+    reporter: NodeMetricReporter | None  # None: --enable-node-metric-report=false
+    live_config: LiveConfig | None  # None: no --config
+    cluster: "Cluster | None"  # None: standalone
+    components: Mapping[str, Run]  # what runs supervised, from before the plugins until after
+
+
+class Source(Protocol):
+    """Something that brings states in."""
+
+    name: str
+
+    async def run(self, stop: Stop) -> None: ...
+
+    def health(self) -> PartHealth: ...
+
+
+def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Path) -> Parts:
+    """Make and connect all parts; files in run_dir are opened, nothing runs yet.
+
+    Raises:
+        KoordletError: the host's /proc cannot be read, or it is not clear which API server to use.
+    """
+    boot_id = parse_file(settings.paths.proc / "sys/kernel/random/boot_id", parse_boot_id)
+    health, host, states = Health(), Host(settings.paths), StatesInformer(clock)
+    cache = _cache(settings, states, clock, run_dir, boot_id)
+    sampling, sampler = _sampling(settings, states, cache, clock, exposition)
+    cluster = _cluster(settings, states, clock, exposition)
+    reporter = _reporter(settings, states, cache, clock, run_dir, exposition, cluster)
+    plugins = QOSManager(
+        settings.plugins,
+        client=UnavailableClient() if cluster is None else cluster.client,
+        metric_cache=cache,
+        states_informer=states,
+        health=health,
+        run_dir=run_dir,
+        boot_id=boot_id,
+        problems=settings.plugin_problems,
+    )
+    pods = _pod_source(settings, states, host, clock, cluster)
+    sources = [pods, *_other_sources(settings, states, clock, cluster)]
+    live_config = LiveConfig(settings, settings.config_file) if settings.config_file else None
+
+    health.register("states", states.health, ready=True)
+    health.register("sampling", sampler.health, live=True, ready=True)
+    health.register("metric cache", lambda: _cache_health(cache))
+    health.register_group("collector", sampling.health)
+    health.register_group("source", lambda: {source.name: source.health() for source in sources})
+    components: dict[str, Run] = {
+        "states": states.run,
+        **{f"source {source.name}": source.run for source in sources},
+        "sampling": sampler.run,
+        "loop lag": LoopLag(exposition.internal).run,
+    }
+    if reporter is not None:
+        health.register("reporter", reporter.health)
+        components["reporter"] = reporter.run
+    if live_config is not None:
+        health.register("config", live_config.health)
+        components["config"] = live_config.run
+    exposition.add_sources(sampling.sources)
+    return Parts(
+        settings=settings,
+        clock=clock,
+        health=health,
+        exposition=exposition,
+        cache=cache,
+        host=host,
+        states=states,
+        driver=lambda: pods.layout.driver.value,
+        plugins=plugins,
+        reporter=reporter,
+        live_config=live_config,
+        cluster=cluster,
+        components=components,
+    )
+
+
+def _cache(
+    settings: Settings, states: StatesInformer, clock: Clock, run_dir: Path, boot_id: str
+) -> MetricCache:
+    """The metric cache, keeping as much as the reports of the present spec need."""
+    cache = MetricCache(
+        run_dir / "metrics",
+        boot_id,
+        clock,
+        intervals=_periods(settings),
+        retentions=_retentions(states),
+    )
+
+    def follow_spec(*_: object) -> None:
+        for keep, seconds in _retentions(states).items():
+            cache.set_retention(keep, seconds)
+
+    states.register_callbacks(
+        StateType.NODE_METRIC_SPEC, "metric_cache", "keep what the new spec needs", follow_spec
+    )
+    return cache
+
+
+def _retentions(states: StatesInformer) -> dict[Keep, float]:
+    spec = states.node_metric_spec()
+    return {
+        Keep.NODE: max(spec.aggregate_duration, *spec.durations),
+        Keep.POD: spec.aggregate_duration,
+    }
+
+
+def _periods(settings: Settings) -> dict[Cadence, float]:
+    options = settings.options
+    return {
+        Cadence.USAGE: options.collect_res_used_interval.value,
+        Cadence.PSI: options.psi_collector_interval.value,
+        Cadence.NETWORK: options.network_collector_interval.value,
+        Cadence.NODE_INFO: options.collect_node_cpu_info_interval.value,
+        Cadence.STORAGE: options.collect_node_storage_info_interval.value,
+    }
+
+
+def _sampling(
+    settings: Settings,
+    states: StatesInformer,
+    cache: MetricCache,
+    clock: Clock,
+    exposition: Exposition,
+) -> tuple[SamplingPass, Sampler]:
+    options, paths, periods = settings.options, settings.paths, _periods(settings)
+    label = options.metrics_node_label.value
+    collectors = build_collectors(
+        CollectorOptions(
+            node=settings.node_name,
+            periods=periods,
+            outdated=options.collect_sys_metric_outdated_interval.value,
+            exporter_compat=options.exporter_compat.value.settle(settings.mode.standalone),
+            constant_label=(label, settings.node_name) if label else None,
+        ),
+        paths,
+        cache.put,
+        lambda: (
+            options.enable_pagecache_collector.value
+            or states.node_metric_spec().memory_policy is MemoryPolicy.WITH_PAGE_CACHE
+        ),
+    )
+    surroundings = Surroundings(
+        enabled=settings.gates.enabled,
+        pods=states.pods,
+        slo=states.node_slo,
+        append=cache.append,
+    )
+    metrics = CollectorMetrics(exposition.internal)
+    sampling = SamplingPass(collectors, periods, surroundings, clock, metrics)
+    budget = options.descriptor_budget.value
+    sampler = Sampler(
+        sampling,
+        lambda lease, skips: Reader(Host(paths, Descriptors(budget)), lease, skips, clock),
+        periods,
+        clock,
+        metrics,
+    )
+    return sampling, sampler
+
+
+def _cluster(
+    settings: Settings, states: StatesInformer, clock: Clock, exposition: Exposition
+) -> "Cluster | None":
+    if settings.mode.standalone:
+        return None
+    from koordlet.daemon.cluster import connect  # costs memory that standalone does not need
+
+    return connect(settings, states, clock, exposition.internal)
+
+
+def _reporter(
+    settings: Settings,
+    states: StatesInformer,
+    cache: MetricCache,
+    clock: Clock,
+    run_dir: Path,
+    exposition: Exposition,
+    cluster: "Cluster | None",
+) -> NodeMetricReporter | None:
+    options = settings.options
+    if not options.enable_node_metric_report.value:
+        return None
+    file = options.node_metric_file.value
+    sinks = [FileSink(Path(file))] if file else []
+    if cluster is None:
+        sinks = sinks or [FileSink(run_dir / "nodemetric.json")]
+        interval, sharp = standalone_interval(options.report_interval.value), 0.0
+    else:
+        interval, sharp = None, options.report_change_threshold.value / 100
+    reporter = NodeMetricReporter(
+        ReportOptions(
+            node=settings.node_name,
+            collect_interval=options.collect_res_used_interval.value,
+            interval=interval,
+            sharp=sharp,
+        ),
+        cache=cache,
+        states=states,
+        sink=AllSinks(*sinks, *([cluster.sink] if cluster else [])),
+        pace=cluster.pace if cluster else None,
+        clock=clock,
+        registry=exposition.internal,
+        expose=lambda: settings.gates.enabled("NodeMetricPromMetrics"),
+    )
+    exposition.add_sources(lambda: [reporter])
+    return reporter
+
+
+def _pod_source(
+    settings: Settings,
+    states: StatesInformer,
+    host: Host,
+    clock: Clock,
+    cluster: "Cluster | None",
+) -> PodSource:
+    """Where pods come from: a file that the user names, else the cluster, else the cgroup tree."""
+    tree = CgroupTree(host.cgroups.hierarchy("cpu", host.cgroups.version("cpu")), clock)
+    file = settings.options.pods_file.value
+    return PodSource(
+        tree,
+        states,
+        clock,
+        pods_file=Path(file) if file else None,
+        listing=cluster.pod_list if cluster else None,
+        default_layout=host.layout,
+    )
+
+
+def _other_sources(
+    settings: Settings, states: StatesInformer, clock: Clock, cluster: "Cluster | None"
+) -> Sequence[Source]:
+    """Where the rest comes from: files that the user names, else the cluster, else the host."""
+    sources = [_node_source(settings, states, clock, cluster)]
+    if cluster is not None:
+        sources.append(cluster.node_metric)
+        if not settings.options.pods_file.value:
+            sources.append(cluster.pod_list)
+    if settings.options.nodeslo_file.value:
+        sources.append(node_slo_file(Path(settings.options.nodeslo_file.value), states, clock))
+    elif cluster is not None:
+        sources.append(cluster.node_slo)
+    else:
+        states.set_node_slo(None)
+    return sources
+
+
+def _node_source(
+    settings: Settings, states: StatesInformer, clock: Clock, cluster: "Cluster | None"
+) -> Source:
+    if settings.options.node_file.value:
+        return node_file(Path(settings.options.node_file.value), states, clock)
+    if cluster is not None:
+        return cluster.node
+    return HostNode(settings.node_name, settings.paths.proc, states, clock)
+
+
+def _cache_health(cache: MetricCache) -> PartHealth:
+    problems = cache.problems()
+    return PartHealth(Status.DEGRADED, "; ".join(problems)) if problems else OK

@@ -1,0 +1,213 @@
+"""The life of the daemon: start in order, work until told to stop, stop in order."""
+
+import asyncio
+import dataclasses
+import os
+import signal
+import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from prometheus_client import Gauge
+
+import koordlet
+from koordlet.daemon.parts import Parts, build
+from koordlet.daemon.rundir import RunDir
+from koordlet.daemon.sdnotify import Notifier
+from koordlet.daemon.settings import Settings
+from koordlet.host.descriptors import raise_nofile
+from koordlet.host.host import Host
+from koordlet.host.privileges import missing_privileges
+from koordlet.host.support import findings
+from koordlet.server.app import HttpSources, create_app
+from koordlet.server.ctl import CtlSources, create_ctl_app
+from koordlet.server.exposition import Exposition
+from koordlet.server.site import HttpServer, UnixServer
+from koordlet.server.sockets import Address
+from koordlet.util.clock import Clock
+from koordlet.util.errors import Unavailable
+from koordlet.util.health import worst
+from koordlet.util.logs import get_logger
+from koordlet.util.stop import Stop
+from koordlet.util.tasks import supervise
+
+OTHER_DESCRIPTORS = 512  # sockets, rings and logs, beside held kernel files
+STOP_LIMIT = 10.0  # seconds for an orderly stop, then the process ends as it is
+
+log = get_logger("koordlet.daemon")
+
+
+async def run_daemon(
+    settings: Settings, exposition: Exposition, clock: Clock, *, stop: Stop | None = None
+) -> None:
+    """Run until stop is set, or until SIGINT or SIGTERM when there is none.
+
+    Raises:
+        KoordletError: the daemon could not start; the message says why.
+    """
+    with RunDir.open(settings.run_dir) as run_dir:
+        parts = build(settings, exposition, clock, run_dir.path)
+        try:
+            await Daemon(parts, run_dir.path).run(stop)
+        finally:
+            if parts.cluster is not None:
+                await parts.cluster.client.close()
+            parts.cache.close()
+
+
+class Daemon:
+    """One built daemon, run once."""
+
+    def __init__(self, parts: Parts, run_dir: Path) -> None:
+        self._parts = parts
+        self._run_dir = run_dir
+        self._started_at = parts.clock.wall()
+        self._notifier = Notifier()
+        sources = HttpSources(
+            exposition=parts.exposition, health=parts.health, node_metric=self._node_metric
+        )
+        self._address = Address.parse(parts.settings.options.addr.value)
+        self._http = HttpServer(create_app(sources), self._address)
+        self._ctl = UnixServer(create_ctl_app(self._ctl_sources()), run_dir / "ctl.sock")
+        self._tell_start(parts.exposition)
+
+    async def run(self, stop: Stop | None) -> None:
+        """Start, work until stop, and stop: plugins first, then what they stand on."""
+        background, owns_process = Stop(self._parts.clock), stop is None
+        if stop is None:
+            stop = Stop(self._parts.clock)
+            self._take_signals(stop)
+        raise_nofile(self._parts.settings.options.descriptor_budget.value + OTHER_DESCRIPTORS)
+        try:
+            await self._http.start()
+            self._address = Address(self._address.host, self._http.port)
+            await self._ctl.start()
+            self._greet()
+            async with asyncio.TaskGroup() as group:
+                for name, run in self._parts.components.items():
+                    group.create_task(
+                        supervise(name, run, background, self._parts.clock, self._parts.health),
+                        name=name,
+                    )
+                watchdog = self._notifier.feed_watchdog(background, self._parts.health)
+                group.create_task(watchdog, name="systemd watchdog")
+                await self._parts.plugins.run(stop)
+                await stop.wait()
+                self._notifier.send("STOPPING=1")
+                log.info("daemon.stopping")
+                if owns_process:
+                    _end_anyway_after(STOP_LIMIT)
+                background.set()
+        finally:
+            await self._ctl.stop()
+            await self._http.stop()
+        log.info("daemon.stopped")
+
+    def _take_signals(self, stop: Stop) -> None:
+        loop = asyncio.get_running_loop()
+
+        def end() -> None:
+            if stop.is_set():
+                log.warning("daemon.ended_by_second_signal")
+                os._exit(1)
+            stop.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, end)
+        live_config = self._parts.live_config
+        loop.add_signal_handler(signal.SIGHUP, live_config.ask if live_config else _no_config)
+
+    def _greet(self) -> None:
+        settings = self._parts.settings
+        log.info(
+            "daemon.started",
+            version=koordlet.__version__,
+            node=settings.node_name,
+            address=str(self._address),
+            run_dir=str(self._run_dir),
+            standalone=settings.mode.standalone,
+            cgroups=str(self._parts.host.cgroups.flavour),
+        )
+        for event, facts in settings.warnings():
+            log.warning(event, **facts)
+        if lacking := missing_privileges(settings.paths.proc):
+            log.info("privileges.missing", without=lacking)
+        self._notifier.send("READY=1", f"STATUS=measuring {settings.node_name}")
+
+    def _tell_start(self, exposition: Exposition) -> None:
+        node = self._parts.settings.node_name
+        start = Gauge(
+            "koordlet_start_time", "Unix time of the start.", ["node"], registry=exposition.internal
+        )
+        start.labels(node).set(int(self._started_at))
+        build_info = Gauge(
+            "koordlet_build_info", "Always 1.", ["version"], registry=exposition.internal
+        )
+        build_info.labels(koordlet.__version__).set(1)
+
+    def _node_metric(self) -> bytes:
+        reporter = self._parts.reporter
+        if reporter is None:
+            raise Unavailable("no NodeMetric: --enable-node-metric-report is false")
+        return reporter.latest()
+
+    def _ctl_sources(self) -> CtlSources:
+        parts = self._parts
+        return CtlSources(
+            node=parts.settings.node_name,
+            cache=parts.cache,
+            states=parts.states,
+            status=self._status,
+            plugins=lambda: [dataclasses.asdict(plugin) for plugin in parts.plugins.describe()],
+            release=parts.plugins.release,
+            node_metric=self._node_metric,
+            doctor=lambda: [
+                dataclasses.asdict(finding)
+                for finding in findings(Host(parts.settings.paths), self._run_dir)
+            ],
+        )
+
+    def _status(self) -> Mapping[str, object]:
+        """What `koordletctl status` shows."""
+        parts, settings = self._parts, self._parts.settings
+        health = parts.health.parts()
+        gates, working = settings.gates, settings.gates.working()
+        cache = parts.cache.stats()
+        return {
+            "version": koordlet.__version__,
+            "node": settings.node_name,
+            "pid": os.getpid(),
+            "started": datetime.fromtimestamp(self._started_at, UTC).isoformat(timespec="seconds"),
+            "mode": "standalone" if settings.mode.standalone else "cluster",
+            "mode_reason": settings.mode.reason,
+            "address": str(self._address),
+            "run_dir": str(self._run_dir),
+            "cgroups": str(parts.host.cgroups.flavour),
+            "cgroup_driver": parts.driver(),
+            "health": worst(health).value,
+            "problems": {name: part.reason for name, part in health.items() if part.reason},
+            "gates_on": working,
+            "gates_not_built": sorted(filter(gates.enabled, set(gates.names()) - set(working))),
+            "needs_restart": list(parts.live_config.waiting) if parts.live_config else [],
+            "pods": len(parts.states.pods()),
+            "series": cache.series,
+            "cache_bytes": cache.file_bytes,
+            "samples_dropped": {reason: n for reason, n in cache.dropped.items() if n},
+        }
+
+
+def _no_config() -> None:
+    log.warning("config.none", note="SIGHUP reads the file of --config again; there is none")
+
+
+def _end_anyway_after(seconds: float) -> None:
+    """End the process if a thread that hangs in the kernel keeps it from ending by itself."""
+
+    def end() -> None:
+        log.error("daemon.stop_forced", after_s=seconds)
+        os._exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()

@@ -1,0 +1,101 @@
+"""The run directory: where the daemon keeps what must outlive its process, one daemon at a time."""
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from koordlet.util.errors import KoordletError
+
+HOST_RUN_DIR = Path("/run/koordlet")
+CONTAINER_RUN_DIR = Path("/host-var-run-koordlet")
+
+
+class RunDirError(KoordletError):
+    """The run directory cannot be used."""
+
+
+def default_run_dir(*, host_mode: bool, uid: int, environ: Mapping[str, str]) -> Path:
+    """Where state goes when --run-dir is not given.
+
+    Without root it is below XDG_RUNTIME_DIR, or in /tmp under a name of this user's own.
+    """
+    if not host_mode:
+        return CONTAINER_RUN_DIR
+    if uid == 0:
+        return HOST_RUN_DIR
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    if runtime and os.access(runtime, os.W_OK):
+        return Path(runtime) / "koordlet"
+    return Path(f"/tmp/koordlet-{uid}")  # noqa: S108 - ownership is checked in RunDir.open
+
+
+class RunDir:
+    """An exclusively held run directory. Use `with RunDir.open(path) as run_dir:`."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def open(cls, path: Path) -> "RunDir":
+        """Create the directory (0750) when needed and take its lock.
+
+        Raises:
+            RunDirError: not creatable, not ours, read-only, or held by another daemon.
+        """
+        try:
+            path.mkdir(mode=0o750, parents=True, exist_ok=True)
+            _check_owner(path)
+            lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as err:
+            raise _unusable(path, err) from err
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as err:
+            holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(lock)
+            raise RunDirError(
+                f"{path}: wanted the run directory for this daemon alone, found it held by "
+                f"process {holder}; stop that one or give this one its own --run-dir"
+            ) from err
+        _note_pid(lock)
+        return cls(path, lock)
+
+    def close(self) -> None:
+        """Release the lock; the files stay."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> "RunDir":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _check_owner(path: Path) -> None:
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "a link or file stands there", str(path))
+    if found.st_uid not in (os.geteuid(), 0):
+        raise PermissionError(errno.EPERM, f"it belongs to user {found.st_uid}", str(path))
+
+
+def _note_pid(lock: int) -> None:
+    """Leave our pid for the message of a second daemon; a full disk may refuse it."""
+    try:
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    except OSError:
+        pass
+
+
+def _unusable(path: Path, err: OSError) -> RunDirError:
+    return RunDirError(
+        f"{path}: wanted a writable run directory, found {err.strerror}; "
+        "mount or create it writable for this user, or give another --run-dir"
+    )

@@ -1,0 +1,114 @@
+"""What the user asked for: command line, environment and config file as one checked whole."""
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from koordlet.api.features import FeatureGates
+from koordlet.daemon.builtgates import BUILT_GATES
+from koordlet.daemon.configfile import ConfigFile, load_config
+from koordlet.daemon.flags import DaemonFlags, define_flags
+from koordlet.daemon.mode import Mode, detect_mode
+from koordlet.host.paths import HostPaths
+from koordlet.plugin.registry import PluginRegistry
+from koordlet.qosmanager.config import QOSExtensionConfig
+from koordlet.util.clock import Clock
+from koordlet.util.errors import OptionError
+from koordlet.util.flags import FlagSet
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """Everything that is decided before the first part is built."""
+
+    flags: FlagSet
+    options: DaemonFlags
+    mode: Mode
+    gates: FeatureGates
+    plugins: QOSExtensionConfig
+    plugin_problems: tuple[str, ...]  # what discovery could not register
+    config_file: ConfigFile | None
+    node_name: str
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def paths(self) -> HostPaths:
+        """The host's directories."""
+        options = self.options
+        return HostPaths(
+            cgroup=Path(options.cgroup_root_dir.value),
+            proc=Path(options.proc_root_dir.value),
+            sys=Path(options.sys_root_dir.value),
+            sysfs=Path(options.sys_fs_root_dir.value),
+            var_run=Path(options.var_run_root_dir.value),
+            kubelet=Path(options.var_lib_kubelet_dir.value),
+        )
+
+    @property
+    def run_dir(self) -> Path:
+        return Path(self.options.run_dir.value)
+
+    def warnings(self) -> list[tuple[str, dict[str, object]]]:
+        """What the user should know at once, as log events with their facts."""
+        found: list[tuple[str, dict[str, object]]] = []
+        if inert := self.flags.inert_set():
+            found.append(("flags.without_effect", {"flags": inert}))
+        if missing := self.gates.not_built():
+            found.append(("gates.not_built", {"gates": missing}))
+        if not self.mode.standalone:
+            missing = ["kubelet", "NodeResourceTopology", "--manager-duties"]
+            note = "pods come from the API server; koord-manager has to make the NodeMetric"
+            found.append(("cluster.partly_built", {"without": missing, "note": note}))
+        return found
+
+
+def load_settings(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    clock: Clock,
+    metrics: CollectorRegistry,
+    discover: Callable[[PluginRegistry], Sequence[str]],
+    terminal: bool = False,
+) -> Settings:
+    """Return the settings of a command line and environment.
+
+    discover registers plugins and returns what went wrong; terminal says whether stderr is one.
+
+    Raises:
+        OptionError: a flag, gate or config entry cannot be used; nothing has been started.
+        HelpRequested: the user asked for help.
+    """
+    flags, gates, registry = FlagSet(), FeatureGates(), PluginRegistry()
+    gates.mark_built(BUILT_GATES)
+    options = define_flags(flags, terminal=terminal)
+    problems = tuple(discover(registry))
+    plugins = QOSExtensionConfig(registry, gates, clock=clock, metrics=metrics)
+    plugins.init_flags(flags)
+    if rest := flags.parse(argv):
+        raise OptionError("command line", rest[0], "only flags are expected, like --name=value")
+    config_file = load_config(Path(options.config.value)) if options.config.value else None
+    if config_file is not None:
+        flags.set_from_config(config_file.values, config_file.where)
+    mode = detect_mode(
+        environ,
+        standalone=options.standalone.value if options.standalone.is_set else None,
+        kubeconfig=options.kubeconfig.value,
+    )
+    options.adopt_mode(mode, uid=os.geteuid(), environ=environ)
+    gates.replace_map(plugins.gate_values(options.feature_gates.value))
+    return Settings(
+        flags=flags,
+        options=options,
+        mode=mode,
+        gates=gates,
+        plugins=plugins,
+        plugin_problems=problems,
+        config_file=config_file,
+        environ=environ,
+        node_name=options.node_name.value or environ.get("NODE_NAME") or socket.gethostname(),
+    )

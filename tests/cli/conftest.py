@@ -1,0 +1,176 @@
+"""The control socket as the daemon serves it, and koordletctl in the test's process."""
+
+import asyncio
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from koordlet.api.node import Node
+from koordlet.api.nodemetric import NodeMetricSpec, NodeMetricStatus, Usage, node_metric
+from koordlet.api.pod import Pod
+from koordlet.api.qos import KubeQoS
+from koordlet.cli.koordletctl import main
+from koordlet.metriccache.cache import MetricCache
+from koordlet.metriccache.kinds import Cadence, Keep
+from koordlet.plugin.testing.clock import SimulatedClock
+from koordlet.server.ctl import CtlSources, create_ctl_app
+from koordlet.server.responses import json_bytes
+from koordlet.server.site import UnixServer
+from koordlet.statesinformer.informer import StatesInformer
+from koordlet.statesinformer.model import ContainerMeta, PodMeta
+
+STATUS = {
+    "version": "0.1.0",
+    "node": "worker",
+    "pid": 4711,
+    "started": "2026-01-02T03:04:05+00:00",
+    "mode": "standalone",
+    "mode_reason": "--standalone=true",
+    "address": "127.0.0.1:9316",
+    "run_dir": "/run/koordlet",
+    "cgroups": "v2",
+    "cgroup_driver": "systemd",
+    "health": "ok",
+    "problems": {},
+    "gates_on": ["NodeNetworkCollector"],
+    "gates_not_built": ["CPUBurst"],
+    "needs_restart": [],
+    "pods": 2,
+    "series": 30,
+    "cache_bytes": 10 * 2**20,
+    "samples_dropped": {},
+}
+PLUGIN = {
+    "name": "PressureWatch",
+    "source": "koordlet",
+    "version": "0.1.0",
+    "gates": ["PressureWatch"],
+    "needs": ["PSICollector"],
+    "enabled": True,
+    "state": "quarantined",
+    "reason": "held the event loop",
+    "rounds": {"ok": 12, "failed": 1},
+    "errors": 1,
+    "cpu_seconds": 0.5,
+    "longest_step_ms": 2.25,
+    "memory_growth_bytes": 4096,
+}
+FINDINGS = [
+    {
+        "area": "node",
+        "name": "pressure",
+        "supported": True,
+        "needed_by": ["PSICollector"],
+        "detail": "",
+        "fix": "",
+    },
+    {
+        "area": "cgroup",
+        "name": "cpu burst",
+        "supported": False,
+        "needed_by": ["CPUBurst"],
+        "detail": "missing: cpu_burst",
+        "fix": "Linux 5.14",
+    },
+]
+SPEC = NodeMetricSpec()
+
+
+def make_pod(name, qos=KubeQoS.BURSTABLE):
+    pod = Pod("default", name, f"uid-{name}", qos=qos)
+    container = ContainerMeta("app", f"containerd://{name}", f"kubepods/{name}/app")
+    return PodMeta(pod, f"kubepods/{name}", (container,), pod.qos_class, qos)
+
+
+@dataclass
+class Daemon:
+    """What a daemon would tell. Tests change it before they ask."""
+
+    run_dir: object
+    clock: SimulatedClock
+    cache: MetricCache
+    states: StatesInformer
+    status: dict = field(default_factory=lambda: dict(STATUS))
+    plugins: list = field(default_factory=lambda: [dict(PLUGIN)])
+    findings: list = field(default_factory=lambda: [dict(finding) for finding in FINDINGS])
+
+    def app(self):
+        return create_ctl_app(
+            CtlSources(
+                node="worker",
+                cache=self.cache,
+                states=self.states,
+                status=lambda: self.status,
+                plugins=lambda: self.plugins,
+                release=self._release,
+                node_metric=self._node_metric,
+                doctor=lambda: self.findings,
+            )
+        )
+
+    def _release(self, name):
+        plugin = next(plugin for plugin in self.plugins if plugin["name"] == name)
+        was_in = plugin["state"] == "quarantined"
+        plugin["state"] = "running"
+        return was_in
+
+    def _node_metric(self):
+        status = NodeMetricStatus(self.clock.wall(), Usage(1.5, 2**30))
+        return json_bytes(node_metric("worker", SPEC, status))
+
+
+@contextmanager
+def served(daemon):
+    """A real Unix server in a thread of its own, as the test itself is synchronous."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    server = UnixServer(daemon.app(), daemon.run_dir / "ctl.sock")
+    asyncio.run_coroutine_threadsafe(server.start(), loop).result()
+    try:
+        yield daemon
+    finally:
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+@pytest.fixture
+def serve():
+    return served
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    clock = SimulatedClock()
+    cache = MetricCache(
+        None,
+        "boot",
+        clock,
+        intervals=dict.fromkeys(Cadence, 1.0),
+        retentions=dict.fromkeys(Keep, 300.0),
+    )
+    states = StatesInformer(clock)
+    states.set_node(Node("worker", capacity={"cpu": "4", "memory": "8Gi"}))
+    states.set_pods((make_pod("web"), make_pod("batch", KubeQoS.BEST_EFFORT)))
+    with served(Daemon(tmp_path, clock, cache, states)) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def ctl(tmp_path, capsys):
+    """Run koordletctl; returns its exit status, output and error text."""
+
+    def run(*args):
+        try:
+            code = main([*args, "--run-dir", str(tmp_path)])
+        except SystemExit as end:
+            code = end.code
+        output = capsys.readouterr()
+        return code, output.out, output.err
+
+    return run

@@ -1,0 +1,123 @@
+"""Why a daemon cannot be asked, and what to do about it."""
+
+import contextlib
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from koordlet.cli.ctl.client import (
+    BadAnswer,
+    BadQuestion,
+    Client,
+    NoDaemon,
+    NotAllowed,
+    default_run_dirs,
+)
+
+NOBODY = 65534
+
+
+@contextlib.contextmanager
+def listener(run_dir, answer=b""):
+    """Something on the socket that takes one connection, says that much and hangs up."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(run_dir / "ctl.sock"))
+        server.listen()
+
+        def serve():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield
+        thread.join()
+
+
+def test_without_a_socket_all_places_are_named(tmp_path):
+    """The reader sees where to look, and that --run-dir may say another place."""
+    client = Client([tmp_path / "a", tmp_path / "b"])
+
+    with pytest.raises(NoDaemon, match=r"no ctl\.sock in .*/a or .*/b; start koordlet, or give"):
+        client.get("status")
+
+
+def test_a_stale_socket_means_a_killed_daemon(tmp_path):
+    """kill -9 leaves the socket behind."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "ctl.sock"))
+
+    with pytest.raises(NoDaemon, match="killed; start koordlet"):
+        Client([tmp_path / "missing", tmp_path]).get("status")
+
+
+def test_another_users_daemon_needs_sudo(tmp_path):
+    """The socket is 0600; a refused permission tells more than a place without a socket."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "ctl.sock"))
+        server.listen()
+        (tmp_path / "ctl.sock").chmod(0)
+        before = os.geteuid()
+        if before == 0:
+            os.seteuid(NOBODY)
+        try:
+            with pytest.raises(NotAllowed, match=r"no permission; it is for .* only: use sudo"):
+                Client([tmp_path / "missing", tmp_path]).get("status")
+        finally:
+            os.seteuid(before)
+
+
+def test_a_place_that_cannot_be_is_said(tmp_path):
+    """Longer than a socket's path may be, for one."""
+    with pytest.raises(NoDaemon, match="too long"):
+        Client([tmp_path / ("x" * 200)]).get("status")
+
+
+def test_the_first_daemon_that_answers_is_asked(tmp_path):
+    """So neither the host's nor the DaemonSet's has to be named."""
+    body = b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{"pid": 123}'
+    with listener(tmp_path, body):
+        assert Client([tmp_path / "missing", tmp_path]).get("status") == {"pid": 123}
+
+
+def test_a_daemon_that_hangs_is_given_up(tmp_path):
+    """Connecting works even then: the kernel does that."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "ctl.sock"))
+        server.listen()
+        with pytest.raises(BadAnswer, match=r"none within 0\.05 s"):
+            Client([tmp_path], timeout=0.05).get("status")
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "message"),
+    [
+        (b"", BadAnswer, "connection closed"),
+        (b"SSH-2.0\r\n\r\n", BadAnswer, "connection closed"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", BadAnswer, "wanted JSON"),
+        (b"HTTP/1.1 503 No\r\nContent-Length: 8\r\n\r\nnot yet\n", BadAnswer, "^not yet$"),
+        (b"HTTP/1.1 400 No\r\nContent-Length: 4\r\n\r\nwhy?", BadQuestion, r"^why\?$"),
+        (b"HTTP/1.1 404 No\r\nContent-Length: 4\r\n\r\nwhat", BadQuestion, "another version"),
+    ],
+)
+def test_every_other_answer_is_an_error_for_people(tmp_path, answer, error, message):
+    """Nothing, something else, or what the daemon itself says is wrong."""
+    with listener(tmp_path, answer), pytest.raises(error, match=message):
+        Client([tmp_path]).get("status")
+
+
+def test_where_daemons_are_looked_for(tmp_path):
+    """The user's own comes first; root's own is the host's."""
+    container = Path("/host-var-run-koordlet")
+
+    assert default_run_dirs(0, {}) == [Path("/run/koordlet"), container]
+    assert default_run_dirs(1000, {"XDG_RUNTIME_DIR": str(tmp_path)}) == [
+        tmp_path / "koordlet",
+        Path("/run/koordlet"),
+        container,
+    ]

@@ -1,0 +1,226 @@
+"""koordletctl as its users run it, against the real application on a real socket."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from koordlet.metriccache.kinds import KINDS, NODE_CPU_USAGE, POD_CPU_USAGE
+from koordlet.metriccache.sample import Sample
+from koordlet.plugin.testing import FakeHost
+from koordlet.util.clock import stamp
+
+EVERY_QUESTION = (
+    ["status"],
+    ["doctor"],
+    ["plugins"],
+    ["plugins", "release", "PressureWatch"],
+    ["metrics"],
+    ["metrics", "pod_cpu_usage"],
+    ["nodemetric"],
+    ["top"],
+)
+
+
+@pytest.mark.parametrize("command", EVERY_QUESTION, ids=" ".join)
+def test_every_command_speaks_json_and_to_people(ctl, daemon, command):
+    """The option may stand before and after the command."""
+    code, out, err = ctl("--output", "json", *command)
+    daemon.plugins[0]["state"] = "quarantined"
+    later = ctl(*command, "-o", "json")
+    daemon.plugins[0]["state"] = "quarantined"
+    table = ctl(*command)
+
+    assert (code, err) == (0, "")
+    assert json.loads(out) == json.loads(later[1])
+    assert (table[0], table[2]) == (0, "")
+    assert table[1].strip()
+    assert not any(line.endswith(" ") for line in table[1].splitlines())
+
+
+def test_status_says_what_is_wrong(ctl, daemon):
+    """Degraded works with less; unhealthy is a failure to scripts, too."""
+    daemon.status |= {"health": "degraded", "problems": {"plugin X": "broken: setup"}}
+    degraded = ctl("status")
+    daemon.status |= {"health": "unhealthy", "samples_dropped": {"invalid": 3}}
+    daemon.status |= {"needs_restart": ["addr"]}
+    unhealthy = ctl("status")
+
+    assert degraded[0] == 0
+    assert "plugin X  broken: setup" in degraded[1]
+    assert unhealthy[0] == 1
+    assert "samples: 3 invalid" in unhealthy[1]
+    assert "restart for  addr" in unhealthy[1]
+
+
+def test_doctor_fails_only_for_what_is_in_use(ctl, daemon):
+    """What a gate that is off would need is worth a line, not a failure."""
+    unused = ctl("doctor")
+    daemon.status["gates_on"] = ["CPUBurst"]
+    missing = ctl("doctor")
+    report = json.loads(ctl("doctor", "-o", "json")[1])
+
+    assert unused[0] == 0
+    assert "needed only by gates that are off" in unused[1]
+    assert "1 supported, 0 missing, 1 not needed now" in unused[1]
+    assert missing[0] == 1
+    assert "\nMissing\n" in missing[1]
+    assert "    needed by  CPUBurst\n    fix        Linux 5.14\n" in missing[1]
+    assert [finding["wanted"] for finding in report["findings"]] == [False, True]
+
+
+def test_doctor_looks_itself_when_there_is_no_daemon(ctl):
+    """It says so, because a daemon may see other things."""
+    code, out, err = ctl("doctor")
+
+    assert code in (0, 1)
+    assert not err
+    assert "seen by this command, as no daemon could tell:" in " ".join(out.split())
+    assert "node: cpu and memory" in out
+
+
+def test_doctor_looks_at_the_directories_given(ctl, daemon, tmp_path):
+    """Even while a daemon runs."""
+    paths = FakeHost(tmp_path / "host", version=2).paths
+    roots = ("--cgroup-root-dir", str(paths.cgroup), "--proc-root-dir", str(paths.proc))
+
+    _, out, _ = ctl("doctor", *roots, "--sys-root-dir", str(paths.sys), "--output=json")
+
+    report = json.loads(out)
+    found = {(finding["area"], finding["name"]): finding for finding in report["findings"]}
+    assert report["seen_by"] == "seen by this command with the given directories"
+    assert found["cgroup", "hierarchies"]["detail"] == f"v2 below {paths.cgroup}"
+    assert "NodeNetworkCollector" in report["gates_on"]
+
+
+def test_plugins_show_what_they_cost_and_why_they_do_not_work(ctl, daemon):
+    """And releasing one shows at once."""
+    _, before, _ = ctl("plugins")
+    released = ctl("plugins", "release", "PressureWatch")
+    again = ctl("plugins", "release", "PressureWatch")
+
+    assert (
+        "PressureWatch  quarantined  PressureWatch      12       1  0.50 s  2.2 ms   4.0Ki"
+        in before
+    )
+    assert "PressureWatch  held the event loop" in before
+    assert released == (0, "PressureWatch is released\n", "")
+    assert again[0] == 2
+    assert "it is not in quarantine" in again[2]
+
+
+def test_no_plugins_is_no_table(ctl, daemon):
+    """An empty table would look like an error."""
+    daemon.plugins.clear()
+
+    assert ctl("plugins") == (0, "no plugins are installed\n", "")
+
+
+def test_metrics_by_series(ctl, daemon):
+    """A pod goes by its name, one that is gone by its UID."""
+    for value in (1.0, 2.0, 3.0):
+        daemon.clock.tick(1)
+        samples = [Sample(POD_CPU_USAGE, value, (uid,)) for uid in ("uid-web", "uid-gone")]
+        daemon.cache.append(stamp(daemon.clock), samples)
+
+    code, out, _ = ctl("metrics", "pod_cpu_usage", "--window=30s")
+    one = json.loads(ctl("metrics", "pod_cpu_usage", "--pod", "web", "-o", "json")[1])
+
+    lines = [line.split() for line in out.splitlines()]
+    assert code == 0
+    assert out.startswith("pod_cpu_usage in cores, last 30s\n")
+    assert lines[2] == ["uid-gone", "3.00", "2.00", "1.00", "2.00", "2.00", "2.00", "3", "2s"]
+    assert lines[3][0] == "default/web"
+    assert [series["pod_uid"] for series in one["series"]] == ["uid-web"]
+
+
+def test_metrics_without_samples(ctl, daemon):
+    """Nothing measured is not an empty table."""
+    assert ctl("metrics", "node_cpu_usage") == (
+        0,
+        "node_cpu_usage: no samples in the last 1m 0s\n",
+        "",
+    )
+
+
+def test_all_kinds_are_listed_without_a_daemon(ctl):
+    """To find the name one may ask for."""
+    code, out, _ = ctl("metrics")
+
+    assert code == 0
+    assert {line.split()[0] for line in out.splitlines()[1:]} == set(KINDS)
+
+
+def test_nodemetric_in_short(ctl, daemon):
+    """The whole object is --output json."""
+    _, out, _ = ctl("nodemetric")
+    found = json.loads(ctl("nodemetric", "-o", "json")[1])
+
+    assert ["node", "1.50", "1.0Gi"] in [line.split() for line in out.splitlines()]
+    assert found["kind"] == "NodeMetric"
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        (("metrics", "node_cpu"), "did you mean node_cpu_usage?"),
+        (("metrics", "a/b"), "did you mean"),
+        (("metrics", "node_cpu_usage", "--window", "5"), "use a duration above 0"),
+        (("metrics", "node_cpu_usage", "--pod", "wbe"), "did you mean default/web?"),
+        (("plugins", "release", "PressureWach"), "did you mean PressureWatch?"),
+        (("stats",), "choose from 'status'"),
+        (("top", "--sort", "size"), "choose from 'cpu'"),
+        (("top", "--interval", "0"), "use 0.1 to 3600 seconds"),
+        ((), "COMMAND"),
+    ],
+)
+def test_a_wrong_question_is_2_and_says_what_was_meant(ctl, daemon, question, message):
+    """Whether the command line is wrong or the daemon does not know the name."""
+    code, out, err = ctl(*question)
+
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_no_daemon_is_1(ctl, tmp_path):
+    """In one line."""
+    code, out, err = ctl("status")
+
+    assert (code, out) == (1, "")
+    assert err.startswith(f"koordletctl: wanted a running daemon, found no ctl.sock in {tmp_path}")
+    assert err.count("\n") == 1
+
+
+def test_names_cannot_steer_the_terminal(ctl, daemon):
+    """Names of cgroups may hold any character, and what looks like markup."""
+    daemon.plugins[0]["name"] = "\x1b[2J[red]x"
+
+    _, out, _ = ctl("plugins")
+
+    assert "?[2J[red]x" in out
+    assert "\x1b" not in out
+
+
+def test_nobody_reading_is_quiet(daemon):
+    """As with `koordletctl top | head`."""
+    daemon.cache.append(stamp(daemon.clock), [Sample(NODE_CPU_USAGE, 1.0)])
+    command = [sys.executable, "-m", "koordlet.cli.koordletctl", "top", "--run-dir", daemon.run_dir]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        errors = process.stderr.read()
+
+    assert (process.returncode, errors) == (1, b"")
+
+
+def test_the_start_imports_nothing_heavy():
+    """Asking must not cost more than the answer, and asyncio alone is 19 MiB."""
+    heavy = ("aiohttp", "asyncio", "structlog", "pyroute2", "psutil", "yaml", "prometheus_client")
+    script = (
+        "import sys, koordlet.cli.koordletctl as ctl, koordlet.cli.ctl.top, koordlet.cli.ctl.live;"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+
+    assert found.stdout == b"[]\n"

@@ -1,0 +1,306 @@
+"""The whole daemon in a cluster: fake host, scripted API server, simulated time."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from apiserver import ApiServer
+from inline import InlineExecutor
+
+from koordlet.api.qos import KubeQoS
+from koordlet.daemon.run import run_daemon
+from koordlet.daemon.settings import load_settings
+from koordlet.kube.errors import ConfigError
+from koordlet.kube.resource import NODE_METRICS, NODE_SLOS, NODES, PODS
+from koordlet.plugin import ExtensionPlugin, FeatureSpec, PluginRegistry
+from koordlet.plugin.testing import FakeHost, SimulatedClock
+from koordlet.reporter.pace import place
+from koordlet.server.exposition import Exposition
+from koordlet.util.stop import Stop
+
+METRICS, SLOS, ALL_NODES, ALL_PODS = (
+    resource.collection() for resource in (NODE_METRICS, NODE_SLOS, NODES, PODS)
+)
+UID = "11111111-2222-3333-4444-555555555555"
+MIB = 2**20
+
+
+class Probe(ExtensionPlugin):
+    """A plugin that keeps its client."""
+
+    def setup(self, client: Any, metric_cache: Any, states_informer: Any) -> None:
+        self.client, self.states = client, states_informer
+
+    async def run(self, stop: Stop) -> None:
+        await stop.wait()
+
+
+class Node:
+    """A daemon on a host with one busy pod, and an API server."""
+
+    def __init__(self, directory: Path, server: ApiServer) -> None:
+        self.server, self.clock = server, SimulatedClock()
+        self.host = FakeHost(directory / "host", cpus=4)
+        self.run_dir = directory / "run"
+        self.kubeconfig = directory / "kubeconfig"
+        self.pod = self.host.add_pod(UID, KubeQoS.BURSTABLE)
+        self.pod.group.use_memory(100 * MIB)
+        self.probe = Probe()
+        self._exposition = Exposition()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, *args: str) -> None:
+        """Start, and wait for the first sampling pass."""
+        asyncio.get_running_loop().set_default_executor(InlineExecutor())
+        self.kubeconfig.write_text(kubeconfig(self.server.url))
+        roots = self.host.paths
+        self.settings = load_settings(
+            [
+                f"--kubeconfig={self.kubeconfig}",
+                "--addr=127.0.0.1:0",
+                f"--run-dir={self.run_dir}",
+                f"--cgroup-root-dir={roots.cgroup}",
+                f"--proc-root-dir={roots.proc}",
+                f"--sys-root-dir={roots.sys}",
+                f"--sys-fs-root-dir={roots.sysfs}",
+                f"--var-run-root-dir={roots.var_run}",
+                f"--var-lib-kubelet-dir={roots.kubelet}",
+                "--node-name=n1",
+                *args,
+            ],
+            {},
+            clock=self.clock,
+            metrics=self._exposition.internal,
+            discover=self._discover,
+        )
+        self._stop = Stop(self.clock)
+        work = run_daemon(self.settings, self._exposition, self.clock, stop=self._stop)
+        self._task = asyncio.create_task(work, name="daemon")
+        await self.clock.until(lambda: self._passes() >= 1 or self._task.done())
+
+    async def seconds(self, count: int) -> None:
+        """Let time pass; each second the pod works and one sampling pass is made of it."""
+        for _ in range(count):
+            self.host.use_cpu(1.5, system=0.5, idle=2.0)
+            for group in (*self.pod.containers.values(), self.pod.group):
+                group.use_cpu(0.25)
+            wanted = self._passes() + 1
+            await self.clock.advance(1)
+            await self.clock.until(lambda wanted=wanted: self._passes() >= wanted)
+            for _ in range(3):  # the network takes no simulated time
+                await asyncio.sleep(0.003)
+                await self.clock.settle()
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._stop.set()
+            task, self._task = self._task, None
+            await asyncio.wait_for(task, 10)
+
+    async def ctl(self, path: str) -> Any:
+        connector = aiohttp.UnixConnector(str(self.run_dir / "ctl.sock"))
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.get(f"http://koordlet/{path}") as response,
+        ):
+            return await response.json()
+
+    def status(self) -> dict[str, Any] | None:
+        """What the cluster knows of this node."""
+        return self.server.objects.get(METRICS, "n1").get("status")
+
+    def _passes(self) -> float:
+        name = "koordlet_sampling_pass_seconds_count"
+        return self._exposition.internal.get_sample_value(name) or 0
+
+    def _discover(self, registry: PluginRegistry) -> list[str]:
+        view = registry.from_source("test", "1.0")
+        view.register_qos_ext_plugin("Probe", FeatureSpec(), self.probe)
+        return []
+
+
+def kubeconfig(url: str) -> str:
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "it",
+            "clusters": [{"name": "it", "cluster": {"server": url}}],
+            "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+            "users": [{"name": "it", "user": {"token": "secret"}}],
+        }
+    )
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    """The cluster of this node: Node, NodeMetric, NodeSLO and one pod."""
+    server = ApiServer(token="secret")
+    server.objects.create(
+        ALL_NODES,
+        {"metadata": {"name": "n1"}, "status": {"capacity": {"cpu": "4", "memory": "16Gi"}}},
+    )
+    policy = {"reportIntervalSeconds": 30}
+    server.objects.create(
+        METRICS, {"metadata": {"name": "n1"}, "spec": {"metricCollectPolicy": policy}}
+    )
+    burst = {"cpuBurstPercent": 300}
+    server.objects.create(SLOS, {"metadata": {"name": "n1"}, "spec": {"cpuBurstStrategy": burst}})
+    server.objects.create(
+        ALL_PODS,
+        {
+            "metadata": {"namespace": "shop", "name": "web", "uid": UID},
+            "spec": {"nodeName": "n1", "containers": [{"name": "app"}]},
+            "status": {
+                "phase": "Running",
+                "qosClass": "Burstable",
+                "containerStatuses": [{"name": "app", "containerID": "containerd://c1"}],
+            },
+        },
+    )
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+async def node(tmp_path: Path, server: ApiServer) -> AsyncIterator[Node]:
+    node = Node(tmp_path, server)
+    yield node
+    await node.stop()
+
+
+async def test_a_busy_pod_is_reported(node: Node, server: ApiServer) -> None:
+    """By the names that the cluster has for it, within seconds of the start."""
+    await node.start()
+    await node.seconds(4)
+
+    status = node.status()
+    assert status["nodeMetric"]["nodeUsage"]["resources"]["cpu"] == "2"
+    [pod] = status["podsMetric"]
+    assert (pod["namespace"], pod["name"], pod["qos"]) == ("shop", "web", "LS")
+    assert pod["podUsage"]["resources"] == {"cpu": "250m", "memory": "100Mi"}
+    assert node.probe.states.node_slo().cpu_burst.cpu_burst_percent == 300
+    assert not (node.run_dir / "nodemetric.json").exists()
+
+
+async def test_one_write_an_interval_and_no_read_beside_the_watches(
+    node: Node, server: ApiServer
+) -> None:
+    """Every request is about this node alone."""
+    await node.start("--report-change-threshold=0")
+    await node.seconds(5)
+    begun = len(server.requests)
+    await node.seconds(90)
+
+    assert {request.verb for request in server.requests[begun:]} == {"patch"}
+    assert len(server.requests[begun:]) == 3
+    for request in server.requests:
+        assert "n1" in request.query.get("fieldSelector", request.path)
+
+
+async def test_the_daemon_measures_while_the_server_is_away(node: Node, server: ApiServer) -> None:
+    """It starts, measures what it finds, says what it lacks, and catches up."""
+    await server.stop()
+    await node.start()
+    await node.seconds(20)
+    status = await node.ctl("status")
+    assert (status["mode"], status["health"], status["pods"]) == ("cluster", "unhealthy", 1)
+    assert "not known yet: node and pods" in status["problems"]["states"]
+    assert "source node" in status["problems"]
+    [series] = (await node.ctl("metrics/pod_cpu_usage"))["series"]
+    assert series["count"] >= 19
+
+    await server.start()
+    await node.seconds(60)
+    [pod] = node.status()["podsMetric"]
+    assert pod["podUsage"]["resources"]["cpu"] == "250m"
+    assert (await node.ctl("status"))["problems"] == {}
+
+
+async def test_reports_go_on_after_the_server_was_away(node: Node, server: ApiServer) -> None:
+    """What is lost is lost; no report is stamped anew, none is older than its interval."""
+    await node.start()
+    await node.seconds(5)
+    await server.stop()
+    await node.seconds(200)
+    assert "reporter" in (await node.ctl("status"))["problems"]
+
+    await server.start()
+    await node.seconds(75)  # the longest pause of a watch
+    assert node.status()["updateTime"] >= "2023-11-14T22:16:50Z"
+    assert (await node.ctl("status"))["problems"] == {}
+
+
+async def test_restarted_agents_wait_for_their_turn(node: Node, server: ApiServer) -> None:
+    """The cluster has a fresh status; so a fleet that restarts does not report at once."""
+    metric = server.objects.get(METRICS, "n1")
+    fresh = {"updateTime": "2023-11-14T22:13:15Z", "nodeMetric": {}}
+    server.objects.replace(METRICS, metric | {"status": fresh})
+    wait = (place("n1") * 30 - node.clock.wall()) % 30
+    await node.start("--report-change-threshold=0")
+    await node.seconds(int(wait) - 1)
+    assert node.status() == fresh
+
+    await node.seconds(4)
+    assert node.status()["podsMetric"]
+
+
+async def test_plugins_share_the_client(node: Node, server: ApiServer) -> None:
+    """With the same user, connections and limits."""
+    await node.start("--kube-api-qps=0.5", "--kube-api-burst=9")
+    await node.seconds(1)
+    gets = [asyncio.ensure_future(node.probe.client.get("/api/v1/nodes/n1")) for _ in range(20)]
+    await node.seconds(10)
+    asked = len(server.asked("get"))
+    assert 5 <= asked <= 6
+
+    await node.seconds(30)
+    assert [found["metadata"]["name"] for found in await asyncio.gather(*gets)] == ["n1"] * 20
+    assert node.settings.flags.inert_set() == []
+
+
+async def test_a_file_for_reports_is_written_in_a_cluster_too(
+    node: Node, server: ApiServer, tmp_path: Path
+) -> None:
+    """If it is asked for."""
+    path = tmp_path / "report.json"
+    await node.start(f"--node-metric-file={path}")
+    await node.seconds(4)
+
+    assert json.loads(path.read_text())["status"] == node.status()
+
+
+async def test_a_cluster_that_cannot_be_found_stops_the_start(tmp_path: Path, node: Node) -> None:
+    """With one sentence that says what to do."""
+    exposition = Exposition()
+    settings = load_settings(
+        ["--standalone=false", f"--run-dir={tmp_path / 'run'}",
+         f"--proc-root-dir={node.host.paths.proc}",
+         f"--cgroup-root-dir={node.host.paths.cgroup}"],
+        {},
+        clock=node.clock,
+        metrics=exposition.internal,
+        discover=lambda _: [],
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=r"--standalone=false: wanted an API server.*kubeconfig"):
+        await run_daemon(settings, exposition, node.clock, stop=Stop(node.clock))
+
+
+def test_standalone_imports_nothing_of_the_cluster() -> None:
+    """Its memory is for what it does."""
+    code = (
+        "import sys, koordlet.daemon.run, koordlet.cli.koordlet\n"
+        "print([name for name in sys.modules if name.startswith('koordlet.kube')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert done.stdout == "[]\n"

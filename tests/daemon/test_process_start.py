@@ -1,0 +1,107 @@
+"""Starting the real process: what it accepts, and with which word it refuses."""
+
+from pathlib import Path
+
+import pytest
+
+from koordlet.plugin.testing import FakeHost
+
+
+def roots(host):
+    """The flags that put the daemon on a fake host."""
+    paths = host.paths
+    return [
+        f"-cgroup-root-dir={paths.cgroup}/",
+        f"-proc-root-dir={paths.proc}/",
+        f"-sys-root-dir={paths.sys}/",
+        f"-sys-fs-root-dir={paths.sysfs}/",
+        f"-var-run-root-dir={paths.var_run}/",
+    ]
+
+
+@pytest.fixture
+def host(tmp_path):
+    return FakeHost(tmp_path / "host")
+
+
+@pytest.fixture
+def first(koordlet, host):
+    """A daemon that runs already."""
+    first = koordlet("--standalone", *roots(host))
+    first.wait_ready()
+    return first
+
+
+def test_a_start_that_fails_says_why(koordlet, host, first, tmp_path):
+    """Status 2 for an option that cannot be used, 1 for a world that is not as it should be.
+
+    The message names what was found and what to do; whatever runs already goes on.
+    """
+    (tmp_path / "link").symlink_to("/tmp")
+    _, port = first.address
+    cases = [  # arguments, run directory, status, parts of the message
+        (
+            ["--report-intervall=1s"],
+            None,
+            2,
+            "report-intervall",
+            "the nearest is --report-interval",
+        ),
+        (["--feature-gates=PSIColector=true"], None, 2, "PSIColector", "PSICollector"),
+        (["--log-level=inof"], None, 2, "inof", "the nearest is info"),
+        ([f"--addr=127.0.0.1:{port}"], None, 1, f"port {port} in use", f"{first.process.pid}"),
+        ([], first.run_dir, 1, f"held by process {first.process.pid}", "its own --run-dir"),
+        ([], tmp_path / "link", 1, "wanted a writable run directory", "a link or file stands"),
+        ([], Path("/proc/koordlet"), 1, "wanted a writable run directory", "create it writable"),
+        ([f"--proc-root-dir={tmp_path}/none/"], None, 1, f"{tmp_path}/none", "wanted"),
+    ]
+    ended = [
+        koordlet("--standalone", *roots(host), *args, run_dir=run_dir)
+        for args, run_dir, *_ in cases
+    ]
+
+    for daemon, (_, run_dir, status, *parts) in zip(ended, cases, strict=True):
+        assert daemon.wait() == status, daemon.stderr
+        assert daemon.stderr.startswith("koordlet: ")
+        assert "Traceback" not in daemon.stderr
+        for part in parts:
+            assert part in daemon.stderr
+        if run_dir is None:
+            assert not (daemon.run_dir / "ctl.sock").exists()
+            assert status == 1 or not daemon.run_dir.exists()
+    assert first.ctl("status")["pid"] == first.process.pid
+    assert first.stop() == 0
+
+
+def test_help_lists_the_flags_of_plugins_too(koordlet):
+    ended = koordlet("--help")
+
+    assert ended.wait() == 0
+    assert "--feature-gates" in ended.stderr
+    assert "--pressure-watch-levels" in ended.stderr
+
+
+def test_the_arguments_of_koordinator_s_daemonset_start_it(koordlet, host):
+    """Unchanged but for the mount points; systemd, or who starts it, is told that it is ready."""
+    daemon = koordlet(
+        *roots(host),
+        "-feature-gates=AllAlpha=true,AllBeta=true",
+        "-runtime-hooks-network=unix",
+        "-runtime-hooks-addr=/host-var-run-koordlet/koordlet.sock",
+        "-runtime-hooks-host-endpoint=/var/run/koordlet//koordlet.sock",
+        "--logtostderr=true",
+        "--v=4",
+        NODE_NAME="node-7",
+    )
+    assert daemon.wait_ready() == ["READY=1", "STATUS=measuring node-7"]
+
+    status = daemon.ctl("status")
+    assert (status["node"], status["mode"]) == ("node-7", "standalone")
+    assert "PSICollector" in status["gates_on"]
+    [plugin] = daemon.until(lambda: [p for p in daemon.ctl("plugins") if p["enabled"]])
+    assert plugin["name"] == "PressureWatch"
+    [inert] = daemon.events("flags.without_effect")
+    assert {"runtime-hooks-addr", "logtostderr", "v"} <= set(inert["flags"])
+    [missing] = daemon.events("gates.not_built")
+    assert "BECPUEvict" in missing["gates"]
+    assert daemon.stop() == 0

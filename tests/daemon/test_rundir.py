@@ -1,0 +1,73 @@
+"""The run directory and its lock."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from koordlet.daemon.rundir import (
+    CONTAINER_RUN_DIR,
+    HOST_RUN_DIR,
+    RunDir,
+    RunDirError,
+    default_run_dir,
+)
+
+
+def test_a_second_daemon_is_refused_and_told_who_holds_it(tmp_path):
+    """Two daemons on one run directory would corrupt each other's windows."""
+    with RunDir.open(tmp_path / "run"), pytest.raises(RunDirError) as caught:
+        RunDir.open(tmp_path / "run")
+
+    assert f"process {os.getpid()}" in str(caught.value)
+    assert "--run-dir" in str(caught.value)
+
+
+def test_the_lock_goes_with_the_daemon(tmp_path):
+    """After a stop, or a kill -9, the next daemon takes the directory."""
+    RunDir.open(tmp_path).close()
+
+    with RunDir.open(tmp_path) as run_dir:
+        assert run_dir.path == tmp_path
+
+
+def test_the_directory_is_private(tmp_path):
+    """State files are nobody else's business."""
+    with RunDir.open(tmp_path / "a" / "b") as run_dir:
+        assert run_dir.path.stat().st_mode & 0o777 == 0o750
+
+
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("/tmp")])
+def test_something_else_in_its_place_is_refused(tmp_path, make):
+    """A link planted in /tmp must not redirect our files."""
+    make(tmp_path / "run")
+
+    with pytest.raises(RunDirError, match="wanted a writable run directory"):
+        RunDir.open(tmp_path / "run")
+
+
+def test_another_users_directory_is_refused(tmp_path, monkeypatch):
+    """A directory that somebody else owns can be swapped under us."""
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    os.chown(tmp_path, 54321, -1) if os.getuid() == 0 else pytest.skip("needs root to chown")
+
+    with pytest.raises(RunDirError, match="belongs to user 54321"):
+        RunDir.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("host_mode", "uid", "writable", "wanted"),
+    [
+        (False, 0, True, CONTAINER_RUN_DIR),
+        (True, 0, True, HOST_RUN_DIR),
+        (True, 1000, True, "xdg"),
+        (True, 1000, False, Path("/tmp/koordlet-1000")),
+    ],
+)
+def test_default_place(tmp_path, host_mode, uid, writable, wanted):
+    """Container, root and user each have a place that fits."""
+    runtime = str(tmp_path) if writable else str(tmp_path / "missing")
+
+    found = default_run_dir(host_mode=host_mode, uid=uid, environ={"XDG_RUNTIME_DIR": runtime})
+
+    assert found == (tmp_path / "koordlet" if wanted == "xdg" else wanted)
