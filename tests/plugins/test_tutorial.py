@@ -1,0 +1,69 @@
+"""The code of docs/writing-plugins.md is run, so the tutorial cannot become untrue."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from koordlet.plugin.base import Limits
+from koordlet.qosmanager.breaker import Breaker
+from koordlet.qosmanager.guard import GuardOptions
+from koordlet.qosmanager.metrics import PluginFamilies
+from koordlet.qosmanager.outcome import Outcome
+
+PAGE = Path(__file__).parents[2] / "docs" / "writing-plugins.md"
+BLOCK = re.compile(r"^```(?:python|toml)\n# file: (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TEXT = PAGE.read_text()
+
+
+def test_every_step_of_the_tutorial_works(tmp_path: Path):
+    """Files are written in the order of the page; each test is run with what is there then."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
+    tests = 0
+    for name, content in BLOCK.findall(TEXT):
+        (tmp_path / name).write_text(content)
+        if name.startswith("test_"):
+            tests += 1
+            _run_pytest(tmp_path, name)
+    assert tests == 3
+
+
+def test_no_code_of_the_tutorial_is_left_out():
+    """Every Python block is a file, so every one of them is run."""
+    assert TEXT.count("```python\n") + TEXT.count("```toml\n") == len(BLOCK.findall(TEXT))
+
+
+def test_the_tables_match_the_code():
+    """Numbers, outcomes and metric names on the page are those in force."""
+    guard, breaker = GuardOptions(), Breaker()
+    assert f"holds the event loop for {guard.interrupt_after:g} s" in TEXT
+    assert f"holds the event loop for {guard.exit_after:g} s" in TEXT
+    pauses = [breaker.failed() for _ in range(5)]
+    assert int(pauses[0]) == 1
+    assert "waits 1 s" in TEXT
+    assert 300 <= pauses[4] <= 330
+    assert "after five it tries every five minutes" in TEXT
+    for field in Limits.__dataclass_fields__:
+        if field in ("round", "silence", "memory"):
+            assert f"limits.{field}" in TEXT
+    registry = CollectorRegistry()
+    registry.register(PluginFamilies(()))
+    for name in re.findall(r"# TYPE (\S+)", generate_latest(registry).decode()):
+        assert f"`{name}{{" in TEXT
+    for outcome in Outcome:
+        assert f"`{outcome}`" in TEXT
+
+
+def _run_pytest(directory: Path, name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "pytest.ini", name],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{name}:\n{done.stdout}{done.stderr}"
