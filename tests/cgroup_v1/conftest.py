@@ -1,0 +1,238 @@
+"""A cgroup tree of our own on a real kernel, with processes in it.
+
+tests/cgroup_v2 links to this file and to the tests that do not care which version it is. The name
+of the folder says which version is wanted.
+"""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from koordlet.host import resources as r
+from koordlet.host.cgroupfs import CgroupFs
+from koordlet.host.descriptors import Descriptors
+from koordlet.host.host import Host
+from koordlet.host.paths import HostPaths
+
+VERSION = 2 if Path(__file__).parent.name == "cgroup_v2" else 1
+REAL = HostPaths.for_mode("hostMode")
+MIB = 2**20
+
+_V1_CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory")
+_V2_CONTROLLERS = {"cpu", "cpuset", "memory", "io", "pids"}
+_PROGRAM = """
+import os, sys, time
+for procs in sys.argv[1:]:
+    open(procs, "w").write(str(os.getpid()))
+joined = time.process_time()
+scope = {"os": os, "time": time}
+print(0.0, flush=True)
+for line in sys.stdin:
+    exec(eval(line), scope)
+    print(time.process_time() - joined, flush=True)
+"""
+_numbers = count()
+
+
+def _unusable() -> str:
+    """Why no cgroup can be made here; empty when it can."""
+    cgroups = CgroupFs(REAL.cgroup)
+    controllers = _V1_CONTROLLERS if VERSION == 1 else sorted(_V2_CONTROLLERS)
+    for name in controllers:
+        if cgroups.version(name) != VERSION or name not in cgroups.controllers():
+            return f"needs the cgroup v{VERSION} controller {name} at {REAL.cgroup}"
+        if not os.access(cgroups.hierarchy(name, VERSION) / "cgroup.procs", os.W_OK):
+            return "needs root"
+    return ""
+
+
+_REASON = _unusable()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark every test of this folder; skip it where the kernel has the other version."""
+    item.add_marker("root")
+    item.add_marker(f"cgroup_v{VERSION}")
+    if _REASON:
+        item.add_marker(pytest.mark.skip(reason=_REASON))
+
+
+class Tree:
+    """A cgroup root below the real one: a Host made with `paths` sees the groups in it alone.
+
+    So it does not matter what else runs on this machine.
+    """
+
+    def __init__(self, links: Path) -> None:
+        """links: an empty directory, for v1, which has one hierarchy per controller."""
+        name = f"koordlet-test-{os.getpid()}-{next(_numbers)}"
+        cgroups = CgroupFs(REAL.cgroup)
+        self._processes: list[Process] = []
+        if VERSION == 2:
+            root = REAL.cgroup / name
+            self.hierarchies = [root]
+        else:
+            root = links
+            self.hierarchies = []
+            tops = {c: cgroups.hierarchy(c, 1) for c in _V1_CONTROLLERS}
+            if cgroups.unified:  # a hybrid host has pressure there
+                tops["unified"] = cgroups.unified
+            for controller, top in tops.items():
+                (links / controller).symlink_to(top / name)
+                self.hierarchies.append(top / name)
+        self.paths = dataclasses.replace(REAL, cgroup=root)
+        self.base = self.hierarchies[0]  # the one in which pods are looked for
+
+    def make(self, path: str = "") -> "Group":
+        """Make a group with all above it, ready to let processes in."""
+        for hierarchy in self.hierarchies:
+            directory = hierarchy
+            for part in (".", *Path(path).parts):
+                directory /= part
+                self._make(directory)
+        return Group(self, path)
+
+    def _make(self, directory: Path) -> None:
+        if directory.exists():
+            return
+        if VERSION == 2:
+            enable_controllers(directory.parent)
+        directory.mkdir()
+        if VERSION == 1:
+            for name in ("cpuset.cpus", "cpuset.mems"):  # v1 lets nobody in before these are set
+                if (directory / name).exists():
+                    (directory / name).write_text((directory.parent / name).read_text())
+
+    def run(self, path: str, code: str) -> "Process":
+        """Start a Python process in a group, which runs the code and then waits for more."""
+        process = Process([hierarchy / path for hierarchy in self.hierarchies])
+        self._processes.append(process)
+        process.do(code)
+        return process
+
+    def remove(self, path: str = "") -> None:
+        """Remove a group and all below it, after its processes were ended."""
+        for hierarchy in self.hierarchies:
+            for directory, _, _ in os.walk(hierarchy / path, topdown=False):
+                os.rmdir(directory)  # the files in it go with it
+
+    def close(self) -> None:
+        """End all processes and remove everything."""
+        for process in self._processes:
+            process.end()
+        self.remove()
+
+
+class Group:
+    """A cgroup in all hierarchies."""
+
+    def __init__(self, tree: Tree, path: str) -> None:
+        self.tree = tree
+        self.path = path
+
+    def write(self, resource: r.Resource[int], text: str) -> None:
+        Path(Host(self.tree.paths).path(resource, self.path)).write_text(text)
+
+    def run(self, code: str = "") -> "Process":
+        return self.tree.run(self.path, code)
+
+    def make(self) -> "Group":
+        return self.tree.make(self.path)
+
+    def remove(self) -> None:
+        self.tree.remove(self.path)
+
+
+class Process:
+    """A Python process that joined a group before it runs what it is told."""
+
+    def __init__(self, directories: list[Path]) -> None:
+        procs = [directory / "cgroup.procs" for directory in directories]
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _PROGRAM, *procs],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self._process.pid
+        self.cpu_seconds = 0.0  # used since it joined the group
+        self._wait()
+
+    def do(self, code: str) -> "Process":
+        """Run code, and return when it has ended."""
+        assert self._process.stdin is not None
+        print(repr(code), file=self._process.stdin, flush=True)
+        self._wait()
+        return self
+
+    def _wait(self) -> None:
+        assert self._process.stdout is not None
+        answer = self._process.stdout.readline()
+        assert answer, "the process failed; its traceback is on stderr"
+        self.cpu_seconds = float(answer)
+
+    def end(self) -> None:
+        with self._process:
+            self._process.kill()
+
+
+def burn(seconds: float) -> str:
+    """Code that uses so much CPU time."""
+    return f"end = time.process_time() + {seconds}\nwhile time.process_time() < end: pass"
+
+
+def touch(size: int) -> str:
+    """Code that holds so many bytes of anonymous memory."""
+    return f"data = bytearray({size})\nfor i in range(0, {size}, 4096): data[i] = 1"
+
+
+def enable_controllers(directory: Path) -> None:
+    """Let the children of a v2 group use all controllers that the group has itself."""
+    control = directory / "cgroup.subtree_control"
+    available = set((directory / "cgroup.controllers").read_text().split())
+    for name in (_V2_CONTROLLERS & available).difference(control.read_text().split()):
+        control.write_text(f"+{name}")
+
+
+@pytest.fixture(scope="session")
+def _root_controllers() -> Iterator[None]:
+    """Leave the real root of v2 as it was."""
+    control = REAL.cgroup / "cgroup.subtree_control"
+    before = control.read_text().split() if VERSION == 2 else []
+    yield
+    if VERSION == 2:
+        for name in set(control.read_text().split()).difference(before):
+            control.write_text(f"-{name}")
+
+
+@pytest.fixture
+def tree(tmp_path: Path, _root_controllers: None) -> Iterator[Tree]:
+    """A cgroup root of our own, empty."""
+    links = tmp_path / "cgroup"
+    links.mkdir()
+    tree = Tree(links)
+    tree.make()
+    try:
+        yield tree
+    finally:
+        tree.close()
+
+
+@pytest.fixture
+def make_host(tree: Tree) -> Iterator[Callable[[], Host]]:
+    """Makes a Host on the tree as it is then."""
+    hosts: list[Host] = []
+
+    def make() -> Host:
+        hosts.append(Host(tree.paths, Descriptors()))
+        return hosts[-1]
+
+    yield make
+    for host in hosts:
+        host.descriptors.close()

@@ -1,0 +1,1 @@
+../cgroup_v1/test_host_kernel.py

@@ -1,0 +1,1 @@
+../cgroup_v1/test_sampling_kernel.py

@@ -1,0 +1,115 @@
+"""A real control plane: ours, or with KUBECONFIG_E2E any cluster that may be written to."""
+
+import asyncio
+import itertools
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from controlplane import REPOSITORY, ControlPlane, build, kubeconfig_of_a_cluster, missing
+
+from koordlet.kube.client import ApiClient
+from koordlet.kube.config import ApiConfig
+from koordlet.kube.errors import AlreadyExists, NotFound
+from koordlet.kube.kubeconfig import load, split_list
+from koordlet.kube.resource import Resource
+from koordlet.kube.transport import Limits, Transport
+from koordlet.util import documents
+from koordlet.util.clock import SystemClock
+
+CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
+PATIENCE = 30.0  # real seconds
+
+_names = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """etcd and the CRD server, one of each for all tests."""
+    lacking = missing()
+    if lacking:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"needs {lacking}")
+    build()
+    plane = ControlPlane(tmp_path_factory.mktemp("controlplane"))
+    try:
+        plane.start()
+        yield plane
+    finally:
+        plane.stop()
+
+
+@pytest.fixture(scope="session")
+def api_config(request: pytest.FixtureRequest) -> ApiConfig:
+    """The cluster under test."""
+    if named := kubeconfig_of_a_cluster():
+        return load(split_list(named), must_exist=True)
+    plane: ControlPlane = request.getfixturevalue("control_plane")
+    return plane.config
+
+
+@pytest.fixture
+def own_plane(request: pytest.FixtureRequest) -> ControlPlane:
+    """The control plane, for tests that stop it."""
+    if kubeconfig_of_a_cluster():
+        pytest.skip("stops the API server, which is not ours")
+    plane: ControlPlane = request.getfixturevalue("control_plane")
+    return plane
+
+
+@pytest.fixture
+async def client(api_config: ApiConfig) -> AsyncIterator[ApiClient]:
+    """A client in real time, with our CRDs installed."""
+    clock = SystemClock()
+    client = ApiClient(Transport(api_config, clock, limits=Limits(qps=0)), clock)
+    await _install_crds(client)
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+def node_name() -> str:
+    """A name that no other test uses."""
+    return f"koordlet-e2e-{next(_names)}"
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], bool]], Awaitable[None]]:
+    """Wait for something that the server does in its own time."""
+
+    async def eventually(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not condition():  # noqa: ASYNC110 - the server has no event to await
+                await asyncio.sleep(0.02)
+
+    return eventually
+
+
+def crd_files() -> list[Path]:
+    return sorted((REPOSITORY / "deploy" / "crds").glob("*.yaml"))
+
+
+async def _install_crds(client: ApiClient) -> None:
+    for path in crd_files():
+        crd = documents.decode(path.read_bytes(), str(path))
+        assert isinstance(crd, dict)
+        try:
+            await client.create(CRDS.collection(), crd)
+        except AlreadyExists:
+            continue
+        for version in crd["spec"]["versions"]:
+            resource = Resource(
+                f"{crd['spec']['group']}/{version['name']}", crd["spec"]["names"]["plural"]
+            )
+            await _until_served(client, resource)
+
+
+async def _until_served(client: ApiClient, resource: Resource) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                await client.list(resource.collection())
+            except NotFound:
+                await asyncio.sleep(0.1)
+            else:
+                return
