@@ -1,0 +1,33 @@
+"""python -m benchmarks [--smoke] [NAME...]: measure, print a table, fail for nothing but errors."""
+
+import argparse
+import importlib
+import sys
+import time
+
+from benchmarks.table import Row, render
+from benchmarks.tree import NotHereError
+
+BENCHMARKS = ("imports", "reading", "report", "loop_lag", "growth", "daemon_cost")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--smoke", action="store_true", help="short runs, to see that all work")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    options = parser.parse_args()
+    rows: list[Row] = []
+    for name in options.names or BENCHMARKS:
+        start = time.monotonic()
+        print(f"{name} ...", end=" ", file=sys.stderr, flush=True)
+        try:
+            rows += importlib.import_module(f"benchmarks.{name}").run(smoke=options.smoke)
+            print(f"{time.monotonic() - start:.0f} s", file=sys.stderr)
+        except NotHereError as err:
+            print(f"left out: {err}", file=sys.stderr)
+    print(render(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
