@@ -1,0 +1,39 @@
+"""Writes docs/configuration.md and docs/metrics.md from the code; --check only compares."""
+
+import argparse
+import difflib
+import sys
+from pathlib import Path
+
+from reference.configuration import configuration_page
+from reference.metrics import metrics_page
+
+HERE = Path(__file__).parent
+PAGES = {"configuration.md": configuration_page, "metrics.md": metrics_page}
+
+
+def main() -> int:
+    """Return 0 when the pages say what the code says, or do so now."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if a page is stale")
+    check = parser.parse_args().check
+    stale = False
+    for name, make in PAGES.items():
+        path, text = HERE / name, make()
+        before = path.read_text() if path.exists() else ""
+        if check and text != before:
+            stale = True
+            _show(name, before, text)
+        elif text != before:
+            path.write_text(text)
+    return int(stale)
+
+
+def _show(name: str, before: str, after: str) -> None:
+    print(f"docs/{name} is not what the code says; run make docs")
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name, "code", "", "", 0)
+    print("\n".join(line for line in lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
