@@ -3,7 +3,7 @@
 # The machine sees this host's files, and what it writes is gone with it.
 #
 # usage: tests/vm/run.sh [--numa] [pytest arguments]
-#   runs tests/cgroup_v2; with --numa test_numa.py alone, on a machine with two NUMA nodes
+#   runs tests/cgroups; with --numa test_numa.py alone, on a machine with two NUMA nodes
 # environment: KOORDLET_VM_TIMEOUT, seconds after which a machine that does not end is killed
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -13,11 +13,11 @@ fail() { echo "vm-test: $*" >&2; exit 1; }
 packages="qemu-system-x86 linux-image-amd64 busybox-static"
 limit=${KOORDLET_VM_TIMEOUT:-1500}
 machine=(--cpus 2 --memory 1G)
-tests=tests/cgroup_v2
+tests=tests/cgroups
 if [ "${1:-}" = --numa ]; then
   shift
   machine+=(--numa 512M,cpus=0 --numa 512M,cpus=1)
-  tests=tests/cgroup_v2/test_numa.py
+  tests=tests/cgroups/v2/test_numa.py
 fi
 for argument; do
   if [ -e "${argument%%::*}" ]; then tests=; fi

@@ -6,7 +6,7 @@ from typing import Any
 
 from koordlet.api.quantity import Quantity
 
-from .conftest import MIB, Tree, touch
+from ..conftest import MIB, Tree, touch
 
 UID = "9dba1d9e-67ba-4db6-8a73-fb3ea297c363"
 ROOT = "kubelet.slice/kubelet-kubepods.slice"

@@ -14,7 +14,8 @@ from koordlet.host.host import Host
 from koordlet.host.resources import CPU_USAGE
 from koordlet.statesinformer.podsource import INTERVAL as SCAN_INTERVAL
 
-VERSION = 2 if Path(__file__).parent.name == "cgroup_v2" else 1
+from .conftest import VERSION
+
 # The virtual machine emulates its processor, and passes come late.
 SLOWER, PRECISION = (1, 0.05) if VERSION == 1 else (10, 0.2)
 UID = "9dba1d9e-67ba-4db6-8a73-fb3ea297c363"

@@ -1,7 +1,6 @@
 """The resource table on a real kernel.
 
-The same file stands in tests/cgroup_v1 and, by a link, in tests/cgroup_v2: what a resource means
-must not depend on the version. The folder says which version is wanted.
+What a resource means must not depend on the cgroup version.
 """
 
 from collections.abc import Callable

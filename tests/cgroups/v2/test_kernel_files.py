@@ -11,7 +11,7 @@ from koordlet.host import resources as r
 from koordlet.host.errors import KernelFileError, Unsupported
 from koordlet.host.host import Host
 
-from .conftest import MIB, Tree, burn, touch
+from ..conftest import MIB, Tree, burn, touch
 
 POD = "kubepods.slice/kubepods-podu1.slice"
 

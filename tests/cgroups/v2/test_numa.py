@@ -11,8 +11,8 @@ from koordlet.metriccache import kinds as k
 from koordlet.reporter.status import Snapshot, build_status
 from koordlet.util.clock import SystemClock
 
-from .conftest import MIB, REAL, Tree, burn, touch
-from .sampling import Node
+from ..conftest import MIB, REAL, Tree, burn, touch
+from ..sampling import Node
 
 POD = "kubepods/burstable/pod1"
 

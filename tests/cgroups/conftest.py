@@ -1,7 +1,6 @@
 """A cgroup tree of our own on a real kernel, with processes in it.
 
-tests/cgroup_v2 links to this file and to the tests that do not care which version it is. The name
-of the folder says which version is wanted.
+The tests here do not care which cgroup version the kernel has; those below v1 and v2 do.
 """
 
 import dataclasses
@@ -20,8 +19,8 @@ from koordlet.host.descriptors import Descriptors
 from koordlet.host.host import Host
 from koordlet.host.paths import HostPaths
 
-VERSION = 2 if Path(__file__).parent.name == "cgroup_v2" else 1
 REAL = HostPaths.for_mode("hostMode")
+VERSION = CgroupFs(REAL.cgroup).version("memory")
 MIB = 2**20
 
 _V1_CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory")
@@ -43,10 +42,9 @@ _numbers = count()
 def _unusable() -> str:
     """Why no cgroup can be made here; empty when it can."""
     cgroups = CgroupFs(REAL.cgroup)
-    controllers = _V1_CONTROLLERS if VERSION == 1 else sorted(_V2_CONTROLLERS)
-    for name in controllers:
+    for name in _V1_CONTROLLERS if VERSION == 1 else sorted(_V2_CONTROLLERS):
         if cgroups.version(name) != VERSION or name not in cgroups.controllers():
-            return f"needs the cgroup v{VERSION} controller {name} at {REAL.cgroup}"
+            return f"needs the cgroup controller {name} at {REAL.cgroup}"
         if not os.access(cgroups.hierarchy(name, VERSION) / "cgroup.procs", os.W_OK):
             return "needs root"
     return ""
@@ -56,11 +54,13 @@ _REASON = _unusable()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark every test of this folder; skip it where the kernel has the other version."""
+    """Mark every test below this folder; skip it where the kernel has the other version."""
     item.add_marker("root")
-    item.add_marker(f"cgroup_v{VERSION}")
-    if _REASON:
-        item.add_marker(pytest.mark.skip(reason=_REASON))
+    wanted = {"v1": 1, "v2": 2}.get(item.path.parent.name, VERSION)
+    item.add_marker(f"cgroup_v{wanted}")
+    reason = _REASON or (f"needs a cgroup v{wanted} kernel" if wanted != VERSION else "")
+    if reason:
+        item.add_marker(pytest.mark.skip(reason=reason))
 
 
 class Tree:

@@ -1,6 +1,6 @@
 """Every collector's figures beside what real processes did.
 
-tests/cgroup_v2 links to this file: the figures must not depend on the cgroup version.
+The figures must not depend on the cgroup version.
 """
 
 import os

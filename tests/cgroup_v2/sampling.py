@@ -1,1 +1,0 @@
-../cgroup_v1/sampling.py

@@ -1,1 +1,0 @@
-../cgroup_v1/test_daemon.py
