@@ -5,6 +5,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 PREFIX ?= /opt/koordlet
+# Processes of `make test`, which wait for half of their time.
+WORKERS ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
 
@@ -28,7 +30,7 @@ run: $(BIN)/.run  ## Start the daemon on this host (more flags: make run ARGS="-
 	exec $(BIN)/koordlet --standalone $(ARGS)
 
 test: $(BIN)/.dev  ## Unit, fake host and, as root on cgroup v1, real cgroup tests
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) $(ARGS)
 
 e2e-test: $(BIN)/.dev  ## Against etcd and the real CRD server (Go, etcd-server; builds it first)
 	$(BIN)/pytest tests/e2e $(ARGS)

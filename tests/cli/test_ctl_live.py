@@ -37,7 +37,7 @@ class Terminal:
             stdin=inside,
             stdout=inside,
             stderr=inside,
-            env={**os.environ, "TERM": "xterm"},
+            env={"PATH": os.environ["PATH"], "TERM": "xterm"},  # no COLUMNS: they would win
             process_group=0,  # ^Z stops the whole group
         )
 
