@@ -1,9 +1,34 @@
 """The node this daemon runs on, as the cluster (or a file, or the host itself) describes it."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from koordlet.api.fields import Fields
+
+_ADDRESS = re.compile(r"[0-9A-Za-z._:-]{1,253}", re.ASCII)  # an IP address or a host's name
+
+
+class AddressType(StrEnum):
+    """What kind of address a node can be reached at."""
+
+    HOSTNAME = "Hostname"
+    EXTERNAL_IP = "ExternalIP"
+    EXTERNAL_DNS = "ExternalDNS"
+    INTERNAL_IP = "InternalIP"
+    INTERNAL_DNS = "InternalDNS"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAddress:
+    """Where the node can be reached. type may be one that AddressType does not have.
+
+    address looks like an IP address or a host's name; others of the Node's are left out.
+    """
+
+    type: str
+    address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +40,8 @@ class Node:
     annotations: Mapping[str, str] = field(default_factory=dict)
     capacity: Mapping[str, str] = field(default_factory=dict)
     allocatable: Mapping[str, str] = field(default_factory=dict)
+    addresses: tuple[NodeAddress, ...] = ()
+    kubelet_port: int | None = None  # None: the kubelet has not said yet
 
 
 def parse_node(obj: object) -> Node:
@@ -31,4 +58,18 @@ def parse_node(obj: object) -> Node:
         annotations=meta.texts("annotations"),
         capacity=status.quantities("capacity"),
         allocatable=status.quantities("allocatable"),
+        addresses=tuple(_addresses(status)),
+        kubelet_port=_kubelet_port(status),
     )
+
+
+def _addresses(status: Fields) -> Iterator[NodeAddress]:
+    for item in status.objects("addresses"):
+        address = item.text("address")
+        if _ADDRESS.fullmatch(address):
+            yield NodeAddress(item.text("type"), address)
+
+
+def _kubelet_port(status: Fields) -> int | None:
+    port = status.nested("daemonEndpoints").nested("kubeletEndpoint").integer("Port")
+    return port if port is not None and 0 < port < 65536 else None

@@ -5,13 +5,16 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from koordlet.api.node import Node
+from koordlet.api.node import AddressType, Node
 from koordlet.api.nodeslo import NodeSLO
+from koordlet.daemon.flags import DaemonFlags
 from koordlet.daemon.settings import Settings
 from koordlet.kube.client import ApiClient
 from koordlet.kube.config import find_config
+from koordlet.kube.credentials import credentials_of
 from koordlet.kube.errors import ConfigError
-from koordlet.kube.metrics import KubeMetrics
+from koordlet.kube.kubelet import KubeletClient, KubeletOptions
+from koordlet.kube.metrics import KubeletMetrics, KubeMetrics
 from koordlet.kube.transport import Limits, Transport
 from koordlet.reporter.cluster import ClusterSink
 from koordlet.reporter.pace import FleetPace
@@ -28,15 +31,21 @@ from koordlet.util.clock import Clock
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
-    """What a daemon in a cluster has beyond a standalone one. Close the client at the end."""
+    """What a daemon in a cluster has beyond a standalone one. Close it at the end."""
 
     client: ApiClient
+    kubelet: KubeletClient
     node: OwnObject[Node]
     node_slo: OwnObject[NodeSLO]
     node_metric: KubeNodeMetric
     pod_list: KubePods
     sink: ClusterSink
     pace: FleetPace
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.kubelet.close()
+        await self.client.close()
 
 
 def connect(
@@ -60,16 +69,42 @@ def connect(
             found="no kubeconfig and no service account",
             hint="name a kubeconfig with --kubeconfig, or use --standalone",
         )
-    limits = Limits(qps=options.kube_api_qps.value, burst=options.kube_api_burst.value)
-    observe = KubeMetrics(registry).observe
-    client = ApiClient(Transport(config, clock, limits=limits, observe=observe), clock)
+    credentials = credentials_of(config, clock)  # one for both: an exec plugin may cost seconds
+    transport = Transport(
+        config,
+        clock,
+        limits=Limits(qps=options.kube_api_qps.value, burst=options.kube_api_burst.value),
+        credentials=credentials,
+        observe=KubeMetrics(registry).observe,
+    )
+    client = ApiClient(transport, clock)
+    kubelet = KubeletClient(
+        config,
+        states.node,
+        clock,
+        _kubelet_options(options),
+        credentials=credentials,
+        observe=KubeletMetrics(registry).observe,
+    )
     node_metric = KubeNodeMetric(client, node, states, clock)
     return Cluster(
         client=client,
+        kubelet=kubelet,
         node=kube_node(client, node, states, clock),
         node_slo=kube_node_slo(client, node, states, clock),
         node_metric=node_metric,
         pod_list=KubePods(client, node, clock),
         sink=ClusterSink(client, node, node_metric.target, clock),
         pace=FleetPace(node, node_metric.target, clock),
+    )
+
+
+def _kubelet_options(options: DaemonFlags) -> KubeletOptions:
+    ca_file = options.kubelet_ca_file.value
+    return KubeletOptions(
+        address_type=AddressType(options.kubelet_preferred_address_type.value),
+        timeout=options.kubelet_sync_timeout.value,
+        ca_file=Path(ca_file) if ca_file else None,
+        insecure=options.kubelet_insecure_tls.value,
+        read_only_port=options.kubelet_read_only_port.value,
     )

@@ -38,6 +38,10 @@ def at_least(least: int) -> Callable[[int], str]:
     return lambda value: "" if value >= least else f"use {least} or more"
 
 
+def port(value: int) -> str:
+    return "" if 0 < value < 65536 else "use 1 to 65535"
+
+
 def percent(value: float) -> str:
     return "" if 0 <= value <= 100 else "use 0 to 100 percent"
 

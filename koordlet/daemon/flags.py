@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from koordlet.api.node import AddressType
 from koordlet.daemon.flagchecks import (
     TRI,
     Tri,
@@ -12,6 +13,7 @@ from koordlet.daemon.flagchecks import (
     levels,
     one_of,
     percent,
+    port,
     zero_or_lasting,
 )
 from koordlet.daemon.inertflags import define_inert_flags
@@ -44,6 +46,7 @@ class DaemonFlags:
         self._define_logs(flags, terminal=terminal)
         self._define_roots(flags)
         self._define_cluster(flags)
+        self._define_kubelet(flags)
         self._define_states(flags)
         self._define_collection(flags)
         define_inert_flags(flags)
@@ -133,6 +136,33 @@ class DaemonFlags:
             "change of node usage, in percent of capacity, that is reported to the cluster at once "
             "(at most every 10 s); 0 for never",
             check=percent,
+        )
+
+    def _define_kubelet(self, flags: FlagSet) -> None:
+        self.kubelet_preferred_address_type = flags.string(
+            "kubelet-preferred-address-type",
+            AddressType.INTERNAL_IP,
+            "which of the Node's addresses to reach the kubelet at: " + ", ".join(AddressType),
+            check=one_of(*AddressType),
+        )
+        self.kubelet_ca_file = flags.string(
+            "kubelet-ca-file",
+            "",
+            "CA that signs the kubelet's certificate, if not the one of the API server",
+        )
+        self.kubelet_sync_timeout = flags.duration(
+            "kubelet-sync-timeout",
+            3.0,
+            "most time for an answer of the kubelet, connection included",
+            check=lasting(0.1),
+        )
+        self.kubelet_insecure_tls = flags.bool(
+            "kubelet-insecure-tls",
+            False,
+            "ask the kubelet's read-only port: plain HTTP, without our token",
+        )
+        self.kubelet_read_only_port = flags.int(
+            "kubelet-read-only-port", 10255, "that port", check=port
         )
 
     def _define_states(self, flags: FlagSet) -> None:

@@ -52,11 +52,7 @@ INERT_FLAGS = (
         "xpu-device-infos-dir", STRING, "/var/run/koordlet/xpu-device-infos/", "XPU inventories"
     ),
     # states informer
-    InertFlag("kubelet-preferred-address-type", STRING, "InternalIP", "address to reach kubelet"),
     InertFlag("kubelet-sync-interval", DURATION, 10.0, "period of the kubelet's pod list"),
-    InertFlag("kubelet-sync-timeout", DURATION, 3.0, "timeout of requests to the kubelet"),
-    InertFlag("kubelet-insecure-tls", BOOL, False, "use the kubelet's read-only port"),
-    InertFlag("kubelet-read-only-port", INT, 10255, "that port", at_least(0)),
     InertFlag("node-topology-sync-interval", DURATION, 3.0, "period of topology reports"),
     InertFlag("disable-query-kubelet-config", BOOL, False, "do not ask the kubelet's /configz"),
     InertFlag("enable-pod-taskids", BOOL, False, "collect the task ids of containers"),

@@ -52,7 +52,7 @@ async def run_daemon(
             await Daemon(parts, run_dir.path).run(stop)
         finally:
             if parts.cluster is not None:
-                await parts.cluster.client.close()
+                await parts.cluster.close()
             parts.cache.close()
 
 

@@ -15,6 +15,7 @@ Object = dict[str, Any]
 """A Kubernetes object as plain JSON."""
 
 LARGE = 64 << 10  # bytes of JSON whose decoding is felt on the event loop
+LONGEST_TEXT = 500  # bytes of a refusal in plain text that are worth a look
 LONGEST_WAIT = 3600.0  # seconds that a server may ask us to wait
 
 
@@ -91,8 +92,15 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, *, where: str)
     try:
         found = decode_object(body, where)
     except BadAnswer:
-        found = {}  # a proxy or load balancer answered
+        found = _plain(headers, body)  # a kubelet, a proxy or a load balancer answered
     return api_error(status, found, where=where, retry_after=_retry_after(headers, found))
+
+
+def _plain(headers: Mapping[str, str], body: bytes) -> Object:
+    """What a refusal in plain text says, as the message of a Status."""
+    if not headers.get("Content-Type", "").startswith("text/plain"):
+        return {}
+    return {"message": " ".join(body[:LONGEST_TEXT].decode(errors="replace").split())}
 
 
 def _retry_after(headers: Mapping[str, str], body: Object) -> float | None:

@@ -16,6 +16,10 @@ class ConfigError(KubeError):
         super().__init__(f"{where}: wanted {wanted}, found {found}" + (f"; {hint}" if hint else ""))
 
 
+class NoAddress(KubeError):
+    """It is not known where the server is. Nothing was sent."""
+
+
 class Unreachable(KubeError):
     """No whole answer came: whether the server has acted on the request is unknown."""
 

@@ -8,13 +8,21 @@ import aiohttp
 
 from koordlet.kube.errors import NotTrusted, Unreachable
 
+_NAME_THE_CA = (
+    "name the CA that signed it: certificate-authority in the kubeconfig, or --kubelet-ca-file for "
+    "a kubelet"
+)
 # What OpenSSL says about a certificate -> what a person can do about it.
 _HINTS = (
     ("expired", "renew the server's certificate; if it is new, check this node's clock"),
     ("not yet valid", "check this node's clock"),
-    ("mismatch", "connect by a name that is in it, or set tls-server-name in the kubeconfig"),
-    ("self-signed", "name the CA that signed it: certificate-authority in the kubeconfig"),
-    ("issuer", "name the CA that signed it: certificate-authority in the kubeconfig"),
+    (
+        "mismatch",
+        "connect by a name that is in it: tls-server-name in the kubeconfig, or "
+        "--kubelet-preferred-address-type for a kubelet",
+    ),
+    ("self-signed", _NAME_THE_CA),
+    ("issuer", _NAME_THE_CA),
 )
 _DEFAULT_HINT = "check the server's address and certificate"
 

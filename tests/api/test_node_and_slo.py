@@ -33,6 +33,32 @@ def test_refuses_a_bad_node(obj, where):
         parse_node(obj)
 
 
+@pytest.mark.parametrize(
+    ("port", "expected"),
+    [(10250, 10250), (None, None), (0, None), (65536, None)],
+)
+def test_reads_where_the_kubelet_is(port, expected):
+    """What cannot be an address or a port is left out: it would end up in a URL."""
+    addresses = [
+        {"type": "InternalIP", "address": "fd00::7"},
+        {"type": "Hostname", "address": "worker-07"},
+        {"type": "ExternalDNS", "address": "evil.example/@"},
+        {"type": "ExternalIP"},
+    ]
+    endpoints = {"kubeletEndpoint": {"Port": port}}
+    node = parse_node(
+        {
+            "metadata": {"name": "worker-07"},
+            "status": {"addresses": addresses, "daemonEndpoints": endpoints},
+        }
+    )
+    assert [(found.type, found.address) for found in node.addresses] == [
+        ("InternalIP", "fd00::7"),
+        ("Hostname", "worker-07"),
+    ]
+    assert node.kubelet_port == expected
+
+
 def test_reads_host_applications():
     """Names, verbatim classes, and each way of saying where the cgroup is."""
     slo = parse_nodeslo(

@@ -130,6 +130,7 @@ OURS = {
     "log-format": "json",
     "log-level": "info",
     "node-name": "",
+    "kubelet-ca-file": "",
     "pods-file": "",
     "node-file": "",
     "nodeslo-file": "",

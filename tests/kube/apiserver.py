@@ -110,6 +110,11 @@ class ApiServer:
         return f"http{'s' if self.tls else ''}://127.0.0.1:{self._port}"
 
     @property
+    def port(self) -> int:
+        """The port that it listens on; 0 before the first start."""
+        return self._port
+
+    @property
     def watching(self) -> int:
         """How many watches are open."""
         return len(self._watches)
