@@ -167,7 +167,9 @@ def test_metrics_exist(page: str) -> None:
 
 def test_config_examples_can_be_read(flags: FlagSet) -> None:
     """The config files of the README, the reference and the unit have flags as keys."""
-    texts = re.findall(r"<<EOF\n(.*?)EOF", (ROOT / "README.md").read_text(), re.DOTALL)
+    texts = re.findall(
+        r"koordlet\.yaml <<EOF\n(.*?)EOF", (ROOT / "README.md").read_text(), re.DOTALL
+    )
     texts += blocks("docs/configuration.md", "yaml")
     texts.append((ROOT / "systemd/koordlet.yaml").read_text())
 

@@ -19,25 +19,28 @@ START_SECONDS = 60.0
 BUILD_SECONDS = 1800.0  # some minutes for two slow cores and an empty cache
 
 
-def missing() -> str:
-    """What this machine lacks to run the control plane; "" when nothing."""
-    found = {
-        "go": "Go 1.25 or newer (go.dev/dl)",
-        "etcd": "etcd (Debian: apt-get install etcd-server)",
-    }
-    return " and ".join(hint for program, hint in found.items() if not shutil.which(program))
+_PROGRAMS = {
+    "go": "Go 1.25 or newer (go.dev/dl)",
+    "etcd": "etcd (Debian: apt-get install etcd-server)",
+}
 
 
-def build() -> Path:
-    """Build the CRD server; next to nothing to do when it was built before."""
-    BINARY.parent.mkdir(exist_ok=True)
+def missing(*programs: str) -> str:
+    """What this machine lacks of them, by default of the control plane's; "" when nothing."""
+    lacking = (name for name in programs or _PROGRAMS if not shutil.which(name))
+    return " and ".join(_PROGRAMS[name] for name in lacking)
+
+
+def build(package: str = ".", binary: Path = BINARY, source: Path = SOURCE) -> Path:
+    """Build a Go program, by default the CRD server; little to do when it was built before."""
+    binary.parent.mkdir(exist_ok=True)
     subprocess.run(
-        ["go", "build", "-ldflags=-s -w", "-o", BINARY, "."],
-        cwd=SOURCE,
+        ["go", "build", "-ldflags=-s -w", "-o", binary, package],
+        cwd=source,
         check=True,
         timeout=BUILD_SECONDS,
     )
-    return BINARY
+    return binary
 
 
 class ControlPlane:

@@ -4,8 +4,12 @@ go 1.25.0
 
 require (
 	github.com/spf13/cobra v1.10.0
+	k8s.io/api v0.35.6
 	k8s.io/apiextensions-apiserver v0.35.6
+	k8s.io/apimachinery v0.35.6
 	k8s.io/apiserver v0.35.6
+	k8s.io/client-go v0.35.6
+	k8s.io/component-base v0.35.6
 )
 
 require (
@@ -90,10 +94,6 @@ require (
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	gopkg.in/natefinch/lumberjack.v2 v2.2.1 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
-	k8s.io/api v0.35.6 // indirect
-	k8s.io/apimachinery v0.35.6 // indirect
-	k8s.io/client-go v0.35.6 // indirect
-	k8s.io/component-base v0.35.6 // indirect
 	k8s.io/klog/v2 v2.130.1 // indirect
 	k8s.io/kms v0.35.6 // indirect
 	k8s.io/kube-openapi v0.0.0-20250910181357-589584f1c912 // indirect

@@ -1,0 +1,196 @@
+"""The manifests agree with each other, with the daemon's flags and with what they promise."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from koordlet.daemon.settings import Settings, load_settings
+from koordlet.host.privileges import CAPABILITIES
+from koordlet.plugin.testing import SimulatedClock
+from koordlet.qosmanager.discovery import discover
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+NAMESPACE = "koordlet-system"
+CLUSTER_WIDE = {
+    "Namespace",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "CustomResourceDefinition",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+}
+OWN = ("/proc", "/sys")  # mounted into every container, read-only but for the processes
+
+
+def objects(*patterns: str) -> Iterator[dict[str, Any]]:
+    for pattern in patterns or ("*.yaml", "*/*.yaml"):
+        for path in sorted(DEPLOY.glob(pattern)):
+            if path.name != "kustomization.yaml":
+                yield from yaml.safe_load_all(path.read_text())
+
+
+def one(kind: str, name: str = "koordlet") -> dict[str, Any]:
+    [found] = [o for o in objects() if (o["kind"], o["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+@pytest.fixture
+def pod() -> dict[str, Any]:
+    spec: dict[str, Any] = one("DaemonSet")["spec"]["template"]["spec"]
+    return spec
+
+
+@pytest.fixture
+def container(pod: dict[str, Any]) -> dict[str, Any]:
+    [container] = pod["containers"]
+    assert isinstance(container, dict)
+    return container
+
+
+@pytest.fixture
+def settings(container: dict[str, Any], tmp_path: Path) -> Settings:
+    """What the daemon makes of its arguments and environment in a pod."""
+    config = tmp_path / "config"
+    config.write_text("")
+    environ = {entry["name"]: entry.get("value", "n1") for entry in container["env"]}
+    return load_settings(
+        container["args"],
+        {"KUBECONFIG": str(config), **environ},
+        clock=SimulatedClock(),
+        metrics=CollectorRegistry(),
+        discover=discover,
+    )
+
+
+def mount(container: dict[str, Any], path: Path) -> dict[str, Any] | None:
+    found = [each for each in container["volumeMounts"] if path.is_relative_to(each["mountPath"])]
+    return found[0] if found else None
+
+
+def test_every_file_is_in_its_kustomization() -> None:
+    """A manifest that nobody lists would be applied by nobody."""
+    for folder in (DEPLOY, DEPLOY / "crds", DEPLOY / "podmonitor"):
+        listed = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+        there = {path.name for path in folder.glob("*.yaml")} - {"kustomization.yaml"}
+        assert set(listed) == there
+
+
+def test_namespaces_and_accounts_agree() -> None:
+    """All that has a namespace is in ours; the DaemonSet's account is the one with the rights."""
+    for each in objects():
+        wanted = None if each["kind"] in CLUSTER_WIDE else NAMESPACE
+        assert each["metadata"].get("namespace") == wanted, each["metadata"]["name"]
+    one("Namespace", NAMESPACE)
+    account = one("DaemonSet")["spec"]["template"]["spec"]["serviceAccountName"]
+    [subject] = one("ClusterRoleBinding")["subjects"]
+    assert (subject["name"], subject["namespace"]) == (account, NAMESPACE)
+    assert one("ServiceAccount", account)
+    assert one("ClusterRoleBinding")["roleRef"]["name"] == one("ClusterRole")["metadata"]["name"]
+
+
+def test_the_container_is_as_small_as_can_be(pod: dict[str, Any], container: Any) -> None:
+    """Nothing privileged; a capability only if the daemon's own table has a gate for it."""
+    security = container["securityContext"]
+    assert security["privileged"] is security["allowPrivilegeEscalation"] is False
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["capabilities"]["drop"] == ["ALL"]
+    known = {capability.name.removeprefix("CAP_") for capability in CAPABILITIES}
+    assert set(security["capabilities"].get("add", ())) <= known
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["hostNetwork"] is False
+    assert pod["priorityClassName"] == "system-node-critical"
+
+
+def test_the_arguments_are_the_daemon_s(settings: Settings, container: Any) -> None:
+    """Its own flags, each with a meaning, in a cluster, on the port that the probes ask."""
+    assert not settings.mode.standalone
+    assert settings.node_name == "n1"
+    assert not settings.flags.inert_set()
+    [port] = container["ports"]
+    assert settings.options.addr.value == f":{port['containerPort']}"
+    for probe, path in (("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
+        asked = container[probe]["httpGet"]
+        assert (asked["path"], asked["port"]) == (path, port["name"])
+
+
+def test_the_directories_of_the_host_are_mounted(
+    settings: Settings, container: Any, pod: dict[str, Any]
+) -> None:
+    """Where the daemon looks: no more than that, and read-only but for its own directory."""
+    paths = settings.paths
+    cgroup, run = mount(container, paths.cgroup), mount(container, settings.run_dir)
+    assert cgroup
+    assert (cgroup["readOnly"], cgroup["recursiveReadOnly"]) == (True, "IfPossible")
+    assert run
+    assert "readOnly" not in run
+    for path in (paths.proc, paths.sys, paths.sysfs):
+        assert str(path).startswith(OWN)
+    assert pod["hostPID"] is True  # else /proc would be the container's alone
+    volumes = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
+    assert {each["name"]: volumes.pop(each["name"]) for each in (cgroup, run)} == {
+        cgroup["name"]: "/sys/fs/cgroup",
+        run["name"]: "/var/run/koordlet",
+    }
+    assert not volumes
+
+
+def test_the_room_is_what_was_measured(container: Any) -> None:
+    """Requests cover 150 pods by the sizing table, limits three times 300 pods."""
+    rows = re.findall(
+        r"^\| (150|300) \| ([\d.]+) \| \d+ \| (\d+) \|",
+        (ROOT / "docs/operations.md").read_text(),
+        re.MULTILINE,
+    )
+    (_, cores, mebibytes), (_, most_cores, most_mebibytes) = rows
+    requests, limits = container["resources"]["requests"], container["resources"]["limits"]
+    assert int(requests["cpu"].removesuffix("m")) >= float(cores) * 1000
+    assert int(requests["memory"].removesuffix("Mi")) >= int(mebibytes)
+    assert int(limits["cpu"].removesuffix("m")) >= 3 * float(most_cores) * 1000
+    assert int(limits["memory"].removesuffix("Mi")) >= 3 * int(most_mebibytes)
+
+
+def test_the_role_writes_nothing_that_belongs_to_others() -> None:
+    """No wildcard, no nodes/proxy, no Node or Pod is changed, no Secret is read."""
+    for rule in one("ClusterRole")["rules"]:
+        everything = [*rule.get("apiGroups", ()), *rule.get("resources", ()), *rule["verbs"]]
+        assert "*" not in everything
+        assert {"nodes/proxy", "secrets", "nodes/status", "pods/exec"}.isdisjoint(everything)
+        if {"nodes", "pods"} & set(rule.get("resources", ())):
+            assert set(rule["verbs"]) <= {"get", "list", "watch"}
+
+
+def test_prometheus_finds_the_pods() -> None:
+    """By the label and the port of the DaemonSet; the node gets the names that dashboards use."""
+    monitor = one("PodMonitor")["spec"]
+    template = one("DaemonSet")["spec"]["template"]
+    labels = template["metadata"]["labels"]
+    assert labels.items() >= monitor["selector"]["matchLabels"].items()
+    [endpoint] = monitor["podMetricsEndpoints"]
+    [container] = template["spec"]["containers"]
+    assert endpoint["port"] in {port["name"] for port in container["ports"]}
+    nodes = {each["targetLabel"]: each["sourceLabels"] for each in endpoint["relabelings"]}
+    assert nodes.keys() == {"node", "kubernetes_node"}
+    assert all(sources == ["__meta_kubernetes_pod_node_name"] for sources in nodes.values())
+
+
+def test_the_image_is_made_of_what_is_there() -> None:
+    """Each source of a COPY exists, and the build may see it; the program is a console script."""
+    text = (DEPLOY / "Containerfile").read_text()
+    ignored = (ROOT / ".containerignore").read_text().split()
+    seen = {line.removeprefix("!") for line in ignored if line.startswith("!")}
+
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE)
+    sources = [source for line in copied for source in line.split()]
+
+    assert {"koordlet", "requirements/run.txt"} <= set(sources)
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        assert any(Path(source).is_relative_to(allowed) for allowed in seen), source
+    assert 'koordlet = "koordlet.cli' in (ROOT / "pyproject.toml").read_text()
+    assert re.search(r"^COPY --from=build /opt/koordlet/bin/koordlet /koordlet$", text, re.M)

@@ -1,0 +1,155 @@
+"""The shipped admission policy, as Kubernetes' own plugin decides by it."""
+
+import json
+import os
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+from controlplane import REPOSITORY, build, missing
+
+AGENT = "system:serviceaccount:koordlet-system:koordlet"
+MANAGER = "system:serviceaccount:koordinator-system:koord-manager"
+NODE_CLAIM = "authentication.kubernetes.io/node-name"
+SLO, TOPOLOGY = "slo.koordinator.sh", "topology.node.k8s.io"
+METRIC, NODE_SLO, ZONES, EVENT = "NodeMetric", "NodeSLO", "NodeResourceTopology", "Event"
+PLURALS = {
+    METRIC: "nodemetrics",
+    NODE_SLO: "nodeslos",
+    ZONES: "noderesourcetopologies",
+    EVENT: "events",
+    "Eviction": "pods",
+}
+
+
+def asks(
+    operation: str,
+    kind: str,
+    name: str,
+    *,
+    group: str = SLO,
+    user: str = AGENT,
+    node: str = "n1",
+    subresource: str = "",
+    namespace: str = "",
+    **fields: Any,
+) -> dict[str, Any]:
+    """A request of an agent on node n1, unless said otherwise; fields are those of the object."""
+    written = {"metadata": {"name": name, "namespace": namespace}, **fields}
+    return {
+        "user": user,
+        "extra": {NODE_CLAIM: [node]} if node else {},
+        "operation": operation,
+        "group": group,
+        "version": "v1alpha1" if group in (SLO, TOPOLOGY) else "v1",
+        "kind": kind,
+        "kindGroup": "policy" if kind == "Eviction" else group,
+        "resource": PLURALS[kind],
+        "subresource": subresource,
+        "namespace": namespace,
+        "name": name,
+        "object": None if operation == "DELETE" else written,
+        "oldObject": None if operation == "CREATE" else written,
+    }
+
+
+def evicts(preconditions: dict[str, str], **others: Any) -> dict[str, Any]:
+    options = {"preconditions": preconditions}
+    return asks(
+        "CREATE", "Eviction", "web", group="", subresource="eviction", namespace="shop",
+        deleteOptions=options, **others,
+    )  # fmt: skip
+
+
+def tells(host: str, *, operation: str = "CREATE", **others: Any) -> dict[str, Any]:
+    return asks(
+        operation, EVENT, "web.17", group="", namespace="shop", source={"host": host}, **others
+    )
+
+
+@pytest.fixture(scope="session")
+def decide() -> Any:
+    """Ask the plugin about requests; it answers "" for an allowed one, else why not."""
+    if lacking := missing("go"):
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"needs {lacking}")
+    binary = build("./admission", REPOSITORY / "build" / "admission")
+    policy, binding = yaml.safe_load_all((REPOSITORY / "deploy/admission.yaml").read_text())
+
+    def decide(*requests: dict[str, Any]) -> list[str]:
+        question = {"policy": policy, "binding": binding, "requests": requests}
+        done = subprocess.run(
+            [binary], input=json.dumps(question), capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        answers: list[str] = json.loads(done.stdout)
+        return answers
+
+    return decide
+
+
+ALLOWED = {
+    "status": asks("UPDATE", METRIC, "n1", subresource="status"),
+    "create a NodeMetric": asks("CREATE", METRIC, "n1"),
+    "delete a NodeMetric": asks("DELETE", METRIC, "n1"),
+    "create a NodeSLO": asks("CREATE", NODE_SLO, "n1"),
+    "update a NodeSLO": asks("UPDATE", NODE_SLO, "n1"),
+    "create zones": asks("CREATE", ZONES, "n1", group=TOPOLOGY),
+    "update zones": asks("UPDATE", ZONES, "n1", group=TOPOLOGY),
+    "event": tells("n1"),
+    "event again": tells("n1", operation="UPDATE"),
+    "event of the newer group": asks(
+        "CREATE", EVENT, "web.17", group="events.k8s.io", namespace="shop", reportingInstance="n1"
+    ),
+    "evict by UID": evicts({"uid": "u1"}),
+    "the manager, any node": asks("CREATE", METRIC, "n2", user=MANAGER, node=""),
+    "the manager, any event": tells("n2", user=MANAGER, node=""),
+    "kubectl drain": evicts({}, user="admin", node=""),
+}
+OTHERS = "of this node only"
+FORBIDDEN = {
+    "status": (asks("UPDATE", METRIC, "n2", subresource="status"), OTHERS),
+    "create a NodeMetric": (asks("CREATE", METRIC, "n2"), "not n2"),
+    "delete a NodeMetric": (asks("DELETE", METRIC, "n2"), OTHERS),
+    "create a NodeSLO": (asks("CREATE", NODE_SLO, "n2"), OTHERS),
+    "update a NodeSLO": (asks("UPDATE", NODE_SLO, "n2"), OTHERS),
+    "create zones": (asks("CREATE", ZONES, "n2", group=TOPOLOGY), OTHERS),
+    "update zones": (asks("UPDATE", ZONES, "n2", group=TOPOLOGY), OTHERS),
+    "a name that only begins like it": (asks("UPDATE", METRIC, "n1-1"), OTHERS),
+    "event of another node": (tells("n2"), "events of this node only"),
+    "event of no node": (asks("CREATE", EVENT, "e", group="", namespace="shop"), OTHERS),
+    "change another's event": (tells("n2", operation="UPDATE"), "events of this node only"),
+    "take over another's event": (
+        tells("n1", operation="UPDATE") | {"oldObject": tells("n2")["object"]},
+        "events of this node only",
+    ),
+    "evict by name": (evicts({}), "by its UID only"),
+    "a token without node": (asks("UPDATE", METRIC, "n1", node=""), "names no node"),
+    "evict, token without node": (evicts({"uid": "u1"}, node=""), "names no node"),
+}
+
+
+def test_an_agent_may_write_what_belongs_to_its_node(decide: Any) -> None:
+    """And who is no agent is not concerned."""
+    answers = decide(*ALLOWED.values())
+
+    assert dict(zip(ALLOWED, answers, strict=True)) == dict.fromkeys(ALLOWED, "")
+
+
+def test_an_agent_may_not_write_what_belongs_to_another_node(decide: Any) -> None:
+    """The message says why."""
+    answers = decide(*(request for request, _ in FORBIDDEN.values()))
+
+    for (case, (_, why)), answer in zip(FORBIDDEN.items(), answers, strict=True):
+        assert why in answer, f"{case}: {answer or 'allowed'}"
+
+
+def test_the_policy_is_bound_to_the_shipped_agent() -> None:
+    """Its user is the ServiceAccount of the DaemonSet: with another one it would bind nobody."""
+    [policy, _] = yaml.safe_load_all((REPOSITORY / "deploy/admission.yaml").read_text())
+    [daemonset] = yaml.safe_load_all((REPOSITORY / "deploy/daemonset.yaml").read_text())
+    [condition] = policy["spec"]["matchConditions"]
+
+    account = daemonset["spec"]["template"]["spec"]["serviceAccountName"]
+    assert f"system:serviceaccount:{daemonset['metadata']['namespace']}:{account}" == AGENT
+    assert condition["expression"] == f"request.userInfo.username == '{AGENT}'"

@@ -1,0 +1,133 @@
+"""What a user applies: rendered by kustomize itself, decoded by Kubernetes' own strict decoder."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from controlplane import REPOSITORY, build, missing
+
+DEPLOY = REPOSITORY / "deploy"
+PREFIX = "/opt/koordlet"
+
+
+@pytest.fixture(scope="session")
+def go_program() -> Callable[..., Path]:
+    """Builds a program of the tests."""
+    if lacking := missing("go"):
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"needs {lacking}")
+    return build
+
+
+@pytest.fixture(scope="session")
+def render(go_program: Callable[..., Path]) -> Callable[[Path], list[dict[str, Any]]]:
+    """Renders a directory as `kubectl apply -k` does."""
+    kustomize = go_program(
+        "sigs.k8s.io/kustomize/kustomize/v5",
+        REPOSITORY / "build" / "kustomize",
+        source=Path(__file__).with_name("kustomize"),
+    )
+
+    def render(directory: Path) -> list[dict[str, Any]]:
+        done = subprocess.run(
+            [kustomize, "build", directory], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        return list(yaml.safe_load_all(done.stdout))
+
+    return render
+
+
+@pytest.fixture
+def problems(go_program: Callable[..., Path]) -> Callable[[list[dict[str, Any]]], list[str]]:
+    """What Kubernetes' decoder finds wrong with objects, of kinds of its own."""
+    strict = go_program("./strict", REPOSITORY / "build" / "strict")
+
+    def problems(objects: list[dict[str, Any]]) -> list[str]:
+        done = subprocess.run(
+            [strict], input=json.dumps(objects), capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        answers: list[str] = json.loads(done.stdout)
+        return answers
+
+    return problems
+
+
+def named(objects: list[dict[str, Any]]) -> set[str]:
+    return {f"{each['kind']}/{each['metadata']['name']}" for each in objects}
+
+
+def test_what_is_applied_has_no_unknown_field(render: Any, problems: Any) -> None:
+    """An API server of the version that the tests have takes all of it without a warning."""
+    objects = render(DEPLOY)
+
+    assert {"DaemonSet/koordlet", "ValidatingAdmissionPolicy/koordlet-own-node"} <= named(objects)
+    assert problems(objects) == [""] * len(objects)
+    spoilt = {**objects[0], "metdata": {}}
+    assert "metdata" in problems([spoilt])[0]
+
+
+def test_the_overlay_of_the_readme(render: Any, problems: Any, tmp_path: Path) -> None:
+    """With both components, and the image where the reader put it."""
+    [text] = re.findall(
+        r"kustomization\.yaml <<EOF\n(.*?)EOF", (REPOSITORY / "README.md").read_text(), re.DOTALL
+    )
+    checkout = os.path.relpath(REPOSITORY, tmp_path)
+    (tmp_path / "kustomization.yaml").write_text(text.replace("../koordlet/", f"{checkout}/"))
+
+    objects = render(tmp_path)
+
+    crds = {name for name in named(objects) if name.startswith("CustomResourceDefinition/")}
+    assert len(crds) == 3
+    assert "PodMonitor/koordlet" in named(objects)
+    [daemonset] = [each for each in objects if each["kind"] == "DaemonSet"]
+    [container] = daemonset["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "registry.example/koordlet:0.1.0"
+    known = [each for each in objects if each["kind"] != "PodMonitor"]
+    assert problems(known) == [""] * len(known)
+
+
+def test_the_image_s_steps_make_a_daemon_that_starts(tmp_path: Path) -> None:
+    """COPY and RUN of the Containerfile, but for Debian's packages, with other directories."""
+    text = (DEPLOY / "Containerfile").read_text().partition("\nFROM gcr.io")[0]
+    source, prefix = tmp_path / "source", tmp_path / "koordlet"
+    source.mkdir()
+    for instruction, rest in re.findall(r"^(COPY|RUN) (.+)$", text, re.MULTILINE):
+        if instruction == "COPY":
+            copy(*rest.split(), into=source)
+        elif not rest.startswith("apt-get"):
+            step = rest.replace("python3 -m venv", f"{sys.executable} -m venv")
+            run(step.replace(PREFIX, str(prefix)), source)
+
+    assert "--feature-gates" in run(f"{prefix}/bin/koordlet --help", tmp_path)
+    assert "top" in run(f"{prefix}/bin/koordletctl --help", tmp_path)
+    assert not (prefix / "bin" / "pip").exists()
+
+
+def copy(*words: str, into: Path) -> None:
+    """What COPY does: the contents of a directory, or files into a directory."""
+    *sources, target = words
+    for name in sources:
+        if (REPOSITORY / name).is_dir():
+            unwanted = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(REPOSITORY / name, into / target, ignore=unwanted)
+        else:
+            (into / target).mkdir(exist_ok=True)
+            shutil.copy(REPOSITORY / name, into / target)
+
+
+def run(step: str, directory: Path) -> str:
+    """Run a shell line; return all it printed."""
+    done = subprocess.run(
+        step, shell=True, cwd=directory, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, f"{step}\n{done.stderr}"
+    return done.stdout + done.stderr
