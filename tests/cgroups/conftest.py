@@ -1,6 +1,6 @@
 """A cgroup tree of our own on a real kernel, with processes in it.
 
-The tests here do not care which cgroup version the kernel has; those below v1 and v2 do.
+The tests here do not care which cgroup version the kernel has; those in v2 do.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ _REASON = _unusable()
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark every test below this folder; skip it where the kernel has the other version."""
     item.add_marker("root")
-    wanted = {"v1": 1, "v2": 2}.get(item.path.parent.name, VERSION)
+    wanted = 2 if item.path.parent.name == "v2" else VERSION
     item.add_marker(f"cgroup_v{wanted}")
     reason = _REASON or (f"needs a cgroup v{wanted} kernel" if wanted != VERSION else "")
     if reason:

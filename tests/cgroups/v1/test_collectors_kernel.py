@@ -35,15 +35,6 @@ print("done", flush=True)
 input()
 """
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.cgroup_v1,
-    pytest.mark.skipif(
-        not all(os.access(ROOT / name / "cgroup.procs", os.W_OK) for name in CONTROLLERS),
-        reason="needs root and the cgroup v1 controllers cpu, cpuacct, cpuset, memory",
-    ),
-]
-
 
 @pytest.fixture
 def pod() -> Iterator[PodMeta]:
