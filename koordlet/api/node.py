@@ -33,7 +33,10 @@ class NodeAddress:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A v1 Node. Quantities are the texts found; each one is valid."""
+    """A v1 Node. Quantities are the texts found; each one is valid.
+
+    uid is that of the object in the cluster; empty where none is known.
+    """
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -42,6 +45,7 @@ class Node:
     allocatable: Mapping[str, str] = field(default_factory=dict)
     addresses: tuple[NodeAddress, ...] = ()
     kubelet_port: int | None = None  # None: the kubelet has not said yet
+    uid: str = ""
 
 
 def parse_node(obj: object) -> Node:
@@ -60,6 +64,7 @@ def parse_node(obj: object) -> Node:
         allocatable=status.quantities("allocatable"),
         addresses=tuple(_addresses(status)),
         kubelet_port=_kubelet_port(status),
+        uid=meta.text("uid"),
     )
 
 

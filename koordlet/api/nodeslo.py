@@ -95,19 +95,6 @@ def merge_nodeslo(
     return slo, tuple(problems)
 
 
-def parse_nodeslo(obj: object) -> NodeSLO:
-    """Return the NodeSLO of an object that must be right as a whole.
-
-    Raises:
-        InvalidObject: a field this module reads has the wrong type or a value that the CRD
-            forbids, or a host application's path leaves its base directory.
-    """
-    slo, problems = merge_nodeslo(obj)
-    if problems:
-        raise problems[0]
-    return slo
-
-
 def parse_host_applications(value: object, where: str) -> tuple[HostApplication, ...]:
     """Return the applications of a list as JSON, none when it is absent.
 

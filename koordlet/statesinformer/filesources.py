@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from koordlet.api.node import Node, parse_node
-from koordlet.api.nodeslo import NodeSLO, parse_nodeslo
+from koordlet.api.nodeslo import NodeSLO
 from koordlet.statesinformer.condition import Condition
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.objectfile import ObjectFile
+from koordlet.statesinformer.reading import Reading, read_node_slo
 from koordlet.util.clock import Clock
 from koordlet.util.health import PartHealth
 from koordlet.util.stop import Stop
@@ -23,18 +24,21 @@ MAX_BYTES = 1 << 20
 class FileSource(Generic[T]):
     """Publishes the object in a file, again whenever it changes.
 
-    A file that is missing or cannot be used leaves what was published in force.
+    A file that is missing or cannot be used leaves what was published in force. parse runs in a
+    worker thread.
     """
 
     def __init__(
         self,
         name: str,
         path: Path,
-        parse: Callable[[object], T],
+        parse: Callable[[object], Reading[T]],
         publish: Callable[[T], None],
         clock: Clock,
     ) -> None:
         self.name = name
+        self._path = path
+        self._problems: tuple[str, ...] = ()  # of what was published last
         self._file = ObjectFile(path, parse, max_bytes=MAX_BYTES)
         self._publish = publish
         self._condition = Condition(name, clock)
@@ -45,19 +49,26 @@ class FileSource(Generic[T]):
         async for _ in stop.every(INTERVAL):
             found = await asyncio.to_thread(self._file.poll)
             if found is not None:
-                self._publish(found)
-            self._condition.finish((self._file.problem,) if self._file.problem else ())
+                self._problems = tuple(f"{self._path}: {problem}" for problem in found.problems)
+                self._publish(found.value)
+            self._condition.finish((self._file.problem,) if self._file.problem else self._problems)
 
     def health(self) -> PartHealth:
-        """Degraded while the file cannot be used; unhealthy when reading it never returns."""
+        """Degraded while the file cannot be used whole; unhealthy when reading it never returns."""
         return self._condition.health()
 
 
 def node_file(path: Path, informer: StatesInformer, clock: Clock) -> FileSource[Node]:
     """Return the source that publishes the v1 Node in a file."""
-    return FileSource("node", path, parse_node, informer.set_node, clock)
+    return FileSource("node", path, _read_node, informer.set_node, clock)
 
 
 def node_slo_file(path: Path, informer: StatesInformer, clock: Clock) -> FileSource[NodeSLO]:
-    """Return the source that publishes the NodeSLO in a file."""
-    return FileSource("nodeslo", path, parse_nodeslo, informer.set_node_slo, clock)
+    """Return the source that publishes the NodeSLO in a file, merged as one of the cluster."""
+    return FileSource(
+        "nodeslo", path, lambda obj: read_node_slo(obj, informer), informer.set_node_slo, clock
+    )
+
+
+def _read_node(obj: object) -> Reading[Node]:
+    return Reading(parse_node(obj))

@@ -1,13 +1,12 @@
 """Node, NodeSLO and NodeMetric of this node, followed on the API server by watch."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from koordlet.api.fields import Fields
 from koordlet.api.node import Node, parse_node
 from koordlet.api.nodemetric import NodeMetricSpec, parse_spec
-from koordlet.api.nodeslo import NodeSLO, merge_nodeslo
+from koordlet.api.nodeslo import NodeSLO
 from koordlet.kube.answers import Object
 from koordlet.kube.client import ApiClient
 from koordlet.kube.reflector import Reflector, Watched
@@ -16,6 +15,7 @@ from koordlet.kube.store import Change, ChangeKind
 from koordlet.statesinformer.callbacks import StateType
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import ReportTarget
+from koordlet.statesinformer.reading import Reading, read_node_slo
 from koordlet.util.clock import Clock
 from koordlet.util.errors import InvalidObject
 from koordlet.util.health import PartHealth, Status
@@ -25,14 +25,6 @@ from koordlet.util.stop import Stop
 T = TypeVar("T")
 
 log = get_logger("koordlet.statesinformer")
-
-
-@dataclass(frozen=True, slots=True)
-class Reading(Generic[T]):
-    """What is kept of one version of an object, and which of its fields were not understood."""
-
-    value: T
-    problems: tuple[InvalidObject, ...] = ()
 
 
 class OwnObject(Generic[T]):
@@ -117,13 +109,7 @@ def kube_node(
 def kube_node_slo(
     client: ApiClient, node_name: str, informer: StatesInformer, clock: Clock
 ) -> OwnObject[NodeSLO]:
-    """Return the source that publishes this node's NodeSLO, merged with the defaults.
-
-    A section that is not understood keeps its last good value.
-    """
-
-    def read(item: Object) -> Reading[NodeSLO]:
-        return Reading(*merge_nodeslo(item, informer.node_slo() or NodeSLO()))
+    """Return the source that publishes this node's NodeSLO, merged with the defaults."""
 
     def publish(_: ChangeKind, slo: NodeSLO | None) -> None:
         if slo is not None:
@@ -135,7 +121,7 @@ def kube_node_slo(
         client=client,
         node_name=node_name,
         clock=clock,
-        read=read,
+        read=lambda item: read_node_slo(item, informer),
         publish=publish,
     )
 

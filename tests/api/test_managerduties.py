@@ -10,7 +10,7 @@ from koordlet.api.colocation import ColocationStrategy, colocation_of_node, rati
 from koordlet.api.managerduties import node_metric_spec_for, node_slo_for
 from koordlet.api.node import Node
 from koordlet.api.nodemetric import DEFAULT_SPEC, parse_spec, spec_to_json
-from koordlet.api.nodeslo import NodeSLO, parse_nodeslo
+from koordlet.api.nodeslo import NodeSLO, merge_nodeslo
 from koordlet.api.sloconfig import SLOConfig, load_config
 from koordlet.util.errors import InvalidObject
 
@@ -203,7 +203,7 @@ def test_labels_beat_configuration_and_annotation():
 def test_a_slo_when_nothing_is_configured(data):
     spec, problems = node_slo_for(load_config(data)[0], NODE)
     assert (spec, problems) == (DEFAULT_SLO_SPEC, ())
-    assert parse_nodeslo({"spec": spec}) == NodeSLO(spec)
+    assert merge_nodeslo({"spec": spec}) == (NodeSLO(spec), ())
 
 
 def test_the_config_map_that_koordinator_ships():
@@ -238,7 +238,8 @@ def test_each_key_feeds_its_section():
     assert spec["cpuBurstStrategy"]["policy"] == "auto"
     assert spec["systemStrategy"] == {"watermarkScaleFactor": 150, "totalNetworkBandwidth": "0"}
     assert spec["hostApplications"] == [{"name": "nginx", "priority": "koord-prod"}]
-    slo = parse_nodeslo({"spec": spec})
+    slo, problems = merge_nodeslo({"spec": spec})
+    assert problems == ()
     assert slo.resource_qos.be.cpu.group_identity == -1
     assert slo.resource_qos.lsr.cpu.group_identity == 0
 
@@ -296,6 +297,7 @@ LABELS = st.fixed_dictionaries({}, optional={"node.koordinator.sh/cpu-reclaim-ra
 def test_specs_of_any_node_are_ones_that_agents_can_use(labels, annotations):
     node = Node("n", labels, annotations)
     spec, _ = node_slo_for(config(), node)
-    assert parse_nodeslo({"spec": spec}).spec == spec
+    slo, problems = merge_nodeslo({"spec": spec})
+    assert (slo.spec, problems) == (spec, ())
     spec, _ = node_metric_spec_for(config(), node)
     assert spec_to_json(parse_spec({"spec": spec})) == spec

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.api.nodeslo import HostApplication, NodeSLO, merge_nodeslo, parse_nodeslo
+from koordlet.api.nodeslo import HostApplication, NodeSLO, merge_nodeslo
 from koordlet.api.nodeslo_defaults import RECOMMENDED, RESOURCE_QOS
 from koordlet.api.nodeslo_qos import (
     BlkIOQoS,
@@ -36,7 +36,10 @@ from koordlet.util.errors import InvalidObject
 
 
 def parse(**spec):
-    return parse_nodeslo({"spec": spec})
+    slo, problems = merge_nodeslo({"spec": spec})
+    for problem in problems:
+        raise problem
+    return slo
 
 
 def be_class(**blocks):

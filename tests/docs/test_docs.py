@@ -14,7 +14,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from koordlet.api.node import parse_node
-from koordlet.api.nodeslo import parse_nodeslo
+from koordlet.api.nodeslo import merge_nodeslo
 from koordlet.api.pod import parse_pod_list
 from koordlet.cli.ctl.arguments import parse
 from koordlet.daemon.configfile import parse_config
@@ -190,4 +190,6 @@ def test_object_examples_can_be_read() -> None:
     assert [(pod.name, len(pod.statuses)) for pod in pods] == [("crunch", 1)]
     assert not problems
     assert parse_node(objects["Node"]).capacity["memory"] == "24Gi"
-    assert [app.name for app in parse_nodeslo(objects["NodeSLO"]).host_applications] == ["backup"]
+    slo, problems = merge_nodeslo(objects["NodeSLO"])
+    assert [app.name for app in slo.host_applications] == ["backup"]
+    assert not problems

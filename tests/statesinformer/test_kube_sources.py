@@ -293,7 +293,9 @@ class TestPods:
         server.objects.create(ALL_PODS, pod("u1", container="c1"))
         server.objects.create(ALL_PODS, pod("u2", static="hash", container="c2"))
         server.objects.create(ALL_PODS, pod("u3", node="n2"))
-        await pass_time(lambda: len(informer.pods()) == 2 and informer.pod("u2"))
+        await pass_time(
+            lambda: len(informer.pods()) == 2 and all(pod.containers for pod in informer.pods())
+        )
 
         assert informer.pod("u1").containers[0].cgroup == "kubepods/burstable/podu1/c1"
         assert informer.pod("u2").containers[0].cgroup == "kubepods/burstable/podhash/c2"

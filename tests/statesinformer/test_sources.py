@@ -224,6 +224,39 @@ async def test_node_slo_file(tmp_path: Path, clock, informer, start) -> None:
     assert source.health().status is Status.DEGRADED
 
 
+async def test_a_bad_section_of_a_node_slo_file_keeps_its_last_good_value(
+    tmp_path: Path, clock, informer, start
+) -> None:
+    """As one of the cluster does: the others change, health names file and field."""
+    path = tmp_path / "slo.json"
+    path.write_text(
+        '{"spec": {"resourceUsedThresholdWithBE": {"cpuSuppressThresholdPercent": 50}}}'
+    )
+    source = node_slo_file(path, informer, clock)
+    await start(source)
+    assert informer.node_slo().threshold.memory_evict_threshold_percent == 70
+
+    bad = {
+        "resourceUsedThresholdWithBE": {"cpuSuppressThresholdPercent": "half"},
+        "cpuBurstStrategy": {"cpuBurstPercent": 300},
+    }
+    path.write_text(json.dumps({"spec": bad}))
+    await rounds(clock)
+    assert informer.node_slo().cpu_burst.cpu_burst_percent == 300
+    assert informer.node_slo().threshold.cpu_suppress_threshold_percent == 50
+    health = source.health()
+    assert health.status is Status.DEGRADED
+    assert f"{path}: nodeSLO.spec.resourceUsedThresholdWithBE.cpuSuppress" in health.reason
+
+    path.write_text("{")
+    await rounds(clock)
+    assert informer.node_slo().cpu_burst.cpu_burst_percent == 300
+    path.write_text('{"spec": {}}')
+    await rounds(clock)
+    assert informer.node_slo().threshold.cpu_suppress_threshold_percent == 65
+    assert source.health().status is Status.OK
+
+
 async def test_host_node(tmp_path: Path, clock, informer, start) -> None:
     """Name, CPUs and memory of this machine, in the words of a kubelet."""
     (tmp_path / "stat").write_text(

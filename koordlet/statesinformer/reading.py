@@ -1,0 +1,29 @@
+"""What a source makes of an object that may be wrong in parts."""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from koordlet.api.nodeslo import NodeSLO, merge_nodeslo
+from koordlet.statesinformer.informer import StatesInformer
+from koordlet.util.errors import InvalidObject
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading(Generic[T]):
+    """What is kept of one version of an object, and which of its fields were not understood."""
+
+    value: T
+    problems: tuple[InvalidObject, ...] = ()
+
+
+def read_node_slo(obj: object, informer: StatesInformer) -> Reading[NodeSLO]:
+    """Return the NodeSLO of an object as JSON, merged with the defaults.
+
+    A section that is not understood keeps its last good value: the one in force.
+
+    Raises:
+        InvalidObject: the object or its spec is no JSON object at all.
+    """
+    return Reading(*merge_nodeslo(obj, informer.node_slo() or NodeSLO()))
