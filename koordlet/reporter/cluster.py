@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from koordlet.kube.client import ApiClient
 from koordlet.kube.errors import (
@@ -24,6 +25,7 @@ from koordlet.util.clock import Clock
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0  # seconds between attempts, doubled at most by jitter
 PATIENCE = 0.5  # share of the report interval in which a report is sent again
+FIRST_REST, LONGEST_REST = 60.0, 600.0  # seconds without reports to what is not found, likewise
 
 # Those that may pass. A patch that tests the UID does no harm when it is sent twice. NotFound and
 # PatchRefused: the object has changed and the watch will tell, or the server has just started and
@@ -39,12 +41,21 @@ _PASSING = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """An object that the watch shows and the server does not find: perhaps its CRD was removed."""
+
+    uid: str
+    until: float  # monotonic: when to try again
+
+
 class ClusterSink:
     """Writes reports to the NodeMetric object of this node, which it never creates.
 
     The patch tests the object's UID, so a report never lands on another object of the same name,
     and replaces the status whole: of a merge patch, what has vanished would stay, under a new
-    updateTime.
+    updateTime. An object that is not found for a whole round is tried rarely and once, until the
+    watch tells of another.
     """
 
     def __init__(
@@ -62,10 +73,17 @@ class ClusterSink:
         self._target = target
         self._clock = clock
         self._draw = draw  # a number from 0 to 1
+        self._lost: _Lost | None = None
+        self._rest = Backoff(FIRST_REST, LONGEST_REST, jitter=1.0, draw=draw)
 
     def check(self) -> None:
         """As Sink.check: NodeMetric objects are how the cluster asks."""
-        self._uid()
+        uid, lost = self._uid(), self._lost
+        if lost and lost.uid == uid and self._clock.monotonic() < lost.until:
+            raise NotAsked(
+                f"wanted the NodeMetric object named {self._node}, found that the API server does "
+                "not know it any more; install its CRD, it is looked for every few minutes"
+            )
 
     async def write(self, report: Report) -> None:
         """As Sink.write. What was lost on the way is sent again for half an interval."""
@@ -79,8 +97,10 @@ class ClusterSink:
             except KubeError as err:
                 pause = self._pause(err, uid, backoff)
                 if pause is None or self._clock.monotonic() + pause > end:
+                    self._note(err, uid)
                     raise
             else:
+                self._note(None, uid)
                 return
             await self._clock.sleep(pause)
 
@@ -90,14 +110,24 @@ class ClusterSink:
             return None
         if self._uid() != uid:
             return 0.0  # the object was made anew, and we have heard of it meanwhile
+        if isinstance(err, NotFound) and self._lost and self._lost.uid == uid:
+            return None
         wanted = err.retry_after if isinstance(err, ApiError) else None
         return max(backoff.next(), wanted or 0.0)
+
+    def _note(self, err: KubeError | None, uid: str) -> None:
+        """Remember how a round ended."""
+        if isinstance(err, NotFound):
+            self._lost = _Lost(uid, self._clock.monotonic() + self._rest.next())
+        else:
+            self._lost = None
+            self._rest.reset()
 
     def _uid(self) -> str:
         target = self._target()
         if target is None:
             raise NotAsked(
                 f"wanted a NodeMetric object named {self._node}, have seen none; "
-                "koord-manager makes one for each node"
+                "koord-manager makes one for each node, without it --manager-duties does"
             )
         return target.uid

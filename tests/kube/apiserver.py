@@ -146,6 +146,10 @@ class ApiServer:
         """Let the next fitting requests be answered by these, one each, in order."""
         self._scripts.append(_Script(method, path, list(handlers), watch))
 
+    def unscript(self) -> None:
+        """Answer everything as nobody had scripted it."""
+        self._scripts.clear()
+
     def bookmark(self) -> None:
         """Send a bookmark to all watches."""
         for watch in self._watches:

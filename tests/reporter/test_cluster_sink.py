@@ -213,6 +213,33 @@ async def test_an_object_that_is_gone_gets_none(server, clock, sink, target, rep
         sink.check()
 
 
+async def test_an_object_that_is_not_found_is_tried_rarely(
+    server, clock, sink, write, target, report
+) -> None:
+    """Its CRD was removed and the watch has not told: from the second round on one attempt each."""
+    server.script(*[refuse(404)] * 99, method="PATCH")
+    with pytest.raises(KubeError, match="404"):
+        await write(report)
+    for rest in (60, 120, 240, 480, 600, 600):
+        await clock.advance(rest - 1)
+        with pytest.raises(NotAsked, match="does not know it any more; install its CRD"):
+            sink.check()
+        await clock.advance(1)
+        sink.check()
+        asked = len(server.requests)
+        with pytest.raises(KubeError, match="404"):
+            await write(report)
+        assert len(server.requests) == asked + 1
+
+    server.unscript()
+    server.objects.delete(METRICS, "n1")
+    server.objects.create(METRICS, {"metadata": {"name": "n1"}})
+    target.now = ReportTarget("uid-2")
+    sink.check()
+    await write(report)
+    assert status_of(server)["updateTime"] == "2023-11-14T22:13:20Z"
+
+
 async def test_several_places(server, sink, report, tmp_path) -> None:
     """One that fails does not keep a report from the others."""
     path = tmp_path / "nodemetric.json"
