@@ -13,8 +13,9 @@ from koordlet.kube.client import ApiClient
 from koordlet.kube.config import find_config
 from koordlet.kube.credentials import credentials_of
 from koordlet.kube.errors import ConfigError
+from koordlet.kube.events import EventRecorder
 from koordlet.kube.kubelet import KubeletClient, KubeletOptions
-from koordlet.kube.metrics import KubeletMetrics, KubeMetrics
+from koordlet.kube.metrics import EventMetrics, KubeletMetrics, KubeMetrics
 from koordlet.kube.transport import Limits, Transport
 from koordlet.reporter.cluster import ClusterSink
 from koordlet.reporter.pace import FleetPace
@@ -35,6 +36,7 @@ class Cluster:
 
     client: ApiClient
     kubelet: KubeletClient
+    events: EventRecorder
     node: OwnObject[Node]
     node_slo: OwnObject[NodeSLO]
     node_metric: KubeNodeMetric
@@ -86,12 +88,14 @@ def connect(
         credentials=credentials,
         observe=KubeletMetrics(registry).observe,
     )
-    node_metric = KubeNodeMetric(client, node, states, clock)
+    events = EventRecorder(client, node, clock, count=EventMetrics(registry).count)
+    node_metric = KubeNodeMetric(client, node, states, clock, events.emit)
     return Cluster(
         client=client,
         kubelet=kubelet,
-        node=kube_node(client, node, states, clock),
-        node_slo=kube_node_slo(client, node, states, clock),
+        events=events,
+        node=kube_node(client, node, states, clock, events.emit),
+        node_slo=kube_node_slo(client, node, states, clock, events.emit),
         node_metric=node_metric,
         pod_list=KubePods(client, node, clock),
         sink=ClusterSink(client, node, node_metric.target, clock),

@@ -106,6 +106,8 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
         "sampling": sampler.run,
         "loop lag": LoopLag(exposition.internal).run,
     }
+    if cluster is not None:
+        components["events"] = cluster.events.run
     if reporter is not None:
         health.register("reporter", reporter.health)
         components["reporter"] = reporter.run

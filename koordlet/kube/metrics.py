@@ -62,3 +62,21 @@ class KubeletMetrics:
         if traffic.status:
             path = _AS_KOORDINATOR_ASKS.get(traffic.call.path, traffic.call.path)
             self.seconds.labels("get", path, str(traffic.status)).observe(traffic.seconds)
+
+
+class EventMetrics:
+    """What becomes of Kubernetes events. Give count to EventRecorder."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.events = Counter(
+            "koordlet_kube_events_total",
+            "Kubernetes events by outcome: created, updated, refused, overflow or expired.",
+            ["outcome"],
+            registry=registry,
+        )
+        for outcome in ("created", "updated", "refused", "overflow", "expired"):
+            self.events.labels(outcome)
+
+    def count(self, outcome: str) -> None:
+        """Count one write, or one event that was given up."""
+        self.events.labels(outcome).inc()

@@ -9,6 +9,7 @@ from koordlet.api.nodemetric import NodeMetricSpec, parse_spec
 from koordlet.api.nodeslo import NodeSLO
 from koordlet.kube.answers import Object
 from koordlet.kube.client import ApiClient
+from koordlet.kube.eventobjects import Event, EventType, ObjectRef
 from koordlet.kube.reflector import Reflector, Watched
 from koordlet.kube.resource import NODE_METRICS, NODE_SLOS, NODES, Resource, field_selector
 from koordlet.kube.store import Change, ChangeKind
@@ -23,20 +24,26 @@ from koordlet.util.logs import get_logger
 from koordlet.util.stop import Stop
 
 T = TypeVar("T")
+Emit = Callable[[Event], None]
 
 log = get_logger("koordlet.statesinformer")
+
+
+def keep_quiet(_: Event) -> None:
+    """Tell nobody in the cluster."""
 
 
 class OwnObject(Generic[T]):
     """Follows the one object of a kind that has this node's name.
 
     read may raise InvalidObject: then the last good version stays. publish is told of every change
-    to a version that could be read.
+    to a version that could be read. emit gets an event about the object whenever what is wrong
+    with it changes.
     """
 
     def __init__(
         self,
-        name: str,
+        kind: str,
         resource: Resource,
         *,
         client: ApiClient,
@@ -44,17 +51,22 @@ class OwnObject(Generic[T]):
         clock: Clock,
         read: Callable[[Object], Reading[T]],
         publish: Callable[[ChangeKind, T | None], None],
+        emit: Emit = keep_quiet,
     ) -> None:
-        self.name = name
+        self.name = name = kind.lower()
+        self._kind, self._api_version = kind, resource.api_version
+        self._understand = read
         self._publish = publish
+        self._emit = emit
         self._problems: tuple[str, ...] = ()
+        self._told: tuple[str, ...] = ()  # in the latest event
         self._reflector = Reflector(
             client,
             Watched(
                 name=name,
                 path=resource.collection(),
                 query={"fieldSelector": field_selector({"metadata.name": node_name})},
-                read=read,
+                read=self._look,
                 on_change=self._changed,
             ),
             clock,
@@ -72,6 +84,27 @@ class OwnObject(Generic[T]):
         reasons = (*self._problems, found.reason) if found.reason else self._problems
         return PartHealth(Status.DEGRADED, "; ".join(reasons), found.detail)
 
+    def _look(self, item: Object) -> Reading[T]:
+        """Read a version of the object, and tell those who look at it what is wrong with it."""
+        try:
+            reading = self._understand(item)
+        except InvalidObject as err:
+            self._tell(item, "Rejected", (str(err),))
+            raise
+        self._tell(item, "FieldsRejected", tuple(map(str, reading.problems)))
+        return reading
+
+    def _tell(self, item: Object, reason: str, problems: tuple[str, ...]) -> None:
+        if problems and problems != self._told:
+            metadata = item["metadata"]
+            about = ObjectRef(
+                self._api_version, self._kind, metadata["name"], uid=str(metadata.get("uid", ""))
+            )
+            message = f"{'; '.join(problems)}; what was said last stays in force"
+            component = f"koordlet-{self._kind}"
+            self._emit(Event(about, EventType.WARNING, reason, message, component))
+        self._told = problems
+
     def _changed(self, change: Change[Reading[T]]) -> None:
         if change.kind is ChangeKind.SYNCED:
             return
@@ -87,7 +120,11 @@ class OwnObject(Generic[T]):
 
 
 def kube_node(
-    client: ApiClient, node_name: str, informer: StatesInformer, clock: Clock
+    client: ApiClient,
+    node_name: str,
+    informer: StatesInformer,
+    clock: Clock,
+    emit: Emit = keep_quiet,
 ) -> OwnObject[Node]:
     """Return the source that publishes this node's Node."""
 
@@ -96,18 +133,23 @@ def kube_node(
             informer.set_node(node)
 
     return OwnObject(
-        "node",
+        "Node",
         NODES,
         client=client,
         node_name=node_name,
         clock=clock,
         read=lambda item: Reading(parse_node(item)),
         publish=publish,
+        emit=emit,
     )
 
 
 def kube_node_slo(
-    client: ApiClient, node_name: str, informer: StatesInformer, clock: Clock
+    client: ApiClient,
+    node_name: str,
+    informer: StatesInformer,
+    clock: Clock,
+    emit: Emit = keep_quiet,
 ) -> OwnObject[NodeSLO]:
     """Return the source that publishes this node's NodeSLO, merged with the defaults."""
 
@@ -116,13 +158,14 @@ def kube_node_slo(
             informer.set_node_slo(slo)
 
     return OwnObject(
-        "nodeslo",
+        "NodeSLO",
         NODE_SLOS,
         client=client,
         node_name=node_name,
         clock=clock,
         read=lambda item: read_node_slo(item, informer),
         publish=publish,
+        emit=emit,
     )
 
 
@@ -133,16 +176,22 @@ class KubeNodeMetric(OwnObject[tuple[NodeMetricSpec, ReportTarget]]):
     """
 
     def __init__(
-        self, client: ApiClient, node_name: str, informer: StatesInformer, clock: Clock
+        self,
+        client: ApiClient,
+        node_name: str,
+        informer: StatesInformer,
+        clock: Clock,
+        emit: Emit = keep_quiet,
     ) -> None:
         super().__init__(
-            "nodemetric",
+            "NodeMetric",
             NODE_METRICS,
             client=client,
             node_name=node_name,
             clock=clock,
             read=self._read,
             publish=self._take,
+            emit=emit,
         )
         self._informer = informer
         self._target: ReportTarget | None = None

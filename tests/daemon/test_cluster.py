@@ -18,7 +18,7 @@ from koordlet.api.qos import KubeQoS
 from koordlet.daemon.run import run_daemon
 from koordlet.daemon.settings import load_settings
 from koordlet.kube.errors import ConfigError
-from koordlet.kube.resource import NODE_METRICS, NODE_SLOS, NODES, PODS
+from koordlet.kube.resource import EVENTS, NODE_METRICS, NODE_SLOS, NODES, PODS
 from koordlet.plugin import ExtensionPlugin, FeatureSpec, PluginRegistry
 from koordlet.plugin.testing import FakeHost, SimulatedClock
 from koordlet.reporter.pace import place
@@ -251,6 +251,24 @@ async def test_restarted_agents_wait_for_their_turn(node: Node, server: ApiServe
 
     await node.seconds(4)
     assert node.status()["podsMetric"]
+
+
+async def test_what_is_wrong_with_a_nodeslo_is_told_in_the_cluster(
+    node: Node, server: ApiServer
+) -> None:
+    """As an event on the object, beside /healthz; the last good value stays."""
+    await node.start()
+    await node.seconds(2)
+    bad = {"cpuBurstPercent": "much"}
+    server.objects.replace(SLOS, {"metadata": {"name": "n1"}, "spec": {"cpuBurstStrategy": bad}})
+    await node.seconds(5)
+
+    [event] = server.objects.all(EVENTS.collection())
+    assert event["involvedObject"]["kind"] == "NodeSLO"
+    assert "cpuBurstPercent: wanted a whole number" in event["message"]
+    assert event["source"] == {"component": "koordlet-NodeSLO", "host": "n1"}
+    assert "cpuBurstPercent" in (await node.ctl("status"))["problems"]["source nodeslo"]
+    assert node.probe.states.node_slo().cpu_burst.cpu_burst_percent == 300
 
 
 async def test_plugins_share_the_client(node: Node, server: ApiServer) -> None:

@@ -15,6 +15,7 @@ from koordlet.api.nodemetric import NodeMetricSpec
 from koordlet.host.cgrouptree import CgroupTree
 from koordlet.kube.client import ApiClient
 from koordlet.kube.config import ApiConfig
+from koordlet.kube.eventobjects import ObjectRef
 from koordlet.kube.resource import NODE_METRICS, NODE_SLOS, NODES, PODS
 from koordlet.kube.transport import Limits, Transport
 from koordlet.plugin.testing.clock import SimulatedClock
@@ -269,6 +270,54 @@ class TestNodeMetric:
 
         assert informer.node_metric_spec() == NodeMetricSpec()
         assert "reportIntervalSeconds: wanted a whole number" in source.health().reason
+
+
+class TestEvents:
+    """Whoever looks at an object in the cluster sees what this node does not understand of it."""
+
+    async def test_one_event_per_change_of_what_is_wrong(
+        self, server, client, clock, informer, start
+    ) -> None:
+        """A field of a NodeSLO: not at every version, and again when it was good in between."""
+        told = []
+        server.objects.create(SLOS, slo())
+        await start(kube_node_slo(client, "n1", informer, clock, told.append))
+        await clock.until(lambda: informer.node_slo() is not None and server.watching)
+        for turn, percent in enumerate(("much", "much", "more", 200, "more")):
+            section = {"cpuBurstPercent": percent}
+            extensions = {"turn": turn}
+            server.objects.replace(SLOS, slo(cpuBurstStrategy=section, extensions=extensions))
+            await clock.until(
+                lambda wanted=extensions: informer.node_slo().spec.get("extensions") == wanted
+            )
+
+        found = [event.message.partition(";")[0].rpartition(" ")[2] for event in told]
+        assert found == ["much", "more", "more"]
+        assert "nodeSLO.spec.cpuBurstStrategy.cpuBurstPercent: wanted" in told[0].message
+        assert {(event.reason, event.type, event.about) for event in told} == {
+            (
+                "FieldsRejected",
+                "Warning",
+                ObjectRef("slo.koordinator.sh/v1alpha1", "NodeSLO", "n1", uid="uid-1"),
+            )
+        }
+
+    async def test_an_object_that_is_not_understood_at_all(
+        self, server, client, clock, informer, start
+    ) -> None:
+        """It is told about as well; the last good one stays."""
+        told = []
+        server.objects.create(ALL_NODES, node("n1") | {"status": {"capacity": {"cpu": "many"}}})
+        await start(kube_node(client, "n1", informer, clock, told.append))
+        await clock.until(lambda: told)
+
+        [event] = told
+        assert (event.reason, event.about.kind, event.component) == (
+            "Rejected",
+            "Node",
+            "koordlet-Node",
+        )
+        assert "node.status.capacity.cpu: wanted a quantity, found many" in event.message
 
 
 class TestPods:
