@@ -53,13 +53,15 @@ def begin(*pieces: bytes, then_hang: bool = False, then_cut: bool = False) -> Ha
 
 
 def endless(piece: bytes) -> Handler:
-    """Repeat a piece for ever."""
+    """Repeat a piece until the client hangs up."""
 
     async def handler(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
-        while True:
+        while request.transport is not None and not request.transport.is_closing():
             await response.write(piece)
+            await asyncio.sleep(0)  # over TLS nothing else lets the client have its turn
+        return response
 
     return handler
 
