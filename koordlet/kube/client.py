@@ -8,7 +8,7 @@ from typing import Any
 
 from koordlet.kube.answers import Object, ObjectList, Page, read_object, read_page
 from koordlet.kube.errors import ServerError, TooManyRequests
-from koordlet.kube.transport import Call, Transport
+from koordlet.kube.transport import METADATA, WHOLE, Call, Transport
 from koordlet.kube.watch import WatchEvent, WatchLimits, watch
 from koordlet.util.clock import Clock
 
@@ -85,9 +85,11 @@ class ApiClient:
         """
         return await self._ask(_call("POST", path, body), attempts=1)
 
-    async def patch(self, path: str, body: object, content_type: str) -> Object:
-        """Patch an object and return it as stored."""
-        return await self._ask(_call("PATCH", path, body, content_type))
+    async def patch(
+        self, path: str, body: object, content_type: str, *, accept: str = WHOLE
+    ) -> Object:
+        """Patch an object and return it as stored, or its metadata if no more is accepted."""
+        return await self._ask(_call("PATCH", path, body, content_type, accept))
 
     async def merge_patch(self, path: str, body: Object) -> Object:
         """Overlay an object with these fields; null removes one."""
@@ -102,20 +104,19 @@ class ApiClient:
         return await self.patch(path, operations, JSON_PATCH)
 
     async def replace_status(self, path: str, uid: str, status: Object) -> Object:
-        """Replace the whole status of the object with that uid; path ends in /status.
+        """Replace the whole status of the object with that uid; return its metadata.
 
-        A merge patch would leave fields behind that are not in status any more.
+        path ends in /status. A merge patch would leave fields behind that are not in status any
+        more. The status does not come back: of many pods it is large.
 
         Raises:
             NotFound, PatchRefused: it is gone, or another object has its name now.
         """
-        return await self.json_patch(
-            path,
-            [
-                {"op": "test", "path": "/metadata/uid", "value": uid},
-                {"op": "add", "path": "/status", "value": status},  # also where there is none yet
-            ],
-        )
+        operations = [
+            {"op": "test", "path": "/metadata/uid", "value": uid},
+            {"op": "add", "path": "/status", "value": status},  # also where there is none yet
+        ]
+        return await self.patch(path, operations, JSON_PATCH, accept=METADATA)
 
     async def delete(self, path: str, *, uid: str = "") -> None:
         """Delete an object; with a uid only if it is that one.
@@ -147,7 +148,13 @@ class ApiClient:
             await self._clock.sleep(wanted + self._draw())
 
 
-def _call(method: str, path: str, body: object, content_type: str = "application/json") -> Call:
+def _call(
+    method: str,
+    path: str,
+    body: object,
+    content_type: str = "application/json",
+    accept: str = WHOLE,
+) -> Call:
     # Not ASCII only: names in other scripts would be three times as long.
     text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
-    return Call(method, path, body=text.encode(), content_type=content_type)
+    return Call(method, path, body=text.encode(), content_type=content_type, accept=accept)

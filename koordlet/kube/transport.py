@@ -23,6 +23,10 @@ from koordlet.util.tokenbucket import TokenBucket
 
 USER_AGENT = "koordlet"
 MAX_REFUSAL_BYTES = 64 << 10
+WHOLE = "application/json"
+# Only metadata of objects, where the server can do that. Source: Kubernetes, API concepts,
+# "Metadata-only fetches".
+METADATA = f"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{WHOLE}"
 CONNECTIONS = 16  # watches keep one each
 # Longer than the minute between two reports, shorter than the 90 s after which the server hangs up.
 KEEPALIVE = 75.0
@@ -52,6 +56,7 @@ class Call:
     query: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
     content_type: str = "application/json"
+    accept: str = WHOLE
 
     @property
     def where(self) -> str:
@@ -161,7 +166,7 @@ class Transport:
         self, call: Call, credential: Credential, deadline: Deadline
     ) -> aiohttp.ClientResponse:
         """Send a call; return when the head of the answer is there."""
-        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+        headers = {"Accept": call.accept, "Accept-Encoding": "identity"}
         if credential.token:
             headers["Authorization"] = f"Bearer {credential.token}"
         if call.body is not None:

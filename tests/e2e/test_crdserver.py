@@ -75,12 +75,13 @@ async def metric(client: ApiClient, node_name: str) -> dict[str, Any]:
 async def test_a_status_is_stored_whole(client: ApiClient, node_name: str, metric) -> None:
     """What is not in the next one is not there any more; the spec is not touched."""
     uid = metric["metadata"]["uid"]
-    await client.replace_status(status_path(node_name), uid, STATUS)
+    answer = await client.replace_status(status_path(node_name), uid, STATUS)
     first = await client.get(NODE_METRICS.object(node_name))
     shorter = {key: STATUS[key] for key in ("updateTime", "nodeMetric")}
     await client.replace_status(status_path(node_name), uid, shorter)
     second = await client.get(NODE_METRICS.object(node_name))
 
+    assert answer["kind"] == "PartialObjectMetadata", "a large status needs no way back"
     assert first["status"] == STATUS
     assert second["status"] == shorter
     assert second["spec"] == {}
@@ -132,10 +133,11 @@ async def test_a_bad_spec_is_refused(client: ApiClient, node_name: str, policy) 
 async def test_unknown_fields_are_pruned(client: ApiClient, node_name: str, metric) -> None:
     """Except below extensions, which are anybody's."""
     pods = [{"name": "a", "extensions": {"Object": {"x": 1}}, "unknown": 1}]
-    stored = await client.replace_status(
+    await client.replace_status(
         status_path(node_name), metric["metadata"]["uid"], {"podsMetric": pods, "unknown": 1}
     )
 
+    stored = await client.get(NODE_METRICS.object(node_name))
     assert stored["status"] == {"podsMetric": [{"name": "a", "extensions": {"Object": {"x": 1}}}]}
 
 
