@@ -10,6 +10,7 @@ from pathlib import Path
 from prometheus_client import Metric
 
 from koordlet.api.qos import KubeQoS
+from koordlet.daemon.cluster import connect
 from koordlet.daemon.parts import Parts, build
 from koordlet.daemon.run import Daemon
 from koordlet.daemon.settings import Settings, load_settings
@@ -18,6 +19,7 @@ from koordlet.plugin.testing import FakeHost, SimulatedClock
 from koordlet.qosmanager.discovery import GROUP, SHIPPED, discover
 from koordlet.server.exposition import Exposition
 from koordlet.server.families import FamilySource
+from koordlet.statesinformer.informer import StatesInformer
 from koordlet.util.errors import Unavailable
 from koordlet.util.logs import LevelSpec, configure
 from koordlet.util.stop import Stop
@@ -27,6 +29,9 @@ _MOST_TICKS = 60  # until everything has been measured; five do
 _NODE_SLO = """{"apiVersion": "slo.koordinator.sh/v1alpha1", "kind": "NodeSLO", "spec":
 {"hostApplications": [{"name": "app", "cgroupPath": {"parentDir": "system", "relativePath": "app"}}]
 }}"""
+_KUBECONFIG = """{"current-context": "it", "users": [{"name": "it", "user": {}}],
+"clusters": [{"name": "it", "cluster": {"server": "https://127.0.0.1"}}],
+"contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}]}"""
 _KERNEL_FILES = Path(__file__).parents[2] / "tests" / "host" / "data"
 _CAPTURED = {
     "netstat": "1/net/netstat",
@@ -106,8 +111,20 @@ async def _measure(directory: Path) -> FamilyExposition:
     settings = settings_of(flags, exposition=exposition, clock=clock)
     parts = build(settings, exposition, clock, directory)
     Daemon(parts, directory)  # adds the families that tell about the start
+    _connect(flags, exposition, clock, directory)
     await _run(parts, host, clock, exposition)
     return exposition
+
+
+def _connect(
+    flags: list[str], exposition: Exposition, clock: SimulatedClock, directory: Path
+) -> None:
+    """Add the families of a daemon in a cluster. Nothing is sent there."""
+    kubeconfig = directory / "kubeconfig"
+    kubeconfig.write_text(_KUBECONFIG)
+    in_cluster = [*flags, "--standalone=false", f"--kubeconfig={kubeconfig}"]
+    settings = settings_of(in_cluster, exposition=Exposition(), clock=clock)
+    connect(settings, StatesInformer(clock), clock, exposition.internal)
 
 
 async def _run(

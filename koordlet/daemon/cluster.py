@@ -16,9 +16,11 @@ from koordlet.kube.errors import ConfigError
 from koordlet.kube.events import EventRecorder
 from koordlet.kube.kubelet import KubeletClient, KubeletOptions
 from koordlet.kube.metrics import EventMetrics, KubeletMetrics, KubeMetrics
+from koordlet.kube.reviews import Reviews, User
 from koordlet.kube.transport import Limits, Transport
 from koordlet.reporter.cluster import ClusterSink
 from koordlet.reporter.pace import FleetPace
+from koordlet.server.tokenguard import RATE, TokenGuard
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.kubepods import KubePods
 from koordlet.statesinformer.kubesources import (
@@ -43,6 +45,7 @@ class Cluster:
     pod_list: KubePods
     sink: ClusterSink
     pace: FleetPace
+    guard: TokenGuard[User]
 
     async def close(self) -> None:
         """Close all connections."""
@@ -100,7 +103,17 @@ def connect(
         pod_list=KubePods(client, node, clock),
         sink=ClusterSink(client, node, node_metric.target, clock),
         pace=FleetPace(node, node_metric.target, clock),
+        guard=_guard(options, client, clock, registry),
     )
+
+
+def _guard(
+    options: DaemonFlags, client: ApiClient, clock: Clock, registry: CollectorRegistry
+) -> TokenGuard[User]:
+    reviews = Reviews(client, clock, options.auth_token_audiences.value)
+    # Reports come first: what strangers cause gets a share of the requests.
+    share = options.kube_api_qps.value / 4
+    return TokenGuard(reviews, clock, registry, rate=min(RATE, share) if share > 0 else RATE)
 
 
 def _kubelet_options(options: DaemonFlags) -> KubeletOptions:

@@ -19,6 +19,7 @@ from koordlet.daemon.flagchecks import (
 from koordlet.daemon.inertflags import define_inert_flags
 from koordlet.daemon.mode import Mode
 from koordlet.daemon.rundir import default_run_dir
+from koordlet.util.errors import OptionError
 from koordlet.util.flags import Flag, FlagSet
 
 _LOCAL_ADDRESS = "127.0.0.1:9316"
@@ -43,6 +44,7 @@ class DaemonFlags:
     def __init__(self, flags: FlagSet, *, terminal: bool = False) -> None:
         """Define all flags; terminal says whether stderr is one."""
         self._define_process(flags)
+        self._define_protection(flags)
         self._define_logs(flags, terminal=terminal)
         self._define_roots(flags)
         self._define_cluster(flags)
@@ -60,6 +62,18 @@ class DaemonFlags:
         self.run_dir.default = str(run_dir)
         if mode.standalone:
             self.addr.default = _LOCAL_ADDRESS
+
+    def check_together(self) -> None:
+        """Check what one flag alone cannot tell; call it after parsing.
+
+        Raises:
+            OptionError: flags are missing that belong to those that were given.
+        """
+        pair = (self.tls_cert_file, self.tls_private_key_file)
+        for given, missing in (pair, pair[::-1]):
+            if given.value and not missing.value:
+                hint = f"give --{missing.name} as well, or neither"
+                raise OptionError(f"--{given.name}", given.value, hint)
 
     @property
     def roots(self) -> "tuple[Flag[str], ...]":
@@ -93,6 +107,23 @@ class DaemonFlags:
         )
         self.feature_gates = flags.bool_map(
             "feature-gates", {}, "features to switch, as A=true,B=false"
+        )
+
+    def _define_protection(self, flags: FlagSet) -> None:
+        self.tls_cert_file = flags.string(
+            "tls-cert-file",
+            "",
+            "certificate in PEM to serve HTTPS with, followed by those of its CAs; read again when "
+            "it changes",
+        )
+        self.tls_private_key_file = flags.string(
+            "tls-private-key-file", "", "key of --tls-cert-file, in PEM and without a password"
+        )
+        self.auth_token_audiences = flags.string_list(
+            "auth-token-audiences",
+            (),
+            "audiences that the tokens of clients may be meant for, instead of the API server; "
+            "repeat the flag",
         )
 
     def _define_logs(self, flags: FlagSet, *, terminal: bool) -> None:

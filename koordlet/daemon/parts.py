@@ -24,6 +24,7 @@ from koordlet.plugin.client import UnavailableClient
 from koordlet.qosmanager.manager import QOSManager
 from koordlet.reporter.loop import NodeMetricReporter, ReportOptions, standalone_interval
 from koordlet.reporter.report import AllSinks, FileSink
+from koordlet.server.certificate import ServingCertificate
 from koordlet.server.exposition import Exposition
 from koordlet.server.looplag import LoopLag
 from koordlet.statesinformer.callbacks import StateType
@@ -56,6 +57,7 @@ class Parts:
     reporter: NodeMetricReporter | None  # None: --enable-node-metric-report=false
     live_config: LiveConfig | None  # None: no --config
     cluster: "Cluster | None"  # None: standalone
+    certificate: ServingCertificate | None  # None: plain HTTP
     components: Mapping[str, Run]  # what runs supervised, from before the plugins until after
 
 
@@ -73,7 +75,8 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
     """Make and connect all parts; files in run_dir are opened, nothing runs yet.
 
     Raises:
-        KoordletError: the host's /proc cannot be read, or it is not clear which API server to use.
+        KoordletError: the host's /proc cannot be read, it is not clear which API server to use, or
+            the server's certificate cannot be used.
     """
     boot_id = parse_file(settings.paths.proc / "sys/kernel/random/boot_id", parse_boot_id)
     health, host, states = Health(), Host(settings.paths), StatesInformer(clock)
@@ -94,6 +97,7 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
     pods = _pod_source(settings, states, host, clock, cluster)
     sources = [pods, *_other_sources(settings, states, clock, cluster)]
     live_config = LiveConfig(settings, settings.config_file) if settings.config_file else None
+    certificate = _certificate(settings)
 
     health.register("states", states.health, ready=True)
     health.register("sampling", sampler.health, live=True, ready=True)
@@ -114,6 +118,11 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
     if live_config is not None:
         health.register("config", live_config.health)
         components["config"] = live_config.run
+    if certificate is not None:
+        health.register("certificate", certificate.health)
+        components["certificate"] = certificate.run
+    if cluster is not None:
+        health.register("tokens", cluster.guard.health)
     exposition.add_sources(sampling.sources)
     return Parts(
         settings=settings,
@@ -128,6 +137,7 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
         reporter=reporter,
         live_config=live_config,
         cluster=cluster,
+        certificate=certificate,
         components=components,
     )
 
@@ -310,6 +320,12 @@ def _node_source(
     if cluster is not None:
         return cluster.node
     return HostNode(settings.node_name, settings.paths.proc, states, clock)
+
+
+def _certificate(settings: Settings) -> ServingCertificate | None:
+    certificate = settings.options.tls_cert_file.value
+    key = settings.options.tls_private_key_file.value
+    return ServingCertificate(Path(certificate), Path(key)) if certificate else None
 
 
 def _cache_health(cache: MetricCache) -> PartHealth:

@@ -23,6 +23,7 @@ from koordlet.host.support import findings
 from koordlet.server.app import HttpSources, create_app
 from koordlet.server.ctl import CtlSources, create_ctl_app
 from koordlet.server.exposition import Exposition
+from koordlet.server.guard import local_only
 from koordlet.server.site import HttpServer, UnixServer
 from koordlet.server.sockets import Address
 from koordlet.util.clock import Clock
@@ -68,7 +69,9 @@ class Daemon:
             exposition=parts.exposition, health=parts.health, node_metric=self._node_metric
         )
         self._address = Address.parse(parts.settings.options.addr.value)
-        self._http = HttpServer(create_app(sources), self._address)
+        app = create_app(sources, guard=parts.cluster.guard if parts.cluster else local_only)
+        tls = parts.certificate.context if parts.certificate else None
+        self._http = HttpServer(app, self._address, tls)
         self._ctl = UnixServer(create_ctl_app(self._ctl_sources()), run_dir / "ctl.sock")
         self._tell_start(parts.exposition)
 
@@ -125,6 +128,7 @@ class Daemon:
             version=koordlet.__version__,
             node=settings.node_name,
             address=str(self._address),
+            tls=self._parts.certificate is not None,
             run_dir=str(self._run_dir),
             standalone=settings.mode.standalone,
             cgroups=str(self._parts.host.cgroups.flavour),

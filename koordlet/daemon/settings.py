@@ -94,6 +94,7 @@ def load_settings(
     config_file = load_config(Path(options.config.value)) if options.config.value else None
     if config_file is not None:
         flags.set_from_config(config_file.values, config_file.where)
+    options.check_together()
     mode = detect_mode(
         environ,
         standalone=options.standalone.value if options.standalone.is_set else None,

@@ -1,18 +1,14 @@
 """TLS towards the API server: always verified, and renewed when its files are."""
 
-import os
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from koordlet.kube.config import ApiConfig, Material
 from koordlet.kube.credentials import Credential
 from koordlet.kube.errors import ConfigError
 from koordlet.util.filewatch import FileReadError, FileWatch, read_bounded
+from koordlet.util.keypair import MAX_PEM_BYTES, load_pair
 from koordlet.util.logs import LogState, get_logger
-
-MAX_PEM_BYTES = 4 << 20
 
 log = get_logger("koordlet.kube")
 
@@ -94,8 +90,7 @@ def _load_ca(context: ssl.SSLContext, ca: Material) -> None:
 def _load_pair(context: ssl.SSLContext, certificate: Material, key: Material) -> None:
     where = certificate if isinstance(certificate, Path) else "client-certificate-data"
     try:
-        with _as_file(_pem(certificate)) as certificate_file, _as_file(_pem(key)) as key_file:
-            context.load_cert_chain(certificate_file, key_file, password=_no_password)
+        load_pair(context, _pem(certificate), _pem(key))
     except (ssl.SSLError, FileReadError, ValueError) as err:
         wanted = "a client certificate and its key in PEM"
         raise ConfigError(where, wanted=wanted, found=str(err)) from err
@@ -103,19 +98,3 @@ def _load_pair(context: ssl.SSLContext, certificate: Material, key: Material) ->
 
 def _pem(material: Material) -> bytes:
     return read_bounded(material, MAX_PEM_BYTES) if isinstance(material, Path) else material
-
-
-def _no_password() -> str:
-    raise ValueError("the key is encrypted")  # else OpenSSL would ask at the terminal
-
-
-@contextmanager
-def _as_file(pem: bytes) -> Iterator[str]:
-    """A file in memory, because the ssl module takes keys from files only."""
-    fd = os.memfd_create("koordlet-tls", os.MFD_CLOEXEC)
-    try:
-        with open(fd, "wb", closefd=False) as file:
-            file.write(pem)
-        yield f"/proc/self/fd/{fd}"
-    finally:
-        os.close(fd)

@@ -7,18 +7,13 @@ from aiohttp import web
 
 from koordlet.server import healthtext
 from koordlet.server.exposition import Exposition, View
+from koordlet.server.guard import Guard, local_only
 from koordlet.server.middleware import MAX_BODY, limits
 from koordlet.server.negotiation import accepts_gzip, choose_format
 from koordlet.server.responses import json_body, json_response, text_response
 from koordlet.util.health import Health, Status, worst
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Guard = Callable[[web.Request], Awaitable[None]]
-"""Returns if the client may see more than metrics and health, else raises a web.HTTPException."""
-
-
-async def anybody(_: web.Request) -> None:
-    """The guard that lets everybody in."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +29,7 @@ class HttpSources:
     node_metric: Callable[[], bytes]
 
 
-def create_app(sources: HttpSources, *, guard: Guard = anybody) -> web.Application:
+def create_app(sources: HttpSources, *, guard: Guard = local_only) -> web.Application:
     """The application; guard decides who may read /nodemetric."""
     app = web.Application(middlewares=[limits], client_max_size=MAX_BODY)
     for path, view in (

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from koordlet.server.refusal import Refusal
 from koordlet.server.responses import text_response
 from koordlet.util.errors import KoordletError, Unavailable
 from koordlet.util.logs import get_logger
@@ -29,6 +30,8 @@ async def limits(request: web.Request, handler: _Handler) -> web.StreamResponse:
     except TimeoutError:
         log.warning("request.timeout", path=request.path, limit_s=HANDLER_SECONDS)
         return text_response(f"no answer within {HANDLER_SECONDS:g} s\n", status=503)
+    except Refusal as err:
+        return text_response(f"{err}\n", status=err.status, headers=err.headers)
     except Unavailable as err:
         return text_response(f"{err}\n", status=503)
     except KoordletError as err:

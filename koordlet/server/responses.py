@@ -1,14 +1,17 @@
 """The two kinds of small responses. None of them may be cached."""
 
 import json
+from collections.abc import Mapping
 
 from aiohttp import web
 
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
-def text_response(text: str, *, status: int = 200) -> web.Response:
-    return web.Response(text=text, status=status, headers=_HEADERS)
+def text_response(
+    text: str, *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    return web.Response(text=text, status=status, headers={**_HEADERS, **(headers or {})})
 
 
 def json_response(value: object, *, status: int = 200) -> web.Response:

@@ -4,30 +4,30 @@ import asyncio
 import contextlib
 import os
 import socket
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import web
 
-from koordlet.server.sockets import Address, listen_tcp, listen_unix
+from koordlet.server.sockets import Address, BoundedListener, listen_tcp, listen_unix
 
 _IDLE_SECONDS = 120.0  # a connection without a request is closed; Prometheus may come once a minute
 _LINE_BYTES = 4096  # of the request line and of each header
 _GRACE_SECONDS = 2.0  # for answers under way when the server stops
+_HANDSHAKE_SECONDS = 10.0  # for TLS
 _MOST_CONNECTIONS = 100  # at a time; a held one costs memory and a descriptor
-
-
-class _Refusal(asyncio.Protocol):
-    """What a connection gets that is one too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
 
 
 class Site:
     """Serves an application from start to stop, each called once."""
 
-    def __init__(self, app: web.Application, listen: Callable[[], socket.socket]) -> None:
+    def __init__(
+        self,
+        app: web.Application,
+        listen: Callable[[], socket.socket],
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -38,6 +38,7 @@ class Site:
             shutdown_timeout=_GRACE_SECONDS,
         )
         self._listen = listen
+        self._tls = tls
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
 
@@ -47,10 +48,17 @@ class Site:
         Raises:
             ListenError: the socket cannot be had; the message says why.
         """
-        self._socket = await asyncio.to_thread(self._listen)
+        listening = await asyncio.to_thread(self._listen)
+        self._socket = BoundedListener(listening, _MOST_CONNECTIONS)
         await self._runner.setup()
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._protocol, sock=self._socket)
+        assert self._runner.server is not None  # noqa: S101 - setup has made it
+        self._server = await asyncio.get_running_loop().create_server(
+            self._runner.server,
+            sock=self._socket,
+            ssl=self._tls,
+            ssl_handshake_timeout=_HANDSHAKE_SECONDS if self._tls else None,
+            ssl_shutdown_timeout=_GRACE_SECONDS if self._tls else None,
+        )
 
     async def stop(self) -> None:
         """Answer what was asked, then close. Does nothing when start failed."""
@@ -62,18 +70,14 @@ class Site:
             self._socket.close()
             self._socket = None
 
-    def _protocol(self) -> asyncio.BaseProtocol:
-        server = self._runner.server
-        if server is None or len(server.connections) >= _MOST_CONNECTIONS:
-            return _Refusal()
-        return server()
-
 
 class HttpServer(Site):
-    """A site on a TCP port."""
+    """A site on a TCP port, with TLS if there is a context for it."""
 
-    def __init__(self, app: web.Application, address: Address) -> None:
-        super().__init__(app, lambda: listen_tcp(address))
+    def __init__(
+        self, app: web.Application, address: Address, tls: ssl.SSLContext | None = None
+    ) -> None:
+        super().__init__(app, lambda: listen_tcp(address), tls)
 
     @property
     def port(self) -> int:

@@ -5,8 +5,10 @@ import errno
 import os
 import socket
 import stat
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from koordlet.util.address import split_address
 from koordlet.util.errors import KoordletError, OptionError
@@ -41,6 +43,29 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class BoundedListener(socket.socket):
+    """A listening socket that hangs up on whoever is one connection too many.
+
+    It does so before anything is spent on them: a TLS handshake may take its time.
+    """
+
+    def __init__(self, listening: socket.socket, most: int) -> None:
+        """Take over a socket; most is the number of connections at a time."""
+        super().__init__(fileno=listening.detach())
+        self.setblocking(False)
+        self._most = most
+        self._accepted: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """As socket.accept."""
+        connection, address = super().accept()
+        if sum(1 for one in self._accepted if one.fileno() >= 0) >= self._most:
+            connection.close()
+            raise BlockingIOError  # for the event loop: look again later
+        self._accepted.add(connection)
+        return connection, address
 
 
 def listen_tcp(address: Address) -> socket.socket:

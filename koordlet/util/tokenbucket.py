@@ -17,8 +17,21 @@ class TokenBucket:
 
     async def take(self) -> None:
         """Return when it is our turn. Turns come in the order in which they were asked for."""
-        now = self._clock.monotonic()
-        due = max(self._used_until, now)
-        self._used_until = due + self._gap
-        if due - self._slack > now:
-            await self._clock.sleep(due - self._slack - now)
+        wait = self._wait()
+        self._use_turn()
+        if wait > 0:
+            await self._clock.sleep(wait)
+
+    def take_now(self) -> bool:
+        """Take a turn if it is ours at once; return whether it was."""
+        if self._wait() > 0:
+            return False
+        self._use_turn()
+        return True
+
+    def _wait(self) -> float:
+        """Seconds until the next turn is ours; 0 or less when it is now."""
+        return self._used_until - self._slack - self._clock.monotonic()
+
+    def _use_turn(self) -> None:
+        self._used_until = max(self._used_until, self._clock.monotonic()) + self._gap

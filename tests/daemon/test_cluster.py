@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 from apiserver import ApiServer
+from faults import answer
 from inline import InlineExecutor
 
 from koordlet.api.qos import KubeQoS
@@ -28,6 +29,10 @@ from koordlet.util.stop import Stop
 METRICS, SLOS, ALL_NODES, ALL_PODS = (
     resource.collection() for resource in (NODE_METRICS, NODE_SLOS, NODES, PODS)
 )
+REVIEWS = {
+    "tokenreviews": "authentication.k8s.io",
+    "subjectaccessreviews": "authorization.k8s.io",
+}
 UID = "11111111-2222-3333-4444-555555555555"
 MIB = 2**20
 
@@ -97,6 +102,15 @@ class Node:
             for _ in range(3):  # the network takes no simulated time
                 await asyncio.sleep(0.003)
                 await self.clock.settle()
+
+    async def get(self, path: str, **headers: str) -> tuple[int, str]:
+        """Status and text of an HTTP answer."""
+        address = (await self.ctl("status"))["address"]
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.get(f"http://{address}{path}") as found,
+        ):
+            return found.status, await found.text()
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -283,6 +297,31 @@ async def test_plugins_share_the_client(node: Node, server: ApiServer) -> None:
     await node.seconds(30)
     assert [found["metadata"]["name"] for found in await asyncio.gather(*gets)] == ["n1"] * 20
     assert node.settings.flags.inert_set() == []
+
+
+async def test_strangers_need_the_cluster_s_word(
+    node: Node, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To see more than metrics and health; whoever is on the node does not."""
+    await node.start("--auth-token-audiences=koordlet")
+    await node.seconds(4)
+    assert (await node.get("/nodemetric"))[0] == 200
+
+    monkeypatch.setattr("koordlet.server.guard.peer", lambda _: "10.0.0.9")
+    assert (await node.get("/nodemetric"))[0] == 401
+    assert {(await node.get(path))[0] for path in ("/metrics", "/livez", "/readyz")} == {200}
+
+    user = {"authenticated": True, "audiences": ["koordlet"], "user": {"username": "anna"}}
+    verdicts = {"tokenreviews": user, "subjectaccessreviews": {"allowed": True}}
+    for kind, status in verdicts.items():
+        body = json.dumps({"status": status}).encode()
+        server.script(answer(body, 201), method="POST", path=f"/apis/{REVIEWS[kind]}/v1/{kind}")
+    code, text = await node.get("/nodemetric", Authorization="Bearer annas")
+    assert (code, json.loads(text)["status"]) == (200, node.status())
+
+    code, text = await node.get("/nodemetric", Authorization="Bearer bens")  # nothing is scripted
+    assert code == 503
+    assert "tokens cannot be checked" in (await node.ctl("status"))["problems"]["tokens"]
 
 
 async def test_a_file_for_reports_is_written_in_a_cluster_too(

@@ -140,6 +140,9 @@ OURS = {
     "network-collector-interval": "5s",
     "descriptor-budget": "8192",
     "report-change-threshold": "15",
+    "tls-cert-file": "",
+    "tls-private-key-file": "",
+    "auth-token-audiences": "",
 }
 
 

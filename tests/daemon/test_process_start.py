@@ -53,6 +53,15 @@ def test_a_start_that_fails_says_why(koordlet, host, first, tmp_path):
         ([], first.run_dir, 1, f"held by process {first.process.pid}", "its own --run-dir"),
         ([], tmp_path / "link", 1, "wanted a writable run directory", "a link or file stands"),
         ([], Path("/proc/koordlet"), 1, "wanted a writable run directory", "create it writable"),
+        (["--tls-cert-file=/x.crt"], None, 2, "/x.crt", "give --tls-private-key-file as well"),
+        (["--tls-private-key-file=/x.key"], None, 2, "/x.key", "give --tls-cert-file as well"),
+        (
+            [f"--tls-cert-file={tmp_path}/x.crt", f"--tls-private-key-file={tmp_path}/x.key"],
+            None,
+            1,
+            f"{tmp_path}/x.crt",
+            "No such file",
+        ),
         ([f"--proc-root-dir={tmp_path}/none/"], None, 1, f"{tmp_path}/none", "wanted"),
     ]
     ended = [

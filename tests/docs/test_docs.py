@@ -25,7 +25,13 @@ from koordlet.util.flags import FlagSet
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = ("README.md", "docs/operations.md", "docs/differences.md", "docs/architecture.md")
-OTHERS_FLAGS = {"--now"}  # of commands that are not ours
+OTHERS_FLAGS = {  # of commands that are not ours
+    "--now",
+    "--audience",
+    "--cacert",
+    "--clusterrole",
+    "--serviceaccount",
+}
 CTL_FLAGS = {"--help", "--output", "--run-dir", "--window", "--pod", "--sort", "--once"}
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)

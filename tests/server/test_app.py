@@ -4,13 +4,14 @@ import asyncio
 import gzip
 
 import pytest
-from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import Gauge
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from koordlet.server.app import HttpSources, anybody, create_app
+from koordlet.server.app import HttpSources, create_app
 from koordlet.server.exposition import Exposition
+from koordlet.server.guard import local_only
+from koordlet.server.refusal import Refusal
 from koordlet.util.errors import Unavailable
 from koordlet.util.health import OK, Health, PartHealth, Status
 
@@ -24,7 +25,7 @@ class Daemon:
         self.exposition = Exposition()
         self.health = Health()
         self.node_metric = b'{"kind":"NodeMetric"}\n'
-        self.guard = anybody
+        self.guard = local_only
         Gauge("koordlet_start_time", "Start.", registry=self.exposition.internal)
         Gauge("users", "Users'.", registry=self.exposition.external)
 
@@ -172,12 +173,30 @@ async def test_the_guard_decides_about_more_than_metrics(client, daemon):
     """Health and metrics stay public when NodeMetric is not."""
 
     async def nobody(_):
-        raise web.HTTPUnauthorized
+        raise Refusal(401, "wanted a token, found none", headers={"WWW-Authenticate": "Bearer"})
 
     daemon.guard = nobody
 
-    assert (await client.get("/nodemetric")).status == 401
+    answer = await client.get("/nodemetric")
+    assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+    assert await answer.text() == "wanted a token, found none\n"
+    assert (await client.head("/nodemetric")).status == 401
     assert (await client.get("/healthz")).status == 200
+    assert (await client.get("/metrics")).status == 200
+
+
+@pytest.mark.parametrize(("peer", "status"), [("127.0.0.1", 200), ("10.0.0.9", 403), ("", 403)])
+async def test_without_a_cluster_only_this_machine_is_let_in(
+    client, daemon, monkeypatch, peer, status
+):
+    """Whoever is not, is told how to get there all the same."""
+    monkeypatch.setattr("koordlet.server.guard.peer", lambda _: peer)
+    daemon.guard = local_only
+
+    answer = await client.get("/nodemetric")
+
+    assert answer.status == status
+    assert status == 200 or "ssh -L" in await answer.text()
     assert (await client.get("/metrics")).status == 200
 
 

@@ -1,7 +1,9 @@
 """Servers from start to stop, on real sockets."""
 
 import asyncio
+import contextlib
 import socket
+import ssl
 
 import aiohttp
 import pytest
@@ -87,6 +89,29 @@ async def test_connections_beyond_the_limit_are_closed(app, monkeypatch):
         await held_writer.wait_closed()
     writer.close()
     text = await get(f"http://127.0.0.1:{server.port}/")
+    await server.stop()
+
+    assert (refused, text) == (b"", "hello")
+
+
+async def test_unfinished_handshakes_count_as_connections(app, authority, monkeypatch):
+    """Whoever never says a word of TLS costs no more than a connection."""
+    monkeypatch.setattr("koordlet.server.site._MOST_CONNECTIONS", 2)
+    server = HttpServer(app, LOCAL, authority.issue("silent").server_context())
+    await server.start()
+    silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    refused = await reader.read()
+    for _, held in [*silent, (reader, writer)]:
+        held.close()
+        await held.wait_closed()
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    text = ""
+    async with asyncio.timeout(20):
+        while not text:  # until the server, too, knows that they are gone
+            with contextlib.suppress(aiohttp.ClientError):
+                connector = aiohttp.TCPConnector(ssl=context)
+                text = await get(f"https://127.0.0.1:{server.port}/", connector=connector)
     await server.stop()
 
     assert (refused, text) == (b"", "hello")

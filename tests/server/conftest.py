@@ -1,0 +1,9 @@
+"""Certificates for servers."""
+
+import pytest
+from certificates import Authority
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ca"))
