@@ -25,12 +25,15 @@ def parse_json(text: object, where: str) -> object:
     """Return the value of a JSON text from an annotation or a ConfigMap.
 
     Raises:
-        InvalidObject: it is no JSON; like in Go, NaN and Infinity are none.
+        InvalidObject: it is no JSON; like in Go, NaN and Infinity are none. Half a character is
+            valid JSON, but nobody could write it out again.
     """
     if not isinstance(text, str):
         raise InvalidObject(where, wanted="a text", found=text)
     try:
         value: object = json.loads(text, parse_constant=_no_constant)
+        if "\\ud" in text.lower():
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as err:
         raise InvalidObject(where, wanted=f"valid JSON ({err})", found=text) from err
     return value

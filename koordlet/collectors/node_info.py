@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from prometheus_client import Metric
 
+from koordlet.api.machine import CpuBasics, CpuTopology
 from koordlet.collectors.base import Tick
 from koordlet.collectors.status_counter import StatusCounter
-from koordlet.host.cpuinfo import CpuBasics, read_basics
+from koordlet.host.cpuinfo import read_basics
 from koordlet.host.numa import NumaNode, read_numa_nodes
 from koordlet.host.paths import HostPaths
-from koordlet.host.topology import CpuTopology, read_topology
+from koordlet.host.topology import read_topology
 from koordlet.metriccache.kinds import Cadence
 from koordlet.metriccache.sample import Sample
 

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from koordlet.api.machine import UNKNOWN_VENDOR, CpuBasics, CpuTopology
 from koordlet.host.errors import KernelFileError
 from koordlet.host.files import parse_file, read_head
 from koordlet.host.paths import HostPaths
 from koordlet.host.procfiles import parse_int, parse_text
-from koordlet.host.topology import CpuTopology
 
 _FIRST_CPU_BYTES = 16 * 1024  # the kernel works for each CPU it prints; one is enough
-_UNKNOWN_VENDOR = "unknown"
 T = TypeVar("T")
 
 
@@ -24,19 +23,8 @@ class CpuInfo:
     """The first CPU of /proc/cpuinfo; the others are taken to be alike."""
 
     model: str = ""  # "" when the file does not tell, as on arm64
-    vendor: str = _UNKNOWN_VENDOR  # for example GenuineIntel
+    vendor: str = UNKNOWN_VENDOR  # for example GenuineIntel
     flags: frozenset[str] = frozenset()  # x86 "flags", arm64 "Features"
-
-
-@dataclass(frozen=True, slots=True)
-class CpuBasics:
-    """What Koordinator publishes about a node's CPU. What cannot be found out is "" or False."""
-
-    model: str
-    vendor: str
-    hyper_threading: bool
-    turbo: bool
-    l3_mask: str  # resctrl's cbm_mask, hexadecimal
 
 
 def parse_cpuinfo(data: bytes) -> CpuInfo:
@@ -48,7 +36,7 @@ def parse_cpuinfo(data: bytes) -> CpuInfo:
             fields.setdefault(name.strip().lower(), value.partition(":")[0].strip())
     return CpuInfo(
         model=fields.get("model name", ""),
-        vendor=fields.get("vendor_id", _UNKNOWN_VENDOR),
+        vendor=fields.get("vendor_id", UNKNOWN_VENDOR),
         flags=frozenset(fields.get("flags", fields.get("features", "")).split()),
     )
 

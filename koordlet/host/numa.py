@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from koordlet.host.cpulist import parse_cpulist_file
 from koordlet.host.errors import KernelFileError
 from koordlet.host.files import names_in, parse_file
 from koordlet.host.procfiles import NumaMemInfo, parse_int, parse_numa_meminfo
+from koordlet.util.cpulist import parse_cpulist_file
 
 _NODES = "bus/node/devices"
 _INITIATORS = "devices/system/node/has_generic_initiator"

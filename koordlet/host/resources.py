@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 from koordlet.host import cgroupfiles as cg
 from koordlet.host import netfiles, procfiles, validators
-from koordlet.host.cpulist import parse_cpulist_file
 from koordlet.host.cpuvalues import MAX_SHARES, MAX_WEIGHT, MIN_SHARES, MIN_WEIGHT
 from koordlet.host.idlepages import parse_idle_pages
 from koordlet.host.numastat import parse_v1_numa_stat, parse_v2_numa_stat
 from koordlet.host.psi import Pressure, parse_pressure
 from koordlet.host.resource import File, Resource, Root, Support
 from koordlet.host.validators import Validator, in_range
+from koordlet.util.cpulist import parse_cpulist_file
 
 T = TypeVar("T")
 

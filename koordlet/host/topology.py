@@ -8,52 +8,16 @@ Source: kernel docs, admin-guide/cputopology and ABI/testing/sysfs-devices-syste
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
-from koordlet.host.cpulist import parse_cpulist_file
+from koordlet.api.machine import Cpu, CpuTopology
 from koordlet.host.errors import KernelFileError
 from koordlet.host.files import names_in, parse_file
 from koordlet.host.procfiles import parse_int, parse_text
+from koordlet.util.cpulist import parse_cpulist_file
 
 _CORE = ("core_cpus_list", "thread_siblings_list")  # the second is the name before Linux 5.3
 _PACKAGE = ("package_cpus_list", "core_siblings_list")
-
-
-@dataclass(frozen=True, slots=True)
-class Cpu:
-    """One logical CPU that is online."""
-
-    node: int  # NUMA node; 0 when the machine has none
-    socket: int
-    core: int  # unique in the machine
-    cpu: int
-    l1: int = 0  # id of its first-level (data) cache
-    l3: int = 0  # id of its last-level cache
-
-
-@dataclass(frozen=True, slots=True)
-class CpuTopology:
-    """All online CPUs, sorted by node, socket, core and number."""
-
-    cpus: tuple[Cpu, ...]
-
-    def by(self, key: Callable[[Cpu], int]) -> dict[int, tuple[int, ...]]:
-        """Return the CPU numbers of each group: `by(lambda cpu: cpu.core)`."""
-        groups: dict[int, tuple[int, ...]] = {}
-        for cpu in self.cpus:
-            groups[key(cpu)] = (*groups.get(key(cpu), ()), cpu.cpu)
-        return groups
-
-    @property
-    def node_of(self) -> dict[int, int]:
-        """NUMA node by CPU number."""
-        return {cpu.cpu: cpu.node for cpu in self.cpus}
-
-    @property
-    def threads_per_core(self) -> int:
-        """The most CPUs that one core has."""
-        return max(len(cpus) for cpus in self.by(lambda cpu: cpu.core).values())
 
 
 def read_topology(sys: Path) -> CpuTopology:

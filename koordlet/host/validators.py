@@ -5,7 +5,7 @@ Source: Koordinator's resource validators.
 
 from collections.abc import Callable
 
-from koordlet.host.cpulist import parse_cpulist
+from koordlet.util.cpulist import parse_cpulist
 
 INT64_MAX = 2**63 - 1
 INT32_MAX = 2**31 - 1

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordlet.api.machine import Cpu, CpuTopology
 from koordlet.host.cpuinfo import CpuBasics, CpuInfo, parse_cpuinfo, read_basics, read_cpuinfo
 from koordlet.host.paths import HostPaths
-from koordlet.host.topology import Cpu, CpuTopology
 
 DATA = Path(__file__).parent / "data"
 ONE_THREAD = CpuTopology((Cpu(0, 0, 0, 0),))

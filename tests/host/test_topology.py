@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from koordlet.api.machine import Cpu
 from koordlet.host.errors import KernelFileError
-from koordlet.host.topology import Cpu, read_topology
+from koordlet.host.topology import read_topology
 
 
 def write(path: Path, text: str) -> None:

@@ -3,18 +3,25 @@
 from collections.abc import Iterable
 
 MAX_RANGE_END = 4096
+_MOST = 16 * MAX_RANGE_END  # numbers that a list may name, repetitions included
 
 
 def parse_cpulist(text: str) -> frozenset[int]:
     """Return the numbers of a list. The empty text is the empty set; "5-3" holds nothing.
 
     Raises:
-        ValueError: malformed, or a range that ends above 4096.
+        ValueError: malformed, a range that ends above 4096, or far more numbers than any machine
+            has CPUs.
     """
     numbers: set[int] = set()
+    named = 0
     for item in text.split(",") if text else ():
         first, dash, last = item.partition("-")
-        numbers.update(_range(first, last, text) if dash else (_number(first, text),))
+        run = _range(first, last, text) if dash else (_number(first, text),)
+        named += len(run)
+        if named > _MOST:
+            raise ValueError(f"wanted at most {_MOST} numbers, found more: {text[:60]!r}")
+        numbers.update(run)
     return frozenset(numbers)
 
 
