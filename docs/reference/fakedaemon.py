@@ -19,7 +19,6 @@ from koordlet.plugin.testing import FakeHost, SimulatedClock
 from koordlet.qosmanager.discovery import GROUP, SHIPPED, discover
 from koordlet.server.exposition import Exposition
 from koordlet.server.families import FamilySource
-from koordlet.statesinformer.informer import StatesInformer
 from koordlet.util.errors import Unavailable
 from koordlet.util.logs import LevelSpec, configure
 from koordlet.util.stop import Stop
@@ -111,20 +110,18 @@ async def _measure(directory: Path) -> FamilyExposition:
     settings = settings_of(flags, exposition=exposition, clock=clock)
     parts = build(settings, exposition, clock, directory)
     Daemon(parts, directory)  # adds the families that tell about the start
-    _connect(flags, exposition, clock, directory)
+    _connect(flags, exposition, parts, directory)
     await _run(parts, host, clock, exposition)
     return exposition
 
 
-def _connect(
-    flags: list[str], exposition: Exposition, clock: SimulatedClock, directory: Path
-) -> None:
+def _connect(flags: list[str], exposition: Exposition, parts: Parts, directory: Path) -> None:
     """Add the families of a daemon in a cluster. Nothing is sent there."""
     kubeconfig = directory / "kubeconfig"
     kubeconfig.write_text(_KUBECONFIG)
     in_cluster = [*flags, "--standalone=false", f"--kubeconfig={kubeconfig}"]
-    settings = settings_of(in_cluster, exposition=Exposition(), clock=clock)
-    connect(settings, StatesInformer(clock), clock, exposition.internal)
+    settings = settings_of(in_cluster, exposition=Exposition(), clock=parts.clock)
+    connect(settings, parts.states, parts.cache, parts.clock, exposition.internal)
 
 
 async def _run(

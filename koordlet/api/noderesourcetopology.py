@@ -47,7 +47,7 @@ def parse_published(obj: object) -> Published:
     )
 
 
-def new_object(node: Node, topology: NodeTopology) -> dict[str, object]:
+def new_object(name: str, node: Node, topology: NodeTopology) -> dict[str, object]:
     """Return the object to create. It ends with its Node, where that is known to the cluster."""
     labels = {"app.kubernetes.io/managed-by": "Koordinator"}
     if topology.numa_reservation:
@@ -64,7 +64,7 @@ def new_object(node: Node, topology: NodeTopology) -> dict[str, object]:
         "apiVersion": "topology.node.k8s.io/v1alpha1",
         "kind": "NodeResourceTopology",
         "metadata": {
-            "name": node.name,
+            "name": name,
             "labels": labels,
             "annotations": annotations(topology),
             **({"ownerReferences": [owner]} if node.uid else {}),

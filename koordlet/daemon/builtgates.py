@@ -2,8 +2,10 @@
 
 # Plugins add theirs.
 BUILT_GATES = (
+    "HugePageReport",
     "NodeMetricPromMetrics",
     "NodeNetworkCollector",
+    "NodeTopologyReport",
     "PSICollector",
     "PodNetworkCollector",
 )

@@ -9,6 +9,7 @@ from koordlet.api.node import AddressType, Node
 from koordlet.api.nodeslo import NodeSLO
 from koordlet.daemon.flags import DaemonFlags
 from koordlet.daemon.settings import Settings
+from koordlet.daemon.topology import Topology, build_topology
 from koordlet.kube.client import ApiClient
 from koordlet.kube.config import find_config
 from koordlet.kube.credentials import credentials_of
@@ -18,6 +19,7 @@ from koordlet.kube.kubelet import KubeletClient, KubeletOptions
 from koordlet.kube.metrics import EventMetrics, KubeletMetrics, KubeMetrics
 from koordlet.kube.reviews import Reviews, User
 from koordlet.kube.transport import Limits, Transport
+from koordlet.metriccache.cache import MetricCache
 from koordlet.reporter.cluster import ClusterSink
 from koordlet.reporter.pace import FleetPace
 from koordlet.server.tokenguard import RATE, TokenGuard
@@ -46,6 +48,7 @@ class Cluster:
     sink: ClusterSink
     pace: FleetPace
     guard: TokenGuard[User]
+    topology: Topology
 
     async def close(self) -> None:
         """Close all connections."""
@@ -54,7 +57,11 @@ class Cluster:
 
 
 def connect(
-    settings: Settings, states: StatesInformer, clock: Clock, registry: CollectorRegistry
+    settings: Settings,
+    states: StatesInformer,
+    cache: MetricCache,
+    clock: Clock,
+    registry: CollectorRegistry,
 ) -> Cluster:
     """Make the parts. Nothing is sent yet: the API server may be away.
 
@@ -104,6 +111,7 @@ def connect(
         sink=ClusterSink(client, node, node_metric.target, clock),
         pace=FleetPace(node, node_metric.target, clock),
         guard=_guard(options, client, clock, registry),
+        topology=build_topology(settings, states, cache, clock, client=client, kubelet=kubelet),
     )
 
 

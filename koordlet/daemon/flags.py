@@ -161,6 +161,12 @@ class DaemonFlags:
         self.kube_api_burst = flags.int(
             "kube-api-burst", 30, "requests at once after a quiet time", check=at_least(0)
         )
+        self.node_topology_sync_interval = flags.duration(
+            "node-topology-sync-interval",
+            3.0,
+            "period of looks at whether the node's topology has changed",
+            check=lasting(1.0),
+        )
         self.report_change_threshold = flags.float(
             "report-change-threshold",
             15.0,
@@ -194,6 +200,11 @@ class DaemonFlags:
         )
         self.kubelet_read_only_port = flags.int(
             "kubelet-read-only-port", 10255, "that port", check=port
+        )
+        self.disable_query_kubelet_config = flags.bool(
+            "disable-query-kubelet-config",
+            False,
+            "do not ask the kubelet's /configz; CPUs that it gives to pods are not known then",
         )
 
     def _define_states(self, flags: FlagSet) -> None:

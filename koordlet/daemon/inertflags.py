@@ -53,8 +53,6 @@ INERT_FLAGS = (
     ),
     # states informer
     InertFlag("kubelet-sync-interval", DURATION, 10.0, "period of the kubelet's pod list"),
-    InertFlag("node-topology-sync-interval", DURATION, 3.0, "period of topology reports"),
-    InertFlag("disable-query-kubelet-config", BOOL, False, "do not ask the kubelet's /configz"),
     InertFlag("enable-pod-taskids", BOOL, False, "collect the task ids of containers"),
     InertFlag("xpu-enforce-collect-from-device-infos", BOOL, False, "never ask NVML"),
     # metric advisor

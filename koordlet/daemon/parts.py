@@ -82,7 +82,7 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
     health, host, states = Health(), Host(settings.paths), StatesInformer(clock)
     cache = _cache(settings, states, clock, run_dir, boot_id)
     sampling, sampler = _sampling(settings, states, cache, clock, exposition)
-    cluster = _cluster(settings, states, clock, exposition)
+    cluster = _cluster(settings, states, cache, clock, exposition)
     reporter = _reporter(settings, states, cache, clock, run_dir, exposition, cluster)
     plugins = QOSManager(
         settings.plugins,
@@ -115,6 +115,9 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
     if reporter is not None:
         health.register("reporter", reporter.health)
         components["reporter"] = reporter.run
+    if cluster is not None:
+        health.register("topology report", cluster.topology.report.health)
+        components["topology report"] = cluster.topology.report.run
     if live_config is not None:
         health.register("config", live_config.health)
         components["config"] = live_config.run
@@ -227,13 +230,17 @@ def _sampling(
 
 
 def _cluster(
-    settings: Settings, states: StatesInformer, clock: Clock, exposition: Exposition
+    settings: Settings,
+    states: StatesInformer,
+    cache: MetricCache,
+    clock: Clock,
+    exposition: Exposition,
 ) -> "Cluster | None":
     if settings.mode.standalone:
         return None
     from koordlet.daemon.cluster import connect  # costs memory that standalone does not need
 
-    return connect(settings, states, clock, exposition.internal)
+    return connect(settings, states, cache, clock, exposition.internal)
 
 
 def _reporter(
@@ -300,7 +307,7 @@ def _other_sources(
     """Where the rest comes from: files that the user names, else the cluster, else the host."""
     sources = [_node_source(settings, states, clock, cluster)]
     if cluster is not None:
-        sources.append(cluster.node_metric)
+        sources += [cluster.node_metric, cluster.topology.source]
         if not settings.options.pods_file.value:
             sources.append(cluster.pod_list)
     if settings.options.nodeslo_file.value:

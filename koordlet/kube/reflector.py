@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from koordlet.kube.answers import Object
 from koordlet.kube.client import ApiClient
-from koordlet.kube.errors import ApiError, BadAnswer, Gone, KubeError
+from koordlet.kube.errors import ApiError, BadAnswer, Gone, KubeError, NotFound
 from koordlet.kube.store import Change, Store, resource_version
 from koordlet.kube.watch import EventType, WatchEvent, WatchLimits
 from koordlet.util.backoff import Backoff
@@ -29,6 +29,14 @@ log = get_logger("koordlet.kube")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Absent:
+    """What to do where the cluster does not have the kind at all, because its CRD is missing."""
+
+    pause: float  # seconds at least until the next question, doubled at most by jitter
+    hint: str  # what somebody can do about it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Watched(Generic[T]):
     """What a reflector follows, and what it makes of it.
 
@@ -43,6 +51,7 @@ class Watched(Generic[T]):
     on_change: Callable[[Change[T]], None]
     query: Mapping[str, str] | None = None
     watch_seconds: int = 300  # a watch lives that long at least, and at most twice as long
+    absent: Absent | None = None  # None: a kind that each cluster has, sooner or later
 
 
 class Reflector(Generic[T]):
@@ -179,7 +188,8 @@ class Reflector(Generic[T]):
         if isinstance(err, Gone):
             log.info("watch.gone", watched=self._watched.name)
             return  # not a trouble: a long absence ends this way
-        self._reason = str(err)
+        absent = self._watched.absent
+        self._reason = f"{err}; {absent.hint}" if absent and isinstance(err, NotFound) else str(err)
         self._trouble.failed("watch.failed", watched=self._watched.name, error=self._reason)
 
     def _works(self) -> None:
@@ -188,6 +198,8 @@ class Reflector(Generic[T]):
 
     def _pause(self, error: KubeError | None) -> float:
         wanted = error.retry_after if isinstance(error, ApiError) else None
+        if self._watched.absent and isinstance(error, NotFound):
+            wanted = self._watched.absent.pause * (1 + self._draw())
         return max(self._backoff.next(), wanted or 0.0)
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from koordlet.api.node import Node
     from koordlet.api.nodeslo import NodeSLO
+    from koordlet.api.nodetopology import NodeTopology
     from koordlet.statesinformer.callbacks import StateType, UpdateCbFn
     from koordlet.statesinformer.model import PodMeta
 
@@ -17,6 +18,9 @@ class States(Protocol):
 
     def node_slo(self) -> "NodeSLO | None":
         """The quality-of-service settings of this node; None before they were seen."""
+
+    def node_topology(self) -> "NodeTopology | None":
+        """CPUs and NUMA zones of this node, and who may use them; None without a cluster."""
 
     def pods(self) -> "tuple[PodMeta, ...]":
         """The pods of this node, each with its cgroups."""

@@ -29,7 +29,7 @@ class StateType(Enum):
 
     NODE_SLO_SPEC = "NodeSLOSpec"  # state: NodeSLO; not delivered while there is none
     ALL_PODS = "AllPods"  # state: None, the pods are in the target
-    NODE_TOPOLOGY = "NodeTopology"  # state: None until a topology source exists
+    NODE_TOPOLOGY = "NodeTopology"  # state: NodeTopology; None where there is no cluster
     NODE_METADATA = "NodeMetadata"  # state: Node, sent when its labels or annotations change
     NODE_METRIC_SPEC = "NodeMetricSpec"  # state: NodeMetricSpec, how to report
 

@@ -1,10 +1,11 @@
-"""What the cluster wants of this node: Node, NodeSLO, NodeMetric spec and pods, as snapshots.
+"""What the cluster wants of this node: Node, NodeSLO, pods and more, as snapshots.
 
 Sources (files, the cgroup tree, later the API server and the kubelet) call the set methods on the
 event loop. Readers may be on any thread: each state is one immutable object that is swapped whole.
 """
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from koordlet.api.node import Node
 from koordlet.api.nodemetric import NodeMetricSpec
@@ -23,6 +24,9 @@ from koordlet.util.errors import KoordletError
 from koordlet.util.health import OK, PartHealth, Status
 from koordlet.util.stop import Stop
 
+if TYPE_CHECKING:
+    from koordlet.api.nodetopology import NodeTopology
+
 
 class StatesInformer:
     """Holds the last known states and tells callbacks when they change.
@@ -34,6 +38,7 @@ class StatesInformer:
         self._node: Node | None = None
         self._node_slo: NodeSLO | None = None
         self._node_metric_spec = NodeMetricSpec()
+        self._node_topology: NodeTopology | None = None
         self._pods: tuple[PodMeta, ...] | None = None
         self._pods_by_uid: dict[str, PodMeta] = {}
         self._pods_known = False
@@ -54,6 +59,10 @@ class StatesInformer:
     def node_metric_spec(self) -> NodeMetricSpec:
         """How to report; Koordinator's defaults until a source says otherwise."""
         return self._node_metric_spec
+
+    def node_topology(self) -> "NodeTopology | None":
+        """CPUs and NUMA zones of this node, and who may use them; None: not known yet."""
+        return self._node_topology
 
     def pods(self) -> tuple[PodMeta, ...]:
         """Pods of this node, finished ones included; empty or provisional until synced."""
@@ -121,6 +130,12 @@ class StatesInformer:
             self._node_metric_spec = spec
             self.send_callback(StateType.NODE_METRIC_SPEC)
 
+    def set_node_topology(self, topology: "NodeTopology") -> None:
+        """Publish the topology."""
+        if topology != self._node_topology:
+            self._node_topology = topology
+            self.send_callback(StateType.NODE_TOPOLOGY)
+
     def set_pods(self, pods: tuple[PodMeta, ...], *, provisional: bool = False) -> None:
         """Publish all pods of this node. Of pods with the same UID the first counts.
 
@@ -179,5 +194,7 @@ class StatesInformer:
             state = self._node
         elif state_type is StateType.NODE_METRIC_SPEC:
             state = self._node_metric_spec
+        elif state_type is StateType.NODE_TOPOLOGY:
+            state = self._node_topology
         applications = () if self._node_slo is None else self._node_slo.host_applications
         return state, CallbackTarget(self.pods(), applications)

@@ -10,7 +10,7 @@ from koordlet.api.nodeslo import NodeSLO
 from koordlet.kube.answers import Object
 from koordlet.kube.client import ApiClient
 from koordlet.kube.eventobjects import Event, EventType, ObjectRef
-from koordlet.kube.reflector import Reflector, Watched
+from koordlet.kube.reflector import Absent, Reflector, Watched
 from koordlet.kube.resource import NODE_METRICS, NODE_SLOS, NODES, Resource, field_selector
 from koordlet.kube.store import Change, ChangeKind
 from koordlet.statesinformer.callbacks import StateType
@@ -52,7 +52,9 @@ class OwnObject(Generic[T]):
         read: Callable[[Object], Reading[T]],
         publish: Callable[[ChangeKind, T | None], None],
         emit: Emit = keep_quiet,
+        absent: Absent | None = None,
     ) -> None:
+        """absent: what to do where the cluster may lack this kind of object."""
         self.name = name = kind.lower()
         self._kind, self._api_version = kind, resource.api_version
         self._understand = read
@@ -68,6 +70,7 @@ class OwnObject(Generic[T]):
                 query={"fieldSelector": field_selector({"metadata.name": node_name})},
                 read=self._look,
                 on_change=self._changed,
+                absent=absent,
             ),
             clock,
         )
@@ -75,6 +78,11 @@ class OwnObject(Generic[T]):
     async def run(self, stop: Stop) -> None:
         """Follow the object until stop."""
         await self._reflector.run(stop)
+
+    @property
+    def synced(self) -> bool:
+        """Whether the server has told which object there is, or that there is none."""
+        return self._reflector.synced
 
     def health(self) -> PartHealth:
         """Degraded while the server is away, or the object is not understood in every field."""

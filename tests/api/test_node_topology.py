@@ -40,7 +40,7 @@ def derive(**changes: Any) -> Any:
 
 def stored(**changes: Any) -> dict[str, Any]:
     """The object as the server has it after it was created."""
-    body = new_object(replace(INPUTS, **changes).node, derive(**changes))
+    body = new_object("n1", replace(INPUTS, **changes).node, derive(**changes))
     body["metadata"] |= {"uid": "u1", "resourceVersion": "7"}
     return json.loads(json.dumps(body))
 
@@ -269,6 +269,12 @@ class TestObject:
             }
         ]
         assert found["topologyPolicies"] == ["BestEffortContainerLevel"]
+
+    def test_a_node_that_the_cluster_does_not_know(self):
+        """As one from a file: there is nothing that the object could end with."""
+        found = stored(node=Node("from-a-file"))
+        assert found["metadata"]["name"] == "n1"
+        assert "ownerReferences" not in found["metadata"]
 
     def test_one_that_is_right(self):
         """Is left alone, however its JSON is written and its zones are ordered."""

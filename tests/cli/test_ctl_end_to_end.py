@@ -100,7 +100,7 @@ def test_a_daemon_is_asked_and_told(eventually, ctl):
     assert (top["pods"][0]["uid"], top["pods"][0]["memory_bytes"]) == (UID, 64 * 2**20)
     assert "koordletctl plugins release PressureWatch" in quarantined[0]["reason"]
     assert (released.returncode, released.stdout) == (0, "PressureWatch is released\n")
-    assert "NodeNetworkCollector, PSICollector, PodNetworkCollector, PressureWatch" in status.stdout
+    assert "NodeTopologyReport, PSICollector, PodNetworkCollector, PressureWatch" in status.stdout
     assert json.loads(doctor.stdout)["seen_by"] == "seen by the daemon"
     assert node_metric["metadata"]["name"] == "n1"
 

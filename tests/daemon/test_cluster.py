@@ -12,22 +12,23 @@ from typing import Any
 import aiohttp
 import pytest
 from apiserver import ApiServer
-from faults import answer
+from faults import answer, refuse
 from inline import InlineExecutor
+from kubelet import Kubelet
 
 from koordlet.api.qos import KubeQoS
 from koordlet.daemon.run import run_daemon
 from koordlet.daemon.settings import load_settings
 from koordlet.kube.errors import ConfigError
-from koordlet.kube.resource import EVENTS, NODE_METRICS, NODE_SLOS, NODES, PODS
+from koordlet.kube.resource import EVENTS, NODE_METRICS, NODE_SLOS, NODE_TOPOLOGIES, NODES, PODS
 from koordlet.plugin import ExtensionPlugin, FeatureSpec, PluginRegistry
 from koordlet.plugin.testing import FakeHost, SimulatedClock
 from koordlet.reporter.pace import place
 from koordlet.server.exposition import Exposition
 from koordlet.util.stop import Stop
 
-METRICS, SLOS, ALL_NODES, ALL_PODS = (
-    resource.collection() for resource in (NODE_METRICS, NODE_SLOS, NODES, PODS)
+METRICS, SLOS, TOPOLOGIES, ALL_NODES, ALL_PODS = (
+    resource.collection() for resource in (NODE_METRICS, NODE_SLOS, NODE_TOPOLOGIES, NODES, PODS)
 )
 REVIEWS = {
     "tokenreviews": "authentication.k8s.io",
@@ -78,6 +79,7 @@ class Node:
                 f"--var-run-root-dir={roots.var_run}",
                 f"--var-lib-kubelet-dir={roots.kubelet}",
                 "--node-name=n1",
+                "--disable-query-kubelet-config",
                 *args,
             ],
             {},
@@ -217,7 +219,8 @@ async def test_one_write_an_interval_and_no_read_beside_the_watches(
     assert {request.verb for request in server.requests[begun:]} == {"patch"}
     assert len(server.requests[begun:]) == 3
     for request in server.requests:
-        assert "n1" in request.query.get("fieldSelector", request.path)
+        name = request.json["metadata"]["name"] if request.verb == "create" else request.path
+        assert "n1" in request.query.get("fieldSelector", name)
 
 
 async def test_the_daemon_measures_while_the_server_is_away(node: Node, server: ApiServer) -> None:
@@ -287,7 +290,8 @@ async def test_what_is_wrong_with_a_nodeslo_is_told_in_the_cluster(
 
 async def test_plugins_share_the_client(node: Node, server: ApiServer) -> None:
     """With the same user, connections and limits."""
-    await node.start("--kube-api-qps=0.5", "--kube-api-burst=9")
+    without = "--feature-gates=NodeTopologyReport=false"
+    await node.start("--kube-api-qps=0.5", "--kube-api-burst=9", without)
     await node.seconds(1)
     gets = [asyncio.ensure_future(node.probe.client.get("/api/v1/nodes/n1")) for _ in range(20)]
     await node.seconds(10)
@@ -322,6 +326,109 @@ async def test_strangers_need_the_cluster_s_word(
     code, text = await node.get("/nodemetric", Authorization="Bearer bens")  # nothing is scripted
     assert code == 503
     assert "tokens cannot be checked" in (await node.ctl("status"))["problems"]["tokens"]
+
+
+class TestTopology:
+    """What the cluster is told of this node's CPUs."""
+
+    def told(self, server: ApiServer, key: str) -> Any:
+        [found] = server.objects.all(TOPOLOGIES)
+        return json.loads(found["metadata"]["annotations"][key])
+
+    async def test_it_is_told_once(self, node: Node, server: ApiServer) -> None:
+        """And again when a pod has got CPUs of its own."""
+        await node.start("--report-change-threshold=0")
+        await node.seconds(10)
+        [found] = server.objects.all(TOPOLOGIES)
+        assert found["topologyPolicies"] == ["None"]
+        [zone] = found["zones"]
+        assert [(each["name"], each["allocatable"]) for each in zone["resources"]] == [
+            ("cpu", "4"),
+            ("hugepages-1Gi", "0"),
+            ("hugepages-2Mi", "0"),
+            ("memory", "16Gi"),
+        ]
+        assert len(server.asked("create", TOPOLOGIES)) == 1
+
+        pod = server.objects.get(ALL_PODS, "shop/web")
+        status = {"scheduling.koordinator.sh/resource-status": '{"cpuset":"1"}'}
+        pod["metadata"]["annotations"] = status
+        server.objects.replace(ALL_PODS, pod)
+        await node.seconds(8)
+        pools = self.told(server, "node.koordinator.sh/cpu-shared-pools")
+        assert pools == [{"socket": 0, "node": 0, "cpuset": "0,2-3"}]
+        assert len(server.asked("patch", TOPOLOGIES)) == 1
+
+    async def test_the_gate_may_be_switched(self, node: Node, server: ApiServer) -> None:
+        """Off, the cluster is neither told nor asked; this daemon knows all the same."""
+        await node.start("--feature-gates=NodeTopologyReport=false")
+        await node.seconds(8)
+        assert [each for each in server.requests if TOPOLOGIES in each.path] == []
+        assert node.probe.states.node_topology().ls_pools[0].cpus == {0, 1, 2, 3}
+
+        node.settings.gates.replace_map({})
+        await node.seconds(8)
+        assert len(server.objects.all(TOPOLOGIES)) == 1
+
+        node.settings.gates.replace_map({"NodeTopologyReport": False})
+        await node.seconds(1)
+        asked = len(server.asked("watch", TOPOLOGIES))
+        server.objects.delete(TOPOLOGIES, "n1")
+        await node.seconds(8)
+        assert server.objects.all(TOPOLOGIES) == []
+        assert len(server.asked("watch", TOPOLOGIES)) == asked
+
+        node.settings.gates.replace_map({})
+        await node.seconds(8)
+        assert len(server.objects.all(TOPOLOGIES)) == 1
+        assert (await node.ctl("status"))["problems"] == {}
+
+    async def test_huge_pages_are_told_if_they_are_wanted(
+        self, node: Node, server: ApiServer
+    ) -> None:
+        """By their gate."""
+        pages = "sys/bus/node/devices/node0/hugepages/hugepages-1048576kB/nr_hugepages"
+        node.host.write(pages, "2\n")
+        await node.start("--feature-gates=HugePageReport=true")
+        await node.seconds(8)
+        [zone] = server.objects.all(TOPOLOGIES)[0]["zones"]
+        amounts = {each["name"]: each["allocatable"] for each in zone["resources"]}
+        assert (amounts["hugepages-1Gi"], amounts["memory"]) == ("2Gi", "14Gi")
+
+    async def test_what_the_kubelet_says_counts(
+        self, node: Node, server: ApiServer, tmp_path: Path
+    ) -> None:
+        """Its policy, and the CPUs that it has given to a pod; nothing is told before."""
+        kubelet = Kubelet(config={"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"})
+        await kubelet.start()
+        kubelet.script(*[refuse(403, "Forbidden")] * 2, path="/configz")
+        found = server.objects.get(ALL_NODES, "n1")
+        server.objects.replace(ALL_NODES, found | {"status": found["status"] | kubelet.status})
+        await node.start(
+            "--disable-query-kubelet-config=false",
+            "--kubelet-insecure-tls",
+            f"--kubelet-read-only-port={kubelet.port}",
+        )
+        await node.seconds(4)
+        assert server.objects.all(TOPOLOGIES) == []
+        problem = (await node.ctl("status"))["problems"]["source node topology"]
+        assert "configz: refused with 403" in problem
+
+        node.host.write(
+            "kubelet/cpu_manager_state", '{"policyName":"static","entries":{"p":{"c":"3"}}}'
+        )
+        await node.seconds(25)
+        assert self.told(server, "kubelet.koordinator.sh/cpu-manager-policy") == {
+            "policy": "static",
+            "reservedCPUs": "0",
+        }
+        pools = self.told(server, "node.koordinator.sh/cpu-shared-pools")
+        assert pools == [{"socket": 0, "node": 0, "cpuset": "0-2"}]
+        assert self.told(server, "node.koordinator.sh/pod-cpu-allocs") == [
+            {"uid": "p", "cpuset": "3", "managedByKubelet": True}
+        ]
+        assert (await node.ctl("status"))["problems"] == {}
+        await kubelet.stop()
 
 
 async def test_a_file_for_reports_is_written_in_a_cluster_too(

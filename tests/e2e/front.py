@@ -10,6 +10,7 @@ from apiserver import ApiServer, Recorded, status
 
 from koordlet.kube.config import ApiConfig
 
+_CUSTOM = (".koordinator.sh/", "/topology.node.k8s.io/")
 _END_TO_END = ("Content-Type", "Accept", "Retry-After")
 
 
@@ -33,7 +34,7 @@ class Front(ApiServer):
             await self._session.close()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        if ".koordinator.sh/" not in request.path:
+        if not any(group in request.path for group in _CUSTOM):
             return await super()._handle(request)
         body = await request.read()
         self.requests.append(

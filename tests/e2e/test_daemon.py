@@ -1,9 +1,6 @@
 """The chain on Kubernetes' own CRD server: what a pod uses becomes a status in the cluster."""
 
 import asyncio
-import json
-import os
-import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,6 +9,7 @@ from typing import Any
 import pytest
 from controlplane import ControlPlane
 from front import Front
+from realdaemon import running
 
 from koordlet.kube.client import ApiClient
 from koordlet.kube.config import ApiConfig
@@ -83,39 +81,10 @@ async def busy(tmp_path: Path) -> AsyncIterator[BusyHost]:
 async def daemon(
     tmp_path: Path, front: Front, busy: BusyHost, node_name: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The real process. What it says is in tmp_path."""
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(
-        json.dumps(
-            {
-                "current-context": "it",
-                "clusters": [{"name": "it", "cluster": {"server": front.url}}],
-                "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-                "users": [{"name": "it", "user": {}}],
-            }
-        )
-    )
-    roots = busy.host.paths
-    with (tmp_path / "log").open("wb") as log:
-        daemon = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "koordlet.cli.koordlet",
-            f"--kubeconfig={kubeconfig}",
-            f"--node-name={node_name}",
-            "--addr=127.0.0.1:0",
-            f"--run-dir={tmp_path / 'run'}",
-            f"--cgroup-root-dir={roots.cgroup}",
-            f"--proc-root-dir={roots.proc}",
-            f"--sys-root-dir={roots.sys}",
-            f"--sys-fs-root-dir={roots.sysfs}",
-            f"--var-run-root-dir={roots.var_run}",
-            f"--var-lib-kubelet-dir={roots.kubelet}",
-            stderr=log, env=os.environ,
-        )  # fmt: skip
-    yield daemon
-    if daemon.returncode is None:
-        daemon.terminate()
-    assert await asyncio.wait_for(daemon.wait(), 15) == 0
-    sys.stderr.write((tmp_path / "log").read_text())
+    """The real process, on a node without a kubelet that could be asked."""
+    without = "--disable-query-kubelet-config"
+    async with running(tmp_path, busy.host, front.url, node_name, without) as daemon:
+        yield daemon
 
 
 class Metric:
@@ -183,6 +152,7 @@ async def test_what_a_pod_uses_reaches_the_cluster(
     third = await metric.status_after(second["updateTime"])
     assert milli(third["podsMetric"][0]["podUsage"]["resources"]["cpu"]) > 900
 
-    assert {entry.verb for entry in front.requests} == {"list", "watch", "patch"}
+    assert {entry.verb for entry in front.requests} == {"list", "watch", "patch", "create"}
     for entry in front.requests:
-        assert node_name in entry.query.get("fieldSelector", entry.path)
+        name = entry.json["metadata"]["name"] if entry.verb == "create" else entry.path
+        assert node_name in entry.query.get("fieldSelector", name)

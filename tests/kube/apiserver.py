@@ -156,6 +156,11 @@ class ApiServer:
             watch.bookmarks += 1
             watch.wake.set()
 
+    @property
+    def watched(self) -> bool:
+        """Whether somebody watches now."""
+        return bool(self._watches)
+
     def end_watches(self) -> None:
         """End all watches, as a server does when their time is over."""
         for watch in self._watches:

@@ -1,0 +1,65 @@
+"""Runs a part of the daemon while its feature gate is on, which may change at any time."""
+
+import asyncio
+
+from koordlet.api.features import FeatureGates
+from koordlet.util.clock import Clock
+from koordlet.util.health import OK, HealthCheck, PartHealth
+from koordlet.util.stop import Stop
+from koordlet.util.tasks import Run
+
+
+class Gated:
+    """Starts the part when the gate is switched on, and stops it when it is switched off."""
+
+    def __init__(
+        self, gates: FeatureGates, gate: str, clock: Clock, run: Run, health: HealthCheck
+    ) -> None:
+        self._gates = gates
+        self._gate = gate
+        self._clock = clock
+        self._run = run
+        self._health = health
+        self._switched = asyncio.Event()
+        gates.subscribe(lambda changed: self._switched.set() if gate in changed else None)
+
+    def health(self) -> PartHealth:
+        """The part's health; a part that is off is well."""
+        return self._health() if self._is_on else OK
+
+    async def run(self, stop: Stop) -> None:
+        """Follow the gate until stop. Raises what the part raises."""
+        while not stop.is_set():
+            self._switched.clear()
+            if self._is_on:
+                await self._run_until_switched(stop)
+            else:
+                await self._until_switched(stop)
+
+    @property
+    def _is_on(self) -> bool:
+        return self._gates.enabled(self._gate)
+
+    async def _run_until_switched(self, stop: Stop) -> None:
+        own = Stop(self._clock)
+        part = asyncio.ensure_future(self._run(own))
+        switched = asyncio.ensure_future(self._until_switched(stop))
+        try:
+            await asyncio.wait({part, switched}, return_when=asyncio.FIRST_COMPLETED)
+            own.set()
+            await part
+        finally:
+            switched.cancel()
+            part.cancel()  # does nothing to a part that has ended
+            await asyncio.wait({part, switched})
+
+    async def _until_switched(self, stop: Stop) -> None:
+        waits = {
+            asyncio.ensure_future(self._switched.wait()),
+            asyncio.ensure_future(stop.wait()),
+        }
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()

@@ -1,0 +1,69 @@
+"""Builds what tells the cluster about this node's topology. Imported only where there is one."""
+
+from dataclasses import dataclass
+
+from koordlet.api.machine import Machine, NumaMemory
+from koordlet.collectors.node_info import NODE_CPU_INFO, NODE_NUMA_INFO, NodeCpuInfo
+from koordlet.daemon.gated import Gated
+from koordlet.daemon.settings import Settings
+from koordlet.host.numa import NumaNode
+from koordlet.kube.client import ApiClient
+from koordlet.kube.kubelet import KubeletClient
+from koordlet.metriccache.cache import MetricCache
+from koordlet.reporter.topology import TopologyReporter
+from koordlet.statesinformer.informer import StatesInformer
+from koordlet.statesinformer.kubeletfacts import KubeletSource
+from koordlet.statesinformer.kubetopology import KubeTopology
+from koordlet.statesinformer.topologysource import TopologySource
+from koordlet.util.clock import Clock
+
+GATE = "NodeTopologyReport"
+HUGE_PAGES_GATE = "HugePageReport"
+_KIB = 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Topology:
+    """The topology is always known to this daemon; its gate decides whether the cluster is told."""
+
+    source: TopologySource
+    report: Gated
+
+
+def build_topology(
+    settings: Settings,
+    states: StatesInformer,
+    cache: MetricCache,
+    clock: Clock,
+    *,
+    client: ApiClient,
+    kubelet: KubeletClient,
+) -> Topology:
+    """Make both parts."""
+    options, gates, node = settings.options, settings.gates, settings.node_name
+    interval = options.node_topology_sync_interval.value
+    ask = None if options.disable_query_kubelet_config.value else kubelet.configz
+    source = TopologySource(
+        states,
+        clock,
+        machine=lambda: _machine(cache),
+        kubelet=KubeletSource(ask, settings.paths.kubelet, clock),
+        huge_pages=lambda: gates.enabled(HUGE_PAGES_GATE),
+        interval=interval,
+    )
+    own = KubeTopology(client, node, clock)
+    reporter = TopologyReporter(client, node, states, own, clock, interval=interval)
+    return Topology(source=source, report=Gated(gates, GATE, clock, reporter.run, reporter.health))
+
+
+def _machine(cache: MetricCache) -> Machine | None:
+    """The machine as the collector has read it last; None until it has."""
+    cpus, nodes = cache.get(NODE_CPU_INFO), cache.get(NODE_NUMA_INFO)
+    if not isinstance(cpus, NodeCpuInfo) or not isinstance(nodes, tuple):
+        return None
+    return Machine(cpus.basics, cpus.topology, {node.id: _memory(node) for node in nodes})
+
+
+def _memory(node: NumaNode) -> NumaMemory:
+    pages = {kib * _KIB: count * kib * _KIB for kib, count in node.huge_pages.items()}
+    return NumaMemory(node.memory.total, pages)

@@ -1,0 +1,132 @@
+"""Writes this node's topology to its NodeResourceTopology object, when that says something else."""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from koordlet.api.noderesourcetopology import Operation, Published, new_object, patch
+from koordlet.api.nodetopology import NodeTopology
+from koordlet.kube.client import ApiClient
+from koordlet.kube.errors import ApiError, Conflict, KubeError, NotFound, PatchRefused
+from koordlet.kube.resource import NODE_TOPOLOGIES
+from koordlet.reporter.disputes import Disputes
+from koordlet.statesinformer.informer import StatesInformer
+from koordlet.statesinformer.kubetopology import KubeTopology
+from koordlet.util.backoff import Backoff
+from koordlet.util.clock import Clock
+from koordlet.util.health import PartHealth, Status
+from koordlet.util.logs import LogState, get_logger
+from koordlet.util.stop import Stop
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0  # seconds after a write that failed, doubled by jitter
+
+# The object has changed, is gone, or is there already: the watch will tell.
+_OVERTAKEN = (Conflict, NotFound, PatchRefused)
+
+log = get_logger("koordlet.reporter")
+
+
+class TopologyReporter:
+    """Creates the object where there is none, and patches what is ours in it where it is wrong.
+
+    The object is followed by watch, so nothing is asked while nothing changes. A patch holds for
+    one version of one object: if that has changed meanwhile, the watch tells and another is made.
+    Somebody else who writes the same fields again and again is corrected ever more rarely.
+    """
+
+    name = "topology report"
+
+    def __init__(
+        self,
+        client: ApiClient,
+        node_name: str,
+        states: StatesInformer,
+        own: KubeTopology,
+        clock: Clock,
+        *,
+        interval: float,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        """interval: seconds between two looks at whether something is to be written."""
+        self._client = client
+        self._name = node_name
+        self._states = states
+        self._own = own
+        self._clock = clock
+        self._interval = interval
+        self._failures = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=1.0, draw=draw)
+        self._disputes = Disputes(clock, interval, draw=draw)
+        self._written: NodeTopology | None = None  # what the object says, or said at first
+        self._agreed: tuple[NodeTopology, Published] | None = None  # found to say the same
+        self._unseen = -1  # how often it had changed before our latest write
+        self._problem = ""
+        self._trouble = LogState(log)
+
+    async def run(self, stop: Stop) -> None:
+        """Follow the object and keep it right until stop."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._own.run(stop), name="topology watch")
+            group.create_task(self._keep_right(stop), name="topology writes")
+
+    def health(self) -> PartHealth:
+        """Degraded while the object cannot be followed or written."""
+        if self._problem:
+            return PartHealth(Status.DEGRADED, self._problem)
+        return self._own.health()
+
+    async def _keep_right(self, stop: Stop) -> None:
+        while not stop.is_set():
+            pause = self._interval
+            try:
+                await self._put_right()
+            except KubeError as err:
+                pause = self._failed(err)
+            await stop.sleep(pause)
+
+    async def _put_right(self) -> None:
+        wanted, published = self._states.node_topology(), self._own.published()
+        if wanted is None or not self._own.synced or self._is_settled(wanted, published):
+            return
+        operations = [] if published is None else patch(published, wanted)
+        if published is not None and not operations:
+            self._written, self._agreed = wanted, (wanted, published)
+            self._works()
+            return
+        correction = wanted is self._written
+        if correction and not self._disputes.may_correct():
+            return
+        changes = self._own.changes
+        await self._write(wanted, operations)
+        self._written, self._unseen = wanted, changes
+        self._works()
+        parts = [operation["path"] for operation in operations if operation["op"] != "test"]
+        log.info("topology.corrected" if correction else "topology.written", parts=parts or "all")
+
+    def _is_settled(self, wanted: NodeTopology, published: Published | None) -> bool:
+        """Whether there is nothing new: both sides agree, or the watch has yet to tell of it."""
+        if wanted is self._written and self._own.changes == self._unseen:
+            return True
+        agreed = self._agreed
+        return agreed is not None and agreed[0] is wanted and agreed[1] is published
+
+    async def _write(self, wanted: NodeTopology, operations: list[Operation]) -> None:
+        """Apply the operations; create the object when there are none."""
+        node = self._states.node()
+        if operations:
+            await self._client.json_patch(NODE_TOPOLOGIES.object(self._name), operations)
+        elif node is not None:
+            body = new_object(self._name, node, wanted)
+            await self._client.create(NODE_TOPOLOGIES.collection(), body)
+
+    def _works(self) -> None:
+        self._problem = ""
+        self._failures.reset()
+        self._trouble.ended("topology.report_resumed")
+
+    def _failed(self, err: KubeError) -> float:
+        """Note a failure; return the seconds to wait before the next attempt."""
+        if self._problem or not isinstance(err, _OVERTAKEN):
+            self._trouble.failed("topology.report_failed", error=str(err))
+        self._problem = str(err)
+        wanted = err.retry_after if isinstance(err, ApiError) else None
+        return max(self._failures.next(), wanted or 0.0)

@@ -1,0 +1,117 @@
+"""What the kubelet says about CPUs: its configuration over HTTP, and its checkpoint on disk."""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from koordlet.api.cpumanager import CpuManagerState
+from koordlet.api.kubeletconfig import STATIC, KubeletConfig, parse_kubelet_config
+from koordlet.api.nodetopology import KubeletFacts
+from koordlet.host.cpumanagerstate import cpu_manager_state_file, read_cpu_manager_state
+from koordlet.host.errors import Unsupported, Vanished
+from koordlet.util.backoff import Backoff
+from koordlet.util.clock import Clock
+from koordlet.util.errors import KoordletError, Unavailable
+from koordlet.util.filewatch import FileWatch
+
+PERIOD = 60.0  # seconds between two questions; a configuration changes when the kubelet restarts
+FIRST_PAUSE = 3.0  # seconds, when the kubelet does not answer
+
+Ask = Callable[[], Awaitable[Mapping[str, object]]]
+"""Return the kubelet's "kubeletconfig". Raises KoordletError."""
+
+
+class KubeletSource:
+    """Keeps what the kubelet said last, as long as it says nothing newer.
+
+    Until it has told its configuration, the checkpoint says which policy it follows. A kubelet
+    with the static policy has one from its start on: where there is none, we look in the wrong
+    place. One that vanishes counts as it was.
+    """
+
+    def __init__(self, ask: Ask | None, kubelet_dir: Path, clock: Clock) -> None:
+        """ask None: the user does not want the kubelet to be asked."""
+        self._ask = ask
+        self._watch = FileWatch(cpu_manager_state_file(kubelet_dir))
+        self._clock = clock
+        self._backoff = Backoff(FIRST_PAUSE, PERIOD)
+        self._due = -math.inf  # monotonic
+        self._config: KubeletConfig | None = None
+        self._config_problem = ""
+        self._state: CpuManagerState | None = None
+        self._state_problem = ""
+
+    async def refresh(self) -> None:
+        """Look at the checkpoint if it has changed, and ask the kubelet when it is time."""
+        if self._ask is None:
+            return
+        if self._watch.changed() or self._state is None:
+            await asyncio.to_thread(self._read_state)
+        if self._clock.monotonic() >= self._due:
+            await self._read_config(self._ask)
+
+    def facts(self) -> KubeletFacts:
+        """What the topology is to be made from.
+
+        Raises:
+            Unavailable: it is not known which CPUs the kubelet has given away.
+        """
+        if self._ask is None:
+            return KubeletFacts(ignored=True)
+        if self._is_without_allocations:
+            return KubeletFacts(self._config)
+        if self._state is None:
+            raise Unavailable("; ".join(filter(None, (self._config_problem, self._no_state()))))
+        if self._config is None and not self._state.policy:
+            raise Unavailable(
+                f"{self._config_problem}; nor does {self._watch.path} say which policy it follows"
+            )
+        return KubeletFacts(self._config, self._state)
+
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong although the topology can be told."""
+        found = []
+        if self._config_problem:
+            instead = "what it said last" if self._config else "what its checkpoint says"
+            found.append(f"{self._config_problem}; {instead} is in force")
+        if self._state_problem and not self._is_without_allocations:
+            found.append(f"{self._state_problem}; what it said last is in force")
+        return tuple(found)
+
+    @property
+    def _is_without_allocations(self) -> bool:
+        return self._config is not None and self._config.cpu_manager_policy != STATIC
+
+    def _no_state(self) -> str:
+        return self._state_problem or (
+            f"{self._watch.path}: wanted to see which CPUs the kubelet has given to pods, found no "
+            "file; mount the kubelet's directory (see --var-lib-kubelet-dir), or do without it by "
+            "--disable-query-kubelet-config"
+        )
+
+    def _read_state(self) -> None:
+        try:
+            state = read_cpu_manager_state(self._watch.path)
+        except (Unsupported, Vanished):  # there is none
+            if self._state is None:
+                self._state_problem = ""
+            return
+        except KoordletError as err:
+            self._state_problem = str(err)
+            return
+        self._state_problem = ""
+        if self._state is not None and self._state.policy != state.policy:
+            self._due = -math.inf  # it has been started with another configuration
+        self._state = state
+
+    async def _read_config(self, ask: Ask) -> None:
+        try:
+            self._config = parse_kubelet_config(await ask())
+        except KoordletError as err:
+            self._config_problem = str(err)
+            self._due = self._clock.monotonic() + self._backoff.next()
+            return
+        self._config_problem = ""
+        self._backoff.reset()
+        self._due = self._clock.monotonic() + PERIOD

@@ -1,0 +1,54 @@
+"""The NodeResourceTopology object of this node, followed on the API server by watch."""
+
+from koordlet.api.noderesourcetopology import Published, parse_published
+from koordlet.kube.answers import Object
+from koordlet.kube.client import ApiClient
+from koordlet.kube.reflector import Absent
+from koordlet.kube.resource import NODE_TOPOLOGIES
+from koordlet.kube.store import ChangeKind
+from koordlet.statesinformer.kubesources import OwnObject
+from koordlet.statesinformer.reading import Reading
+from koordlet.util.clock import Clock
+
+_ABSENT = Absent(
+    pause=150.0,
+    hint="install the CRD (deploy/crds), or switch the gate NodeTopologyReport off",
+)
+
+
+class KubeTopology(OwnObject[Published]):
+    """Knows what the cluster has been told of this node's topology.
+
+    A cluster that has no such kind is asked again every few minutes only.
+    """
+
+    def __init__(self, client: ApiClient, node_name: str, clock: Clock) -> None:
+        super().__init__(
+            "NodeResourceTopology",
+            NODE_TOPOLOGIES,
+            client=client,
+            node_name=node_name,
+            clock=clock,
+            read=_read,
+            publish=self._take,
+            absent=_ABSENT,
+        )
+        self._published: Published | None = None
+        self._changes = 0
+
+    def published(self) -> Published | None:
+        """The object as seen last; None: there is none, or it is not known yet (see synced)."""
+        return self._published
+
+    @property
+    def changes(self) -> int:
+        """How often the object has changed so far: tells whether a write was seen."""
+        return self._changes
+
+    def _take(self, _: ChangeKind, found: Published | None) -> None:
+        self._published = found
+        self._changes += 1
+
+
+def _read(item: Object) -> Reading[Published]:
+    return Reading(parse_published(item))

@@ -1,0 +1,198 @@
+"""A node's topology on Kubernetes' own CRD server: told once, kept right, others left alone."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from certificates import Authority
+from front import Front
+from kubelet import TOKEN, Kubelet, make_kubelet, rbac
+from realdaemon import running
+
+from koordlet.kube.client import ApiClient
+from koordlet.kube.config import ApiConfig
+from koordlet.kube.errors import NotFound
+from koordlet.kube.resource import NODE_TOPOLOGIES, NODES
+from koordlet.plugin.testing import FakeHost
+
+PATIENCE = 60.0  # real seconds
+QUIET = 8.0  # real seconds: more than two rounds
+POOLS = "node.koordinator.sh/cpu-shared-pools"
+POLICY = "kubelet.koordinator.sh/cpu-manager-policy"
+RESERVATION = "node.koordinator.sh/reservation"
+
+
+@pytest.fixture
+async def kubelet(tmp_path: Path) -> AsyncIterator[Kubelet]:
+    """A kubelet with the static CPU manager, over HTTPS with a CA of its own."""
+    kubelet = make_kubelet(Authority(tmp_path))
+    kubelet.config = {
+        "cpuManagerPolicy": "static",
+        "reservedSystemCPUs": "0",
+        "topologyManagerPolicy": "restricted",
+        "topologyManagerScope": "pod",
+    }
+    await kubelet.start()
+    yield kubelet
+    await kubelet.stop()
+
+
+@pytest.fixture
+async def front(api_config: ApiConfig, kubelet: Kubelet, node_name: str) -> AsyncIterator[Front]:
+    """The cluster as our node sees it."""
+    front = Front(api_config)
+    front.objects.create(
+        NODES.collection(),
+        {
+            "metadata": {"name": node_name, "annotations": {RESERVATION: '{"reservedCPUs":"1"}'}},
+            "status": {"capacity": {"cpu": "4", "memory": "16Gi"}, **kubelet.status},
+        },
+    )
+    await front.start()
+    yield front
+    await front.stop()
+
+
+class Agent:
+    """Starts the daemon on one node, and looks at what it has told."""
+
+    def __init__(
+        self, directory: Path, client: ApiClient, front: Front, kubelet: Kubelet, node: str
+    ) -> None:
+        self.directory, self.client, self.front, self.node = directory, client, front, node
+        self.host = FakeHost(directory / "host", cpus=4)
+        checkpoint = {"policyName": "static", "entries": {"p": {"c": "3"}}}
+        self.host.write("kubelet/cpu_manager_state", json.dumps(checkpoint))
+
+    def running(self) -> Any:
+        ca = f"--kubelet-ca-file={self.directory / 'ca.crt'}"
+        return running(self.directory, self.host, self.front.url, self.node, ca, token=TOKEN)
+
+    def writes(self) -> list[str]:
+        path = NODE_TOPOLOGIES.collection()
+        return [
+            entry.verb
+            for entry in self.front.requests
+            if entry.path.startswith(path) and entry.method != "GET"
+        ]
+
+    async def object(self) -> dict[str, Any]:
+        return await self.client.get(NODE_TOPOLOGIES.object(self.node))
+
+    async def damage(self, *operations: dict[str, Any]) -> None:
+        """What others write, past our daemon's eyes."""
+        await self.client.json_patch(NODE_TOPOLOGIES.object(self.node), operations)
+
+    async def until(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                try:
+                    found = await self.object()
+                except NotFound:
+                    found = {}
+                if found and holds(found):
+                    return found
+                await asyncio.sleep(0.1)
+
+    async def until_written(self, count: int) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while len(self.writes()) < count:  # noqa: ASYNC110 - the server has no event to await
+                await asyncio.sleep(0.1)
+
+
+@pytest.fixture
+def agent(
+    tmp_path: Path, client: ApiClient, front: Front, kubelet: Kubelet, node_name: str
+) -> Agent:
+    return Agent(tmp_path, client, front, kubelet, node_name)
+
+
+def pools(found: dict[str, Any]) -> Any:
+    return json.loads(found["metadata"]["annotations"].get(POOLS, "{}"))
+
+
+def no_cpu(found: dict[str, Any]) -> bool:
+    return all(resource["name"] != "cpu" for resource in found["zones"][0]["resources"])
+
+
+RIGHT = [{"socket": 0, "node": 0, "cpuset": "0,2"}]  # 1 is reserved, 3 is a pod's
+
+
+async def test_it_is_told_once_and_kept_right(
+    agent: Agent, kubelet: Kubelet, front: Front, node_name: str
+) -> None:
+    """Made whole, not written while nothing changes, put right when it was damaged or deleted."""
+    async with agent.running():
+        found = await agent.until(lambda found: pools(found) == RIGHT)
+        await asyncio.sleep(QUIET)
+        assert agent.writes() == ["create"]
+
+        meta = found["metadata"]
+        node = front.objects.get(NODES.collection(), node_name)
+        assert [(owner["kind"], owner["uid"]) for owner in meta["ownerReferences"]] == [
+            ("Node", node["metadata"]["uid"])
+        ]
+        assert json.loads(meta["annotations"][POLICY]) == {"policy": "static", "reservedCPUs": "0"}
+        assert found["topologyPolicies"] == ["RestrictedPodLevel"]
+        [zone] = found["zones"]
+        assert {each["name"]: each["allocatable"] for each in zone["resources"]} == {
+            "cpu": "4",
+            "hugepages-1Gi": "0",
+            "hugepages-2Mi": "0",
+            "memory": "16Gi",
+        }
+
+        batch = {"name": "kubernetes.io/batch-cpu"}
+        batch |= dict.fromkeys(("capacity", "allocatable", "available"), "1k")
+        await agent.damage(
+            {"op": "add", "path": "/metadata/annotations/theirs", "value": "kept"},
+            {"op": "add", "path": "/zones/0/resources/-", "value": batch},
+        )
+        await asyncio.sleep(QUIET)
+        assert agent.writes() == ["create"]
+
+        await agent.damage(
+            {"op": "remove", "path": f"/metadata/annotations/{POOLS.replace('/', '~1')}"},
+            {"op": "remove", "path": "/zones/0/resources/0"},
+        )
+        right = await agent.until(lambda found: pools(found) == RIGHT and not no_cpu(found))
+        assert agent.writes() == ["create", "patch"]
+        assert right["metadata"]["annotations"]["theirs"] == "kept"
+        assert batch in right["zones"][0]["resources"]
+        assert right["metadata"]["uid"] == meta["uid"]
+
+        await agent.client.delete(NODE_TOPOLOGIES.object(node_name))
+        again = await agent.until(lambda found: pools(found) == RIGHT)
+        assert again["metadata"]["uid"] != meta["uid"]
+
+    for entry in front.requests:
+        name = entry.json["metadata"]["name"] if entry.verb == "create" else entry.path
+        assert node_name in entry.query.get("fieldSelector", name)
+    assert ("get", "nodes/configz") in {rbac(entry) for entry in kubelet.requests}
+    assert "nodes/proxy" not in {rbac(entry)[1] for entry in kubelet.requests}
+
+
+async def test_a_restart_writes_nothing(
+    agent: Agent, kubelet: Kubelet, front: Front, node_name: str
+) -> None:
+    """What was told is still right; also while the kubelet refuses, whose checkpoint will do."""
+    async with agent.running():
+        told = await agent.until(lambda found: pools(found) == RIGHT)
+    await kubelet.stop()
+
+    async with agent.running():
+        await asyncio.sleep(QUIET)
+        node = front.objects.get(NODES.collection(), node_name)
+        node["metadata"]["annotations"] = {RESERVATION: '{"reservedCPUs":"0-1"}'}
+        before = agent.writes()
+        front.objects.replace(NODES.collection(), node)
+        await agent.until_written(2)
+        found = await agent.object()
+    assert before == ["create"]
+    assert pools(found) == [{"socket": 0, "node": 0, "cpuset": "2"}]
+    for key in (POLICY, "node.koordinator.sh/pod-cpu-allocs"):
+        assert found["metadata"]["annotations"][key] == told["metadata"]["annotations"][key]
+    assert found["topologyPolicies"] == ["RestrictedPodLevel"]
