@@ -7,10 +7,11 @@ from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from prometheus_client import Metric
+from prometheus_client import CollectorRegistry, Metric
 
 from koordlet.api.qos import KubeQoS
 from koordlet.daemon.cluster import connect
+from koordlet.daemon.otheragent import OtherAgent
 from koordlet.daemon.parts import Parts, build
 from koordlet.daemon.run import Daemon
 from koordlet.daemon.settings import Settings, load_settings
@@ -121,7 +122,8 @@ def _connect(flags: list[str], exposition: Exposition, parts: Parts, directory: 
     kubeconfig.write_text(_KUBECONFIG)
     in_cluster = [*flags, "--standalone=false", f"--kubeconfig={kubeconfig}"]
     settings = settings_of(in_cluster, exposition=Exposition(), clock=parts.clock)
-    connect(settings, parts.states, parts.cache, parts.clock, exposition.internal)
+    nobody = OtherAgent(parts.clock, CollectorRegistry(), synced=lambda: False)
+    connect(settings, parts.states, parts.cache, parts.clock, exposition.internal, nobody)
 
 
 async def _run(

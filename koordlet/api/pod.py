@@ -24,6 +24,7 @@ class Container:
     requests: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[str, str] = field(default_factory=dict)
     restart_policy: str = ""  # "Always" makes an init container a sidecar
+    image: str = ""  # as the spec names it
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,15 @@ class ContainerStatus:
     name: str
     container_id: str = ""  # "containerd://<64 hex>"; empty until it was created
     running: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """What made a pod and makes another when it is gone, for example a DaemonSet."""
+
+    kind: str
+    name: str
+    uid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +64,7 @@ class Pod:
     statuses: tuple[ContainerStatus, ...] = ()
     init_statuses: tuple[ContainerStatus, ...] = ()
     start_time: float | None = None  # Unix seconds; None until the kubelet saw the pod
+    controller: Controller | None = None  # None: nobody's, for example a static pod
 
     @property
     def finished(self) -> bool:
@@ -113,6 +124,7 @@ def parse_pod(obj: object, where: str = "pod") -> Pod:
         statuses=_statuses(status, "containerStatuses"),
         init_statuses=_statuses(status, "initContainerStatuses"),
         start_time=status.time("startTime"),
+        controller=_controller(meta),
     )
 
 
@@ -148,6 +160,13 @@ def _keep_first(pods: dict[str, Pod], pod: Pod, where: str) -> None:
         )
 
 
+def _controller(meta: Fields) -> Controller | None:
+    for owner in meta.objects("ownerReferences"):
+        if owner.boolean("controller"):
+            return Controller(owner.text("kind"), owner.text("name"), owner.text("uid"))
+    return None
+
+
 def _containers(spec: Fields, key: str) -> tuple[Container, ...]:
     return tuple(
         Container(
@@ -155,6 +174,7 @@ def _containers(spec: Fields, key: str) -> tuple[Container, ...]:
             requests=item.nested("resources").quantities("requests"),
             limits=item.nested("resources").quantities("limits"),
             restart_policy=item.text("restartPolicy"),
+            image=item.text("image"),
         )
         for item in spec.objects(key)
     )

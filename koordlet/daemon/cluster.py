@@ -1,13 +1,16 @@
 """The parts that talk to the API server. Imported only where there is one."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
 from koordlet.api.node import AddressType, Node
 from koordlet.api.nodeslo import NodeSLO
+from koordlet.daemon.agentsigns import pod_sign, writer_sign
 from koordlet.daemon.flags import DaemonFlags
+from koordlet.daemon.otheragent import OtherAgent
 from koordlet.daemon.settings import Settings
 from koordlet.daemon.topology import Topology, build_topology
 from koordlet.kube.client import ApiClient
@@ -62,6 +65,7 @@ def connect(
     cache: MetricCache,
     clock: Clock,
     registry: CollectorRegistry,
+    other_agent: OtherAgent,
 ) -> Cluster:
     """Make the parts. Nothing is sent yet: the API server may be away.
 
@@ -100,6 +104,9 @@ def connect(
     )
     events = EventRecorder(client, node, clock, count=EventMetrics(registry).count)
     node_metric = KubeNodeMetric(client, node, states, clock, events.emit)
+    other_agent.look_for(
+        partial(pod_sign, config, states), partial(writer_sign, node_metric.others)
+    )
     return Cluster(
         client=client,
         kubelet=kubelet,
@@ -108,10 +115,18 @@ def connect(
         node_slo=kube_node_slo(client, node, states, clock, events.emit),
         node_metric=node_metric,
         pod_list=KubePods(client, node, clock),
-        sink=ClusterSink(client, node, node_metric.target, clock),
+        sink=ClusterSink(client, node, node_metric.target, clock, observe_only=other_agent.judged),
         pace=FleetPace(node, node_metric.target, clock),
         guard=_guard(options, client, clock, registry),
-        topology=build_topology(settings, states, cache, clock, client=client, kubelet=kubelet),
+        topology=build_topology(
+            settings,
+            states,
+            cache,
+            clock,
+            client=client,
+            kubelet=kubelet,
+            observe_only=other_agent.observe_only,
+        ),
     )
 
 

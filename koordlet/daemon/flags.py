@@ -105,6 +105,9 @@ class DaemonFlags:
         self.node_name = flags.string(
             "node-name", "", "name of this node; else NODE_NAME, else the host name"
         )
+        self.force = flags.bool(
+            "force", False, "act although another QoS agent is on this node, instead of observing"
+        )
         self.feature_gates = flags.bool_map(
             "feature-gates", {}, "features to switch, as A=true,B=false"
         )

@@ -12,11 +12,13 @@ from koordlet.collectors.registry import CollectorOptions, build_collectors
 from koordlet.collectors.sampler import Sampler
 from koordlet.collectors.sampling import SamplingPass, Surroundings
 from koordlet.daemon.liveconfig import LiveConfig
+from koordlet.daemon.otheragent import OtherAgent
 from koordlet.daemon.settings import Settings
 from koordlet.host.cgrouptree import CgroupTree
 from koordlet.host.descriptors import Descriptors
 from koordlet.host.files import parse_file
 from koordlet.host.host import Host
+from koordlet.host.otheragent import other_agent_process
 from koordlet.host.procfiles import parse_boot_id
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import Cadence, Keep
@@ -54,6 +56,7 @@ class Parts:
     states: StatesInformer
     driver: Callable[[], str]  # the cgroup driver, as pods' cgroups show it now
     plugins: QOSManager
+    other_agent: OtherAgent
     reporter: NodeMetricReporter | None  # None: --enable-node-metric-report=false
     live_config: LiveConfig | None  # None: no --config
     cluster: "Cluster | None"  # None: standalone
@@ -82,7 +85,8 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
     health, host, states = Health(), Host(settings.paths), StatesInformer(clock)
     cache = _cache(settings, states, clock, run_dir, boot_id)
     sampling, sampler = _sampling(settings, states, cache, clock, exposition)
-    cluster = _cluster(settings, states, cache, clock, exposition)
+    other_agent = _other_agent(settings, states, clock, exposition)
+    cluster = _cluster(settings, states, cache, clock, exposition, other_agent)
     reporter = _reporter(settings, states, cache, clock, run_dir, exposition, cluster)
     plugins = QOSManager(
         settings.plugins,
@@ -102,6 +106,7 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
     health.register("states", states.health, ready=True)
     health.register("sampling", sampler.health, live=True, ready=True)
     health.register("metric cache", lambda: _cache_health(cache))
+    health.register("other agent", other_agent.health)
     health.register_group("collector", sampling.health)
     health.register_group("source", lambda: {source.name: source.health() for source in sources})
     components: dict[str, Run] = {
@@ -109,6 +114,7 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
         **{f"source {source.name}": source.run for source in sources},
         "sampling": sampler.run,
         "loop lag": LoopLag(exposition.internal).run,
+        "other agent": other_agent.run,
     }
     if cluster is not None:
         components["events"] = cluster.events.run
@@ -137,6 +143,7 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
         states=states,
         driver=lambda: pods.layout.driver.value,
         plugins=plugins,
+        other_agent=other_agent,
         reporter=reporter,
         live_config=live_config,
         cluster=cluster,
@@ -229,18 +236,37 @@ def _sampling(
     return sampling, sampler
 
 
+def _other_agent(
+    settings: Settings, states: StatesInformer, clock: Clock, exposition: Exposition
+) -> OtherAgent:
+    other_agent = OtherAgent(
+        clock,
+        exposition.internal,
+        synced=states.has_synced,
+        force=settings.options.force.value,
+    )
+
+    def process() -> str:
+        pid = other_agent_process(settings.paths.proc)
+        return "" if pid is None else f"Koordinator's koordlet runs here (process {pid})"
+
+    other_agent.look_for(process)
+    return other_agent
+
+
 def _cluster(
     settings: Settings,
     states: StatesInformer,
     cache: MetricCache,
     clock: Clock,
     exposition: Exposition,
+    other_agent: OtherAgent,
 ) -> "Cluster | None":
     if settings.mode.standalone:
         return None
     from koordlet.daemon.cluster import connect  # costs memory that standalone does not need
 
-    return connect(settings, states, cache, clock, exposition.internal)
+    return connect(settings, states, cache, clock, exposition.internal, other_agent)
 
 
 def _reporter(

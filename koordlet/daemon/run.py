@@ -191,6 +191,7 @@ class Daemon:
             "cgroup_driver": parts.driver(),
             "health": worst(health).value,
             "problems": {name: part.reason for name, part in health.items() if part.reason},
+            "observe_only": parts.other_agent.observe_only(),
             "gates_on": working,
             "gates_not_built": sorted(filter(gates.enabled, set(gates.names()) - set(working))),
             "needs_restart": list(parts.live_config.waiting) if parts.live_config else [],

@@ -1,5 +1,6 @@
 """Builds what tells the cluster about this node's topology. Imported only where there is one."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from koordlet.api.machine import Machine, NumaMemory
@@ -38,8 +39,9 @@ def build_topology(
     *,
     client: ApiClient,
     kubelet: KubeletClient,
+    observe_only: Callable[[], str],
 ) -> Topology:
-    """Make both parts."""
+    """Make both parts. observe_only says why the cluster is not told, "" when it may be."""
     options, gates, node = settings.options, settings.gates, settings.node_name
     interval = options.node_topology_sync_interval.value
     ask = None if options.disable_query_kubelet_config.value else kubelet.configz
@@ -52,7 +54,9 @@ def build_topology(
         interval=interval,
     )
     own = KubeTopology(client, node, clock)
-    reporter = TopologyReporter(client, node, states, own, clock, interval=interval)
+    reporter = TopologyReporter(
+        client, node, states, own, clock, interval=interval, observe_only=observe_only
+    )
     return Topology(source=source, report=Gated(gates, GATE, clock, reporter.run, reporter.health))
 
 

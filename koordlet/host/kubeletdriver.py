@@ -1,15 +1,12 @@
 """Which cgroup driver the kubelet of this host was told to use, for hosts without pods yet."""
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from koordlet.host.errors import KernelFileError
 from koordlet.host.files import read_file
 from koordlet.host.layout import Driver
+from koordlet.host.pids import processes_named
 from koordlet.host.procfiles import parse_cmdline
-
-_NAME = b"kubelet\n"
 
 
 def driver_of_kubelet(proc: Path) -> Driver | None:
@@ -20,26 +17,13 @@ def driver_of_kubelet(proc: Path) -> Driver | None:
 
     Source: Kubernetes, --cgroup-driver and KubeletConfiguration.cgroupDriver.
     """
-    for process in _kubelets(proc):
+    for process in processes_named(proc, "kubelet"):
         try:
             arguments = parse_cmdline(read_file(process / "cmdline"))
             return _driver(process, arguments)
         except (KernelFileError, ValueError):
             continue
     return None
-
-
-def _kubelets(proc: Path) -> Iterator[Path]:
-    try:
-        names = os.listdir(proc)
-    except OSError:
-        return
-    for name in filter(str.isdigit, names):
-        try:
-            if read_file(proc / name / "comm") == _NAME:
-                yield proc / name
-        except KernelFileError:
-            continue
 
 
 def _driver(process: Path, arguments: list[str]) -> Driver:

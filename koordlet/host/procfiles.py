@@ -182,6 +182,17 @@ def parse_cmdline(data: bytes) -> list[str]:
     return [arg.decode(errors="replace") for arg in data.rstrip(b"\0").split(b"\0") if data]
 
 
+def parse_pid_depth(data: bytes) -> int:
+    """Return in how many nested pid namespaces a process is, from /proc/<pid>/status.
+
+    1: in the one whose /proc this is. Kernels without nested namespaces do not say; that is 1 too.
+    """
+    start = data.find(b"\nNSpid:")
+    if start < 0:
+        return 1
+    return max(len(data[start + 1 :].partition(b"\n")[0].split()) - 1, 1)
+
+
 def parse_boot_id(data: bytes) -> str:
     """Return the random id of this boot, from /proc/sys/kernel/random/boot_id."""
     text = data.strip()

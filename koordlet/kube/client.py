@@ -86,10 +86,19 @@ class ApiClient:
         return await self._ask(_call("POST", path, body), attempts=1)
 
     async def patch(
-        self, path: str, body: object, content_type: str, *, accept: str = WHOLE
+        self,
+        path: str,
+        body: object,
+        content_type: str,
+        *,
+        accept: str = WHOLE,
+        field_manager: str = "",
     ) -> Object:
-        """Patch an object and return it as stored, or its metadata if no more is accepted."""
-        return await self._ask(_call("PATCH", path, body, content_type, accept))
+        """Patch an object and return it as stored, or its metadata if no more is accepted.
+
+        field_manager is who its managedFields will name; "" means our user agent.
+        """
+        return await self._ask(_call("PATCH", path, body, content_type, accept, field_manager))
 
     async def merge_patch(self, path: str, body: Object) -> Object:
         """Overlay an object with these fields; null removes one."""
@@ -103,11 +112,13 @@ class ApiClient:
         """
         return await self.patch(path, operations, JSON_PATCH)
 
-    async def replace_status(self, path: str, uid: str, status: Object) -> Object:
+    async def replace_status(
+        self, path: str, uid: str, status: Object, *, field_manager: str = ""
+    ) -> Object:
         """Replace the whole status of the object with that uid; return its metadata.
 
         path ends in /status. A merge patch would leave fields behind that are not in status any
-        more. The status does not come back: of many pods it is large.
+        more. The status does not come back: of many pods it is large. field_manager as for patch.
 
         Raises:
             NotFound, PatchRefused: it is gone, or another object has its name now.
@@ -116,7 +127,9 @@ class ApiClient:
             {"op": "test", "path": "/metadata/uid", "value": uid},
             {"op": "add", "path": "/status", "value": status},  # also where there is none yet
         ]
-        return await self.patch(path, operations, JSON_PATCH, accept=METADATA)
+        return await self.patch(
+            path, operations, JSON_PATCH, accept=METADATA, field_manager=field_manager
+        )
 
     async def delete(self, path: str, *, uid: str = "") -> None:
         """Delete an object; with a uid only if it is that one.
@@ -154,7 +167,9 @@ def _call(
     body: object,
     content_type: str = "application/json",
     accept: str = WHOLE,
+    field_manager: str = "",
 ) -> Call:
+    query = {"fieldManager": field_manager} if field_manager else {}
     # Not ASCII only: names in other scripts would be three times as long.
     text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
-    return Call(method, path, body=text.encode(), content_type=content_type, accept=accept)
+    return Call(method, path, query, body=text.encode(), content_type=content_type, accept=accept)

@@ -1,7 +1,7 @@
 """Reports to the cluster: one JSON patch that replaces the whole status of the NodeMetric."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from koordlet.kube.client import ApiClient
@@ -17,9 +17,10 @@ from koordlet.kube.errors import (
     Unreachable,
 )
 from koordlet.kube.resource import NODE_METRICS
-from koordlet.reporter.report import Report
+from koordlet.reporter.report import LeftToAnother, Report
 from koordlet.reporter.status import NotAsked
 from koordlet.statesinformer.model import ReportTarget
+from koordlet.statesinformer.statuswriters import FIELD_MANAGER
 from koordlet.util.backoff import Backoff
 from koordlet.util.clock import Clock
 
@@ -65,10 +66,12 @@ class ClusterSink:
         target: Callable[[], ReportTarget | None],
         clock: Clock,
         *,
+        observe_only: Callable[[], Awaitable[str]],
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._client = client
         self._node = node
+        self._observe_only = observe_only
         self._path = NODE_METRICS.object(node, subresource="status")
         self._target = target
         self._clock = clock
@@ -87,13 +90,17 @@ class ClusterSink:
 
     async def write(self, report: Report) -> None:
         """As Sink.write. What was lost on the way is sent again for half an interval."""
+        if reason := await self._observe_only():
+            raise LeftToAnother(reason)
         status = report.status.to_json()
         backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=1.0, draw=self._draw)
         end = self._clock.monotonic() + PATIENCE * report.spec.report_interval
         while True:
             uid = self._uid()
             try:
-                await self._client.replace_status(self._path, uid, status)
+                await self._client.replace_status(
+                    self._path, uid, status, field_manager=FIELD_MANAGER
+                )
             except KubeError as err:
                 pause = self._pause(err, uid, backoff)
                 if pause is None or self._clock.monotonic() + pause > end:

@@ -13,7 +13,7 @@ from koordlet.metriccache.cache import MetricCache
 from koordlet.reporter.change import UsageChange
 from koordlet.reporter.gauges import status_families
 from koordlet.reporter.pace import CLOSEST, OwnPace, Pace
-from koordlet.reporter.report import Report, Sink, make_report
+from koordlet.reporter.report import LeftToAnother, Report, Sink, make_report
 from koordlet.reporter.status import NotAsked, Snapshot, Withheld, build_status
 from koordlet.statesinformer.callbacks import CallbackTarget, StateType
 from koordlet.statesinformer.informer import StatesInformer
@@ -89,7 +89,8 @@ class NodeMetricReporter:
         self._log_state = LogState(log)
         self._rounds = Counter(
             "koordlet_report_rounds_total",
-            "Attempts to report NodeMetric by outcome: ok, withheld or failed.",
+            "Attempts to report NodeMetric by outcome: ok, left (to another agent), withheld or "
+            "failed.",
             ["outcome"],
             registry=registry,
         )
@@ -179,11 +180,13 @@ class NodeMetricReporter:
 
     async def _round(self) -> str:
         """Make and write a report; return the outcome."""
-        began = self._clock.monotonic()
+        began, outcome = self._clock.monotonic(), "ok"
         try:
             self._check()
             self._latest = report = await asyncio.to_thread(self._make)
             await self._sink.write(report)
+        except LeftToAnother:
+            outcome = "left"
         except Withheld as err:
             self._trouble("report.withheld", err)
             return "withheld"
@@ -196,7 +199,7 @@ class NodeMetricReporter:
         if self._change is not None:
             self._change.note()
         self._log_state.ended("report.resumed")
-        return "ok"
+        return outcome
 
     def _make(self) -> Report:
         if not self._states.has_synced():

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from koordlet.api.nodemetric import NodeMetricSpec, NodeMetricStatus, node_metric
 from koordlet.util.atomicfile import write_atomic
+from koordlet.util.errors import KoordletError
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,10 @@ def make_report(node: str, spec: NodeMetricSpec, status: NodeMetricStatus) -> Re
     """Encode the object as Koordinator's own encoder does: compact, fields in its order."""
     text = json.dumps(node_metric(node, spec, status), separators=(",", ":"), ensure_ascii=False)
     return Report(spec, status, (text + "\n").encode("utf-8", "replace"))
+
+
+class LeftToAnother(KoordletError):
+    """The report was made, but another agent writes the one that counts."""
 
 
 class Sink(Protocol):
@@ -41,6 +46,7 @@ class Sink(Protocol):
         It is what it is: however often it has to be sent, its time stays that of its samples.
 
         Raises:
+            LeftToAnother: it is not wanted from us.
             KoordletError: it did not arrive; the message says why. The next report is new.
         """
 
@@ -71,10 +77,10 @@ class AllSinks:
             sink.check()
 
     async def write(self, report: Report) -> None:
-        """As Sink.write; raises the first error."""
+        """As Sink.write; raises the first error, LeftToAnother only if there is no other."""
         found = await asyncio.gather(
             *(sink.write(report) for sink in self._sinks), return_exceptions=True
         )
-        for error in found:
-            if error is not None:
-                raise error
+        errors = [error for error in found if error is not None]
+        for error in sorted(errors, key=lambda error: isinstance(error, LeftToAnother)):
+            raise error

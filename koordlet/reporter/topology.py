@@ -45,15 +45,20 @@ class TopologyReporter:
         clock: Clock,
         *,
         interval: float,
+        observe_only: Callable[[], str] = lambda: "",
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """interval: seconds between two looks at whether something is to be written."""
+        """interval: seconds between two looks at whether something is to be written.
+
+        observe_only says why nothing is written, "" when it may be.
+        """
         self._client = client
         self._name = node_name
         self._states = states
         self._own = own
         self._clock = clock
         self._interval = interval
+        self._observe_only = observe_only
         self._failures = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=1.0, draw=draw)
         self._disputes = Disputes(clock, interval, draw=draw)
         self._written: NodeTopology | None = None  # what the object says, or said at first
@@ -84,6 +89,8 @@ class TopologyReporter:
             await stop.sleep(pause)
 
     async def _put_right(self) -> None:
+        if self._observe_only():
+            return
         wanted, published = self._states.node_topology(), self._own.published()
         if wanted is None or not self._own.synced or self._is_settled(wanted, published):
             return

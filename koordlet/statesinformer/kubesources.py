@@ -17,6 +17,7 @@ from koordlet.statesinformer.callbacks import StateType
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import ReportTarget
 from koordlet.statesinformer.reading import Reading, read_node_slo
+from koordlet.statesinformer.statuswriters import StatusWriters, status_writers
 from koordlet.util.clock import Clock
 from koordlet.util.errors import InvalidObject
 from koordlet.util.health import PartHealth, Status
@@ -180,7 +181,8 @@ def kube_node_slo(
 class KubeNodeMetric(OwnObject[tuple[NodeMetricSpec, ReportTarget]]):
     """Publishes the spec of this node's NodeMetric, and knows where reports go.
 
-    A spec that is not understood leaves the last good one in force; reports go on.
+    others notices who else reports there. A spec that is not understood leaves the last good one in
+    force; reports go on.
     """
 
     def __init__(
@@ -203,6 +205,7 @@ class KubeNodeMetric(OwnObject[tuple[NodeMetricSpec, ReportTarget]]):
         )
         self._informer = informer
         self._target: ReportTarget | None = None
+        self.others = StatusWriters(clock, lambda: informer.node_metric_spec().report_interval)
 
     def target(self) -> ReportTarget | None:
         """The object as seen last; None: there is none, or it is not known yet."""
@@ -210,7 +213,7 @@ class KubeNodeMetric(OwnObject[tuple[NodeMetricSpec, ReportTarget]]):
 
     def _read(self, item: Object) -> Reading[tuple[NodeMetricSpec, ReportTarget]]:
         uid = Fields(item, "nodeMetric").nested("metadata").required_text("uid")
-        target = ReportTarget(uid, _reported_at(item))
+        target = ReportTarget(uid, _reported_at(item), status_writers(item))
         try:
             return Reading((parse_spec(item), target))
         except InvalidObject as err:
@@ -221,6 +224,7 @@ class KubeNodeMetric(OwnObject[tuple[NodeMetricSpec, ReportTarget]]):
             self._target = None
             return
         spec, self._target = found
+        self.others.look(self._target.others)
         self._informer.set_node_metric_spec(spec)
         if kind is ChangeKind.ADDED:  # an object without reports, whatever its spec
             self._informer.send_callback(StateType.NODE_METRIC_SPEC)

@@ -1,6 +1,7 @@
 """Pods as the rest of the daemon sees them: the API object joined with its cgroups."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from koordlet.api.pod import Pod
 from koordlet.api.qos import KubeQoS, QoSClass
@@ -45,7 +46,10 @@ class ReportTarget:
     """The NodeMetric object that reports go to.
 
     reported_at is the time of its present status in Unix seconds; None: it has none that counts.
+    others are those who have written the status beside us, each with a time that changes when they
+    write again.
     """
 
     uid: str
     reported_at: float | None = None
+    others: Mapping[str, str] = field(default_factory=dict)

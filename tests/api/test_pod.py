@@ -73,7 +73,7 @@ def test_reads_what_the_node_needs():
     assert pod.priority == 9100
     assert pod.start_time == 1784875965
     assert pod.containers == (
-        Container("main", {"cpu": "500m", "memory": "1024"}, {"cpu": "1.5"}),
+        Container("main", {"cpu": "500m", "memory": "1024"}, {"cpu": "1.5"}, image="x"),
         Container("side"),
     )
     assert pod.init_containers == (Container("init", restart_policy="Always"),)

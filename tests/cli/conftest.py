@@ -34,6 +34,7 @@ STATUS = {
     "cgroup_driver": "systemd",
     "health": "ok",
     "problems": {},
+    "observe_only": "",
     "gates_on": ["NodeNetworkCollector"],
     "gates_not_built": ["CPUBurst"],
     "needs_restart": [],

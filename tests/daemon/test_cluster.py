@@ -1,8 +1,10 @@
 """The whole daemon in a cluster: fake host, scripted API server, simulated time."""
 
 import asyncio
+import base64
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -65,7 +67,7 @@ class Node:
     async def start(self, *args: str) -> None:
         """Start, and wait for the first sampling pass."""
         asyncio.get_running_loop().set_default_executor(InlineExecutor())
-        self.kubeconfig.write_text(kubeconfig(self.server.url))
+        self.kubeconfig.write_text(kubeconfig(self.server.url, self.server.token))
         roots = self.host.paths
         self.settings = load_settings(
             [
@@ -142,7 +144,32 @@ class Node:
         return []
 
 
-def kubeconfig(url: str) -> str:
+def jwt(claims: Any) -> str:
+    """A token as the kubelet gives it to a pod."""
+    return f"head.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode()}.signature"
+
+
+def agent_pod(name: str, image: str) -> dict[str, Any]:
+    """A running pod of a DaemonSet of its own, as Koordinator labels it."""
+    owner = {"kind": "DaemonSet", "name": name, "uid": f"of-{name}", "controller": True}
+    return {
+        "metadata": {
+            "namespace": "system",
+            "name": name,
+            "uid": name,
+            "labels": {"koord-app": "koordlet"},
+            "ownerReferences": [owner],
+        },
+        "spec": {"nodeName": "n1", "containers": [{"name": "koordlet", "image": image}]},
+        "status": {
+            "phase": "Running",
+            "qosClass": "Burstable",
+            "containerStatuses": [{"name": "koordlet", "state": {"running": {}}}],
+        },
+    }
+
+
+def kubeconfig(url: str, token: str) -> str:
     return json.dumps(
         {
             "apiVersion": "v1",
@@ -150,7 +177,7 @@ def kubeconfig(url: str) -> str:
             "current-context": "it",
             "clusters": [{"name": "it", "cluster": {"server": url}}],
             "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-            "users": [{"name": "it", "user": {"token": "secret"}}],
+            "users": [{"name": "it", "user": {"token": token}}],
         }
     )
 
@@ -468,3 +495,62 @@ def test_standalone_imports_nothing_of_the_cluster() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
     )
     assert done.stdout == "[]\n"
+
+
+async def test_another_agent_on_the_node_is_left_to_do_its_work(
+    node: Node, server: ApiServer
+) -> None:
+    """Ours measures and shows what it would report; when the other is gone, it reports."""
+    files = {"comm": "koordlet\n", "cmdline": "/koordlet\0--v=4\0", "status": "NSpid:\t77\n"}
+    for name, text in files.items():
+        node.host.write(f"proc/77/{name}", text)
+    await node.start("--report-change-threshold=0")
+    await node.seconds(5)
+    status = await node.ctl("status")
+    assert status["observe_only"] == "Koordinator's koordlet runs here (process 77)"
+    assert "stop it, or have this one act" in status["problems"]["other agent"]
+    assert json.loads((await node.get("/nodemetric"))[1])["status"]["podsMetric"]
+    assert server.objects.all(TOPOLOGIES) == []
+    assert "koordlet_observe_only 1.0" in (await node.get("/metrics"))[1]
+    assert server.asked("patch", METRICS) == []
+
+    shutil.rmtree(node.host.paths.proc / "77")
+    await node.seconds(85)  # to be sure that it is gone, and until the next report is due
+    assert node.status()["podsMetric"]
+    assert (await node.ctl("status"))["problems"] == {}
+    [request, *_] = server.asked("patch", METRICS)
+    assert request.query["fieldManager"] == "koordlet-reporter"
+
+
+async def test_force_reports_beside_another_agent(node: Node, server: ApiServer) -> None:
+    """And tells of it, without calling it a trouble."""
+    server.token = jwt({"kubernetes.io": {"pod": {"name": "koordlet-1", "uid": "own"}}})
+    own, other = agent_pod("own", "ours/koordlet:2"), agent_pod("other", "theirs/koordlet:1")
+    server.objects.create(ALL_PODS, own)
+    server.objects.create(ALL_PODS, other)
+    await node.start("--force")
+    await node.seconds(4)
+
+    status = await node.ctl("status")
+    assert (status["observe_only"], status["health"]) == ("", "ok")
+    found = "system/other runs another koordlet (theirs/koordlet:1)"
+    assert found in status["problems"]["other agent"]
+    assert node.status()["podsMetric"]
+
+
+async def test_whoever_reports_in_our_place_is_left_to_it(node: Node, server: ApiServer) -> None:
+    """Also an agent that cannot be seen on the node."""
+    await node.start("--report-change-threshold=0")
+    for minute in range(3):
+        metric = server.objects.get(METRICS, "n1")
+        wrote = {"manager": "koordlet", "subresource": "status", "time": f"{minute}"}
+        server.objects.replace(
+            METRICS, metric | {"metadata": metric["metadata"] | {"managedFields": [wrote]}}
+        )
+        await node.seconds(8)
+    await node.seconds(10)
+    writes = len(server.asked("patch", METRICS))
+    assert "koordlet writes the status" in (await node.ctl("status"))["observe_only"]
+
+    await node.seconds(35)
+    assert len(server.asked("patch", METRICS)) == writes

@@ -143,6 +143,7 @@ OURS = {
     "tls-cert-file": "",
     "tls-private-key-file": "",
     "auth-token-audiences": "",
+    "force": "false",
 }
 
 

@@ -22,10 +22,11 @@ from koordlet.metriccache.sample import Sample
 from koordlet.reporter.cluster import ClusterSink
 from koordlet.reporter.loop import NodeMetricReporter, ReportOptions
 from koordlet.reporter.pace import FleetPace, place
-from koordlet.reporter.report import AllSinks, FileSink, Report, make_report
+from koordlet.reporter.report import AllSinks, FileSink, LeftToAnother, Report, make_report
 from koordlet.reporter.status import NotAsked, Snapshot, build_status
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import ReportTarget
+from koordlet.util.atomicfile import FileWriteError
 from koordlet.util.clock import stamp
 from koordlet.util.health import OK, Status
 from koordlet.util.stop import Stop
@@ -56,6 +57,11 @@ async def client(server, clock) -> AsyncIterator[ApiClient]:
     await client.close()
 
 
+async def nobody() -> str:
+    """No other agent is on the node."""
+    return ""
+
+
 class Target:
     """What the watch has told of the object."""
 
@@ -73,7 +79,7 @@ def target() -> Target:
 
 @pytest.fixture
 def sink(client, clock, target) -> ClusterSink:
-    return ClusterSink(client, "n1", target, clock, draw=lambda: 0.0)
+    return ClusterSink(client, "n1", target, clock, observe_only=nobody, draw=lambda: 0.0)
 
 
 @pytest.fixture
@@ -288,6 +294,37 @@ class TestPace:
         assert pace.next(0.0, 60.0) - clock.monotonic() == pytest.approx(69)
 
 
+async def test_another_agent_s_object_is_left_alone(client, clock, target, report, server) -> None:
+    """As soon as that is known, which is waited for; a file gets the report all the same."""
+    known: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def judged() -> str:
+        return await known
+
+    sink = ClusterSink(client, "n1", target, clock, observe_only=judged)
+    writing = asyncio.ensure_future(sink.write(report))
+    await clock.settle()
+    assert not writing.done()
+    known.set_result("Koordinator's koordlet runs here")
+
+    with pytest.raises(LeftToAnother, match="Koordinator's koordlet runs here"):
+        await writing
+    assert server.requests == []
+
+
+async def test_an_error_counts_for_more_than_a_report_left_to_others(report, tmp_path) -> None:
+    """Whoever has asked for a file wants to know that it cannot be written."""
+
+    class Leaving(FileSink):
+        async def write(self, _: Report) -> None:
+            raise LeftToAnother("another agent")
+
+    sinks = AllSinks(Leaving(tmp_path / "a"), FileSink(tmp_path / "none" / "b"))
+
+    with pytest.raises(FileWriteError):
+        await sinks.write(report)
+
+
 class Loop:
     """A reporter in a cluster, second by second."""
 
@@ -301,7 +338,7 @@ class Loop:
             ReportOptions(node="n1", sharp=sharp),
             cache=cache,
             states=self.states,
-            sink=ClusterSink(client, "n1", target, clock, draw=lambda: 0.0),
+            sink=ClusterSink(client, "n1", target, clock, observe_only=nobody, draw=lambda: 0.0),
             pace=FleetPace("n1", target, clock),
             clock=clock,
             registry=CollectorRegistry(),

@@ -12,7 +12,7 @@ from koordlet.api.nodemetric import NodeMetricSpec
 from koordlet.metriccache.kinds import POD_CPU_USAGE, POD_MEMORY_USAGE
 from koordlet.metriccache.sample import Sample
 from koordlet.reporter.loop import NodeMetricReporter, ReportOptions, standalone_interval
-from koordlet.reporter.report import FileSink
+from koordlet.reporter.report import FileSink, LeftToAnother
 from koordlet.reporter.status import NotAsked
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import ContainerMeta
@@ -30,6 +30,7 @@ class ListSink:
         self.reports = []
         self.full = False
         self.unasked = False
+        self.left = False
 
     def check(self):
         if self.unasked:
@@ -39,6 +40,8 @@ class ListSink:
         if self.full:
             raise KoordletError("disk full; free some space")
         self.reports.append(report)
+        if self.left:
+            raise LeftToAnother("another agent reports")
 
 
 @pytest.fixture
@@ -100,7 +103,7 @@ class Running:
         await asyncio.gather(*self._tasks)
 
     def count(self, outcome=None):
-        outcomes = ("ok", "withheld", "failed") if outcome is None else (outcome,)
+        outcomes = ("ok", "left", "withheld", "failed") if outcome is None else (outcome,)
         name = "koordlet_report_rounds_total"
         values = [self._registry.get_sample_value(name, {"outcome": o}) for o in outcomes]
         return sum(value or 0 for value in values)
@@ -159,6 +162,22 @@ async def test_then_one_in_every_interval(running, measure, sink, clock):
     await running.advance(1)
 
     assert len(sink.reports) == 2
+
+
+async def test_a_report_left_to_another_agent_is_shown_all_the_same(
+    running, measure, sink, clock, reporter
+):
+    """At the usual pace and without complaint, so that both can be compared."""
+    sink.left = True
+    measure(*NODE)
+    await running.advance(1)
+    await clock.advance(59)
+    measure(*NODE)
+    await running.advance(1)
+
+    assert (running.count("left"), running.count("ok")) == (2, 0)
+    assert reporter.latest() == sink.reports[-1].body
+    assert reporter.health().status is Status.OK
 
 
 async def test_a_withheld_report_leaves_the_old_one(running, measure, sink, clock, reporter):

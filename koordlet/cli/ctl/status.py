@@ -47,6 +47,8 @@ def _facts(status: Mapping[str, Any], now: datetime) -> Iterator[tuple[str, str,
     if dropped := status["samples_dropped"]:
         counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
         yield "dropped", f"samples: {counts}", "yellow"
+    if reason := status["observe_only"]:
+        yield "only observes", reason, "yellow"
     yield "gates on", ", ".join(status["gates_on"]) or "none", ""
     if missing := status["gates_not_built"]:
         yield "not built", ", ".join(missing), "dim"

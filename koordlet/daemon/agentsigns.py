@@ -1,0 +1,21 @@
+"""What the cluster tells of another QoS agent on this node; see OtherAgent."""
+
+from koordlet.api.otheragent import image_of, other_agent_pod
+from koordlet.kube.config import ApiConfig
+from koordlet.kube.ownpod import own_pod_uid
+from koordlet.statesinformer.informer import StatesInformer
+from koordlet.statesinformer.statuswriters import StatusWriters
+
+
+def pod_sign(config: ApiConfig, states: StatesInformer) -> str:
+    """Another koordlet among the pods of this node; "" when there is none."""
+    found = other_agent_pod((meta.pod for meta in states.pods()), own_pod_uid(config))
+    if found is None:
+        return ""
+    return f"pod {found.namespace}/{found.name} runs another koordlet ({image_of(found)})"
+
+
+def writer_sign(others: StatusWriters) -> str:
+    """Somebody who writes the reports that are ours to write; "" when nobody does."""
+    name = others.present
+    return f"{name} writes the status of this node's NodeMetric, too" if name else ""

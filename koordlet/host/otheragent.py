@@ -1,0 +1,38 @@
+"""Koordinator's koordlet among the processes of a node.
+
+It is a binary that is called koordlet by its first argument, too. This daemon is a script: it bears
+the same name, and its first argument is the interpreter.
+
+Source: Koordinator's DaemonSet, command /koordlet, with hostPID.
+"""
+
+from pathlib import Path, PurePosixPath
+
+from koordlet.host.errors import KernelFileError
+from koordlet.host.files import parse_file
+from koordlet.host.pids import processes_named
+from koordlet.host.procfiles import parse_cmdline, parse_pid_depth
+
+_NAME = "koordlet"
+
+
+def other_agent_process(proc: Path) -> int | None:
+    """Return the process id of Koordinator's koordlet; None: there is none, or none to be seen.
+
+    Processes in pid namespaces below the node's do not count: on a host of several kind nodes they
+    are other nodes' agents. Without the host's pids only our own processes are to be seen.
+    """
+    for process in processes_named(proc, _NAME):
+        try:
+            arguments = parse_file(process / "cmdline", parse_cmdline)
+            nested = parse_file(process / "status", parse_pid_depth) > 1
+        except KernelFileError:
+            continue  # it has ended meanwhile
+        if is_other_agent(arguments) and not nested:
+            return int(process.name)
+    return None
+
+
+def is_other_agent(arguments: list[str]) -> bool:
+    """Whether a process called koordlet is Koordinator's. One that has ended has no arguments."""
+    return bool(arguments) and PurePosixPath(arguments[0]).name == _NAME
