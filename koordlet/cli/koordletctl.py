@@ -42,6 +42,8 @@ def _command(name: str) -> Callable[[Client, Options], int]:
             from koordlet.cli.ctl.plugins import run
         case "metrics":
             from koordlet.cli.ctl.metrics import run
+        case "explain":
+            from koordlet.cli.ctl.explain import run
         case "nodemetric":
             from koordlet.cli.ctl.nodemetric import run
         case _:

@@ -18,8 +18,10 @@ from koordlet.kube.config import find_config
 from koordlet.kube.credentials import credentials_of
 from koordlet.kube.errors import ConfigError
 from koordlet.kube.events import EventRecorder
+from koordlet.kube.eviction import PodEvictions
 from koordlet.kube.kubelet import KubeletClient, KubeletOptions
 from koordlet.kube.metrics import EventMetrics, KubeletMetrics, KubeMetrics
+from koordlet.kube.pluginclient import PluginClient
 from koordlet.kube.reviews import Reviews, User
 from koordlet.kube.transport import Limits, Transport
 from koordlet.metriccache.cache import MetricCache
@@ -43,7 +45,9 @@ class Cluster:
 
     client: ApiClient
     kubelet: KubeletClient
+    plugin_client: PluginClient
     events: EventRecorder
+    evictions: PodEvictions
     node: OwnObject[Node]
     node_slo: OwnObject[NodeSLO]
     node_metric: KubeNodeMetric
@@ -110,7 +114,9 @@ def connect(
     return Cluster(
         client=client,
         kubelet=kubelet,
+        plugin_client=PluginClient(client),
         events=events,
+        evictions=PodEvictions(client, events, clock),
         node=kube_node(client, node, states, clock, events.emit),
         node_slo=kube_node_slo(client, node, states, clock, events.emit),
         node_metric=node_metric,

@@ -10,7 +10,9 @@ from koordlet.util.errors import InvalidObject, OptionError
 from koordlet.util.filewatch import FileReadError, read_bounded
 
 MAX_BYTES = 64 << 10  # half a second to read
-LIVE_KEYS = frozenset({"feature-gates", "qos-extension-plugins", "log-level"})
+LIVE_KEYS = frozenset(
+    {"feature-gates", "qos-extension-plugins", "log-level", "dry-run", "evict-budget-per-hour"}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """What makes a flag's value usable: each check returns a hint, "" when there is nothing to say."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 
+from koordlet.executor.dryrun import DryRun
 from koordlet.util import goduration
 from koordlet.util.address import split_address
 from koordlet.util.errors import OptionError
@@ -40,6 +41,10 @@ def at_least(least: int) -> Callable[[int], str]:
 
 def port(value: int) -> str:
     return "" if 0 < value < 65536 else "use 1 to 65535"
+
+
+def within(least: int, most: int) -> Callable[[int], str]:
+    return lambda value: "" if least <= value <= most else f"use {least} to {most}"
 
 
 def percent(value: float) -> str:
@@ -98,3 +103,36 @@ def _yaml_tri(value: object) -> Tri:
 
 
 TRI = Kind("true, false or auto", _read_tri, _yaml_tri, lambda tri: tri.value, needs_value=False)
+
+
+def _read_dry_run(text: str) -> DryRun:
+    try:
+        return DryRun(everybody=read_bool(text))
+    except ValueError:
+        return _dry_run_of(name.strip() for name in text.split(","))
+
+
+def _yaml_dry_run(value: object) -> DryRun:
+    if isinstance(value, bool):
+        return DryRun(everybody=value)
+    if isinstance(value, str):
+        return _read_dry_run(value)
+    if isinstance(value, list) and all(isinstance(name, str) for name in value):
+        return _dry_run_of(value)
+    raise ValueError("wanted true, false or names of plugins")
+
+
+def _dry_run_of(names: Iterable[str]) -> DryRun:
+    plugins = frozenset(filter(None, names))
+    if not plugins:
+        raise ValueError("wanted true, false or names of plugins")
+    return DryRun(plugins=plugins)
+
+
+def _write_dry_run(value: DryRun) -> str:
+    return ",".join(sorted(value.plugins)) or str(value.everybody).lower()
+
+
+DRY_RUN = Kind(
+    "true, false or plugins", _read_dry_run, _yaml_dry_run, _write_dry_run, needs_value=False
+)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from koordlet.api.node import AddressType
 from koordlet.daemon.flagchecks import (
+    DRY_RUN,
     TRI,
     Tri,
     absolute,
@@ -14,11 +15,14 @@ from koordlet.daemon.flagchecks import (
     one_of,
     percent,
     port,
+    within,
     zero_or_lasting,
 )
 from koordlet.daemon.inertflags import define_inert_flags
 from koordlet.daemon.mode import Mode
 from koordlet.daemon.rundir import default_run_dir
+from koordlet.executor.budget import LARGEST
+from koordlet.executor.dryrun import DryRun
 from koordlet.util.errors import OptionError
 from koordlet.util.flags import Flag, FlagSet
 
@@ -49,6 +53,7 @@ class DaemonFlags:
         self._define_roots(flags)
         self._define_cluster(flags)
         self._define_kubelet(flags)
+        self._define_actions(flags)
         self._define_states(flags)
         self._define_collection(flags)
         define_inert_flags(flags)
@@ -208,6 +213,22 @@ class DaemonFlags:
             "disable-query-kubelet-config",
             False,
             "do not ask the kubelet's /configz; CPUs that it gives to pods are not known then",
+        )
+
+    def _define_actions(self, flags: FlagSet) -> None:
+        self.dry_run = flags.define(
+            "dry-run",
+            DRY_RUN,
+            DryRun(),
+            "plugins that only pretend, as A,B; true for all: what they decide is recorded and "
+            "shown, and nothing is changed",
+        )
+        self.evict_budget_per_hour = flags.int(
+            "evict-budget-per-hour",
+            20,
+            "most pods that the plugins of this node evict in an hour, restarts included; 0 for no "
+            "bound",
+            check=within(0, LARGEST),
         )
 
     def _define_states(self, flags: FlagSet) -> None:

@@ -79,6 +79,7 @@ class LiveConfig:
         try:
             settings.flags.set_from_config(change.in_force, read.where)
             wanted = settings.plugins.gate_values(settings.options.feature_gates.value)
+            settings.plugins.check_names("dry-run", settings.options.dry_run.value.plugins)
             switched = settings.gates.replace_map(wanted)
         except OptionError:
             settings.flags.set_from_config(self._in_force)

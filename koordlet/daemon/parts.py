@@ -11,6 +11,7 @@ from koordlet.collectors.reader import Reader
 from koordlet.collectors.registry import CollectorOptions, build_collectors
 from koordlet.collectors.sampler import Sampler
 from koordlet.collectors.sampling import SamplingPass, Surroundings
+from koordlet.daemon.actions import Actions, build_actions
 from koordlet.daemon.liveconfig import LiveConfig
 from koordlet.daemon.otheragent import OtherAgent
 from koordlet.daemon.settings import Settings
@@ -55,6 +56,7 @@ class Parts:
     host: Host  # to look at from worker threads; each sampling thread has one of its own
     states: StatesInformer
     driver: Callable[[], str]  # the cgroup driver, as pods' cgroups show it now
+    actions: Actions
     plugins: QOSManager
     other_agent: OtherAgent
     reporter: NodeMetricReporter | None  # None: --enable-node-metric-report=false
@@ -88,11 +90,22 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
     other_agent = _other_agent(settings, states, clock, exposition)
     cluster = _cluster(settings, states, cache, clock, exposition, other_agent)
     reporter = _reporter(settings, states, cache, clock, run_dir, exposition, cluster)
+    api = cluster.evictions if cluster else None
+    actions = build_actions(
+        settings,
+        clock,
+        run_dir,
+        boot_id,
+        exposition.internal,
+        api,
+        observe_only=other_agent.observe_only,
+    )
     plugins = QOSManager(
         settings.plugins,
-        client=UnavailableClient() if cluster is None else cluster.client,
+        client=UnavailableClient() if cluster is None else cluster.plugin_client,
         metric_cache=cache,
         states_informer=states,
+        evictor=actions.evictor,
         health=health,
         run_dir=run_dir,
         boot_id=boot_id,
@@ -118,6 +131,9 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
     }
     if cluster is not None:
         components["events"] = cluster.events.run
+    if actions.evictor is not None:
+        health.register("evictions", actions.evictor.health)
+        components["evictions"] = actions.evictor.run
     if reporter is not None:
         health.register("reporter", reporter.health)
         components["reporter"] = reporter.run
@@ -142,6 +158,7 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
         host=host,
         states=states,
         driver=lambda: pods.layout.driver.value,
+        actions=actions,
         plugins=plugins,
         other_agent=other_agent,
         reporter=reporter,

@@ -66,7 +66,10 @@ class Daemon:
         self._started_at = parts.clock.wall()
         self._notifier = Notifier()
         sources = HttpSources(
-            exposition=parts.exposition, health=parts.health, node_metric=self._node_metric
+            exposition=parts.exposition,
+            health=parts.health,
+            node_metric=self._node_metric,
+            explain=parts.actions.explain,
         )
         self._address = Address.parse(parts.settings.options.addr.value)
         app = create_app(sources, guard=parts.cluster.guard if parts.cluster else local_only)
@@ -166,6 +169,7 @@ class Daemon:
             plugins=lambda: [dataclasses.asdict(plugin) for plugin in parts.plugins.describe()],
             release=parts.plugins.release,
             node_metric=self._node_metric,
+            explain=parts.actions.explain,
             doctor=lambda: [
                 dataclasses.asdict(finding)
                 for finding in findings(Host(parts.settings.paths), self._run_dir)

@@ -102,6 +102,7 @@ def load_settings(
     )
     options.adopt_mode(mode, uid=os.geteuid(), environ=environ)
     gates.replace_map(plugins.gate_values(options.feature_gates.value))
+    plugins.check_names("--dry-run", options.dry_run.value.plugins)
     return Settings(
         flags=flags,
         options=options,

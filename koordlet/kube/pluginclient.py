@@ -1,6 +1,7 @@
 """The API server as plugins get it (koordlet.plugin.Client)."""
 
 from collections.abc import Mapping
+from urllib.parse import unquote
 
 from koordlet.kube.answers import Object
 from koordlet.kube.client import ApiClient
@@ -23,7 +24,7 @@ class PluginClient:
 
     async def create(self, path: str, body: Object) -> Object:
         """Create an object in a collection and return it as stored."""
-        if path.rstrip("/").endswith("/eviction"):
+        if _is_about_pods(path, "eviction"):
             raise _not_allowed("create", path)
         return await self._client.create(path, body)
 
@@ -33,9 +34,15 @@ class PluginClient:
 
     async def delete(self, path: str) -> None:
         """Delete an object."""
-        if "/pods/" in path:
+        if _is_about_pods(path):
             raise _not_allowed("delete", path)
         await self._client.delete(path)
+
+
+def _is_about_pods(path: str, subresource: str = "") -> bool:
+    """Whether a request for this path may reach pods, or such a part of one. A server unquotes."""
+    parts = unquote(path).partition("?")[0].split("/")
+    return "pods" in parts and (not subresource or subresource in parts)
 
 
 def _not_allowed(verb: str, path: str) -> NotAllowed:

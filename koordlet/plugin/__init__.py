@@ -3,7 +3,9 @@
 See docs/writing-plugins.md for a tutorial, and koordlet.plugin.testing for the test kit.
 """
 
+from koordlet.api.eviction import EvictionOutcome
 from koordlet.api.features import FeatureSpec, Stage
+from koordlet.executor.eviction import Eviction
 from koordlet.metriccache import kinds
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import Kind
@@ -25,6 +27,8 @@ __all__ = [
     "Client",
     "Clock",
     "ContainerMeta",
+    "Eviction",
+    "EvictionOutcome",
     "ExtensionPlugin",
     "FeatureSpec",
     "Flag",

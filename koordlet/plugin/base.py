@@ -5,13 +5,17 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from koordlet.executor.eviction import Eviction, EvictionRequest, Evicts, UnavailableEvictor
 from koordlet.plugin.client import Client
 from koordlet.plugin.states import States
+from koordlet.statesinformer.model import PodMeta
 from koordlet.util.clock import Clock
+from koordlet.util.errors import OptionError
 from koordlet.util.stop import Stop
 
 if TYPE_CHECKING:
     from koordlet.api.features import FeatureSpec
+    from koordlet.api.pod import Pod
     from koordlet.metriccache.cache import MetricCache
     from koordlet.plugin.metrics import PluginMetrics
     from koordlet.util.flags import FlagSet
@@ -69,6 +73,8 @@ class ExtensionPlugin(ABC):
     metrics: "PluginMetrics"
     clock: Clock
 
+    _evictor: Evicts = UnavailableEvictor()
+
     def init_flags(self, flags: "FlagSet") -> None:  # noqa: B027 - most plugins have no flags
         """Define command line flags; called on every plugin, enabled or not.
 
@@ -90,3 +96,46 @@ class ExtensionPlugin(ABC):
 
     async def stop(self) -> None:  # noqa: B027 - most plugins have nothing to clean up
         """Clean up after run has ended, however it ended."""
+
+    async def evict(
+        self,
+        pod: "PodMeta | Pod",
+        *,
+        reason: str,
+        feature: str = "",
+        grace_seconds: int | None = None,
+    ) -> Eviction:
+        """End a pod through the Eviction API; return what became of it, within ten seconds.
+
+        This is the only way for a plugin to end pods: PodDisruptionBudgets, dry-run and the node's
+        budget (--evict-budget-per-hour) hold for it, and `koordletctl explain` shows it. Asking
+        again for the same pod costs nothing while the answer cannot have changed.
+
+        reason is a sentence for people with the numbers that decided. feature is the gate that
+        stands behind it when the plugin serves several, by default the plugin's name.
+        grace_seconds, None: the pod's own grace period.
+
+        Raises:
+            Unavailable: the agent runs without Kubernetes.
+            OptionError: reason, feature or grace_seconds cannot be used.
+        """
+        if not reason:
+            raise OptionError("evict reason", reason, "say why, with the numbers that decided")
+        if feature not in ("", self.name, *self.gates):
+            known = ", ".join((self.name, *self.gates))
+            raise OptionError("evict feature", feature, f"use one of {known}")
+        if grace_seconds is not None and grace_seconds < 0:
+            raise OptionError("evict grace_seconds", grace_seconds, "use 0 or more, or None")
+        request = EvictionRequest(
+            plugin=self.name,
+            feature=feature or self.name,
+            pod=pod.pod if isinstance(pod, PodMeta) else pod,
+            reason=reason,
+            grace_seconds=grace_seconds,
+        )
+        return await self._evictor.evict(request)
+
+
+def bind_evictor(plugin: ExtensionPlugin, evictor: Evicts) -> None:
+    """Have the plugin's evictions decided there; the daemon does this before setup."""
+    plugin._evictor = evictor

@@ -1,6 +1,6 @@
 """Flags and gates of the plugins: what is decided before the first plugin is set up."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from koordlet.api.features import FeatureGates, Stage
@@ -85,6 +85,18 @@ class QOSExtensionConfig:
         }
         explicit = {name: value for name, value in switches.items() if name not in _ALL}
         return {**groups, **feature_gates, **explicit}
+
+    def check_names(self, option: str, names: Iterable[str]) -> None:
+        """See that all names are those of installed plugins.
+
+        Raises:
+            OptionError: one is not.
+        """
+        known = [registration.feature for registration in self.registry]
+        for name in names:
+            if name not in known:
+                hint = f"no plugin of this name; the nearest is {nearest(name, known)!r}"
+                raise OptionError(option, name, hint if known else "no plugins are installed")
 
     def _prepare(self, registration: Registration, flags: FlagSet) -> None:
         plugin, name = registration.plugin, registration.feature

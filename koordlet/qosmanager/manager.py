@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koordlet.api.features import FeatureGates
+from koordlet.executor.eviction import Evicts, UnavailableEvictor
+from koordlet.plugin.base import bind_evictor
 from koordlet.plugin.client import Client
 from koordlet.plugin.meter import Meter, NoGuard, ResidentMemory, account_tasks
 from koordlet.plugin.registry import Registration
@@ -79,13 +81,17 @@ class QOSManager:
         client: Client,
         metric_cache: "MetricCache",
         states_informer: "StatesInformer",
+        evictor: Evicts | None = None,
         health: "Health",
         run_dir: Path | None,
         boot_id: str,
         problems: Sequence[str] = (),
         guard: GuardOptions | None = GuardOptions(),  # noqa: B008 - frozen
     ) -> None:
-        """problems: what discovery could not register. guard None: let plugins hold the loop."""
+        """evictor None: there is no API server. problems: what discovery could not register.
+
+        guard None: let plugins hold the loop.
+        """
         self._gates = config.gates
         self._client = client
         self._metric_cache = metric_cache
@@ -98,6 +104,8 @@ class QOSManager:
         self._guard = LoopGuard(record, guard, self._memory) if guard else NoGuard()
         self._clock = config.clock
         self.runners = tuple(self._runner(registration) for registration in config.registry)
+        for registration in config.registry:
+            bind_evictor(registration.plugin, evictor or UnavailableEvictor())
         for runner in self.runners:
             if runner.name in config.failures:
                 runner.breaks(config.failures[runner.name])

@@ -1,6 +1,6 @@
 """The HTTP application that Prometheus, the kubelet and people talk to."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -21,16 +21,18 @@ class HttpSources:
     """What the endpoints show.
 
     node_metric returns the latest NodeMetric object as JSON, or raises Unavailable with the reason
-    why there is none. It is called on the event loop.
+    why there is none. explain returns what was decided about a pod (namespace/name, name or UID),
+    or for "" about all. Both are called on the event loop.
     """
 
     exposition: Exposition
     health: Health
     node_metric: Callable[[], bytes]
+    explain: Callable[[str], Mapping[str, object]]
 
 
 def create_app(sources: HttpSources, *, guard: Guard = local_only) -> web.Application:
-    """The application; guard decides who may read /nodemetric."""
+    """The application; guard decides who may read /nodemetric and /explain."""
     app = web.Application(middlewares=[limits], client_max_size=MAX_BODY)
     for path, view in (
         ("/metrics", View.ALL),
@@ -42,6 +44,7 @@ def create_app(sources: HttpSources, *, guard: Guard = local_only) -> web.Applic
     app.router.add_get("/livez", _health(sources.health, live=True))
     app.router.add_get("/readyz", _health(sources.health, ready=True))
     app.router.add_get("/nodemetric", _guarded(guard, _node_metric(sources.node_metric)))
+    app.router.add_get("/explain", _guarded(guard, _explain(sources.explain)))
     return app
 
 
@@ -79,6 +82,13 @@ def _node_metric(latest: Callable[[], bytes]) -> Handler:
         return json_body(latest())
 
     return node_metric
+
+
+def _explain(explain: Callable[[str], Mapping[str, object]]) -> Handler:
+    async def explained(request: web.Request) -> web.Response:
+        return json_response(explain(request.query.get("pod", "")))
+
+    return explained
 
 
 def _guarded(guard: Guard, handler: Handler) -> Handler:

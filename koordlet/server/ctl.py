@@ -22,9 +22,9 @@ _Handler = Callable[[web.Request], Awaitable[web.Response]]
 class CtlSources:
     """What the endpoints show. All results must be JSON, or know how to be text.
 
-    status, plugins, release and node_metric are called on the event loop and must be quick;
-    node_metric is as in HttpSources. release takes a plugin out of quarantine and returns whether
-    it was in. doctor looks at the kernel and is called in a worker thread.
+    status, plugins, release, node_metric and explain are called on the event loop and must be
+    quick; the latter two are as in HttpSources. release takes a plugin out of quarantine and
+    returns whether it was in. doctor looks at the kernel and is called in a worker thread.
     """
 
     node: str
@@ -34,6 +34,7 @@ class CtlSources:
     plugins: Callable[[], Sequence[Mapping[str, object]]]
     release: Callable[[str], bool]
     node_metric: Callable[[], bytes]
+    explain: Callable[[str], Mapping[str, object]]
     doctor: Callable[[], Sequence[Mapping[str, object]]]
 
 
@@ -47,6 +48,7 @@ def create_ctl_app(sources: CtlSources) -> web.Application:
     app.router.add_get("/top", _in_thread(lambda _: _top(sources)))
     app.router.add_get("/metrics/{kind}", _in_thread(lambda request: _metrics(sources, request)))
     app.router.add_get("/nodemetric", _node_metric(sources.node_metric))
+    app.router.add_get("/explain", _explain(sources.explain))
     return app
 
 
@@ -72,6 +74,13 @@ def _node_metric(latest: Callable[[], bytes]) -> _Handler:
         return json_body(latest())
 
     return node_metric
+
+
+def _explain(explain: Callable[[str], Mapping[str, object]]) -> _Handler:
+    async def explained(request: web.Request) -> web.Response:
+        return json_body(json_bytes(explain(request.query.get("pod", ""))))
+
+    return explained
 
 
 def _release(sources: CtlSources) -> _Handler:

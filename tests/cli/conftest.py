@@ -85,6 +85,43 @@ def make_pod(name, qos=KubeQoS.BURSTABLE):
     return PodMeta(pod, f"kubepods/{name}", (container,), pod.qos_class, qos)
 
 
+EXPLAINED = {
+    "dryRun": False,
+    "observeOnly": "",
+    "evictionBudget": {"perHour": 20, "used": 1},
+    "decisions": [
+        {
+            "first": "2023-11-14T22:10:00Z",
+            "last": "2023-11-14T22:13:20Z",
+            "times": 200,
+            "plugin": "MemoryEvict",
+            "feature": "BEMemoryEvict",
+            "action": "evict",
+            "pod": "jobs/crunch",
+            "uid": "u2",
+            "outcome": "refused",
+            "reason": "memory 92 % of 16Gi, above 70 %",
+            "message": "429 TooManyRequests: the budget needs 2 healthy pods",
+            "dryRun": False,
+        },
+        {
+            "first": "2023-11-14T22:09:00Z",
+            "last": "2023-11-14T22:09:00Z",
+            "times": 1,
+            "plugin": "MemoryEvict",
+            "feature": "BEMemoryEvict",
+            "action": "evict",
+            "pod": "jobs/sort",
+            "uid": "u1",
+            "outcome": "evicted",
+            "reason": "memory 95 % of 16Gi, above 70 %",
+            "message": "",
+            "dryRun": False,
+        },
+    ],
+}
+
+
 @dataclass
 class Daemon:
     """What a daemon would tell. Tests change it before they ask."""
@@ -95,6 +132,7 @@ class Daemon:
     states: StatesInformer
     status: dict = field(default_factory=lambda: dict(STATUS))
     plugins: list = field(default_factory=lambda: [dict(PLUGIN)])
+    explained: dict = field(default_factory=lambda: dict(EXPLAINED))
     findings: list = field(default_factory=lambda: [dict(finding) for finding in FINDINGS])
 
     def app(self):
@@ -107,9 +145,14 @@ class Daemon:
                 plugins=lambda: self.plugins,
                 release=self._release,
                 node_metric=self._node_metric,
+                explain=self._explain,
                 doctor=lambda: self.findings,
             )
         )
+
+    def _explain(self, pod):
+        decisions = [each for each in self.explained["decisions"] if pod in ("", each["pod"])]
+        return self.explained | {"decisions": decisions}
 
     def _release(self, name):
         plugin = next(plugin for plugin in self.plugins if plugin["name"] == name)

@@ -19,6 +19,8 @@ EVERY_QUESTION = (
     ["metrics"],
     ["metrics", "pod_cpu_usage"],
     ["nodemetric"],
+    ["explain"],
+    ["explain", "jobs/sort"],
     ["top"],
 )
 
@@ -159,6 +161,32 @@ def test_nodemetric_in_short(ctl, daemon):
 
     assert ["node", "1.50", "1.0Gi"] in [line.split() for line in out.splitlines()]
     assert found["kind"] == "NodeMetric"
+
+
+def test_explain_says_what_was_decided_and_why(ctl, daemon):
+    """Latest first; a pod that is gone is known as long as its decisions are."""
+    _, out, _ = ctl("explain")
+    daemon.explained |= {"dryRun": ["CPUEvict"], "evictionBudget": {"perHour": 0, "used": 1}}
+    _, one, _ = ctl("explain", "jobs/sort")
+    _, none, _ = ctl("explain", "web")
+    daemon.explained["observeOnly"] = "another agent is here"
+    _, observing, _ = ctl("explain")
+
+    assert out.splitlines() == [
+        "evictions  1 of 20 in the past hour",
+        "dry-run    off",
+        "",
+        "LAST                  TIMES  PLUGIN       POD          OUTCOME  WHY",
+        "2023-11-14T22:13:20Z    200  MemoryEvict  jobs/crunch  refused  memory 92 % of 16Gi, "
+        "above 70 %; 429 TooManyRequests: the budget needs 2 healthy pods",
+        "2023-11-14T22:09:00Z      1  MemoryEvict  jobs/sort    evicted  memory 95 % of 16Gi, "
+        "above 70 %",
+    ]
+    assert "1 without bound in the past hour" in one
+    assert "dry-run    CPUEvict" in one
+    assert "jobs/crunch" not in one
+    assert none.splitlines()[-1] == "nothing was decided about web"
+    assert "dry-run    all plugins: another agent is here" in observing
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,10 @@ from koordlet.api.qos import KubeQoS
 from koordlet.daemon.run import run_daemon
 from koordlet.daemon.settings import load_settings
 from koordlet.kube.errors import ConfigError
+from koordlet.kube.pluginclient import NotAllowed
 from koordlet.kube.resource import EVENTS, NODE_METRICS, NODE_SLOS, NODE_TOPOLOGIES, NODES, PODS
-from koordlet.plugin import ExtensionPlugin, FeatureSpec, PluginRegistry
-from koordlet.plugin.testing import FakeHost, SimulatedClock
+from koordlet.plugin import EvictionOutcome, ExtensionPlugin, FeatureSpec, PluginRegistry
+from koordlet.plugin.testing import FakeHost, SimulatedClock, make_pod
 from koordlet.reporter.pace import place
 from koordlet.server.exposition import Exposition
 from koordlet.util.stop import Stop
@@ -456,6 +457,74 @@ class TestTopology:
         ]
         assert (await node.ctl("status"))["problems"] == {}
         await kubelet.stop()
+
+
+async def test_a_plugin_evicts_through_the_api_server(node: Node, server: ApiServer) -> None:
+    """Told on the pod, counted, explained to koordletctl; a restart remembers the budget."""
+    await node.start("--evict-budget-per-hour=1")
+    await node.seconds(2)
+    pod = node.probe.states.pod(UID)
+    eviction = asyncio.ensure_future(node.probe.evict(pod, reason="memory 92 %", grace_seconds=5))
+    await node.seconds(2)
+
+    assert (await eviction).outcome is EvictionOutcome.EVICTED
+    assert server.objects.all(ALL_PODS) == []
+    [request] = server.asked("create", "/api/v1/namespaces/shop/pods/web/eviction")
+    assert request.json["deleteOptions"] == {
+        "preconditions": {"uid": UID},
+        "gracePeriodSeconds": 5,
+    }
+    [event] = server.objects.all(EVENTS.collection())
+    assert event["reason"] == "evictPodSuccess"
+    assert event["message"].endswith("feature Probe, kill pod: web, memory 92 %")
+    assert event["source"] == {"component": "koordlet-qosManager", "host": "n1"}
+    found = await node.ctl("explain?pod=shop/web")
+    assert found["evictionBudget"] == {"perHour": 1, "used": 1}
+    assert [each["outcome"] for each in found["decisions"]] == ["evicted"]
+
+    await node.stop()
+    again = Node(node.run_dir.parent, server)
+    again.clock = node.clock
+    await again.start("--evict-budget-per-hour=1")
+    await again.seconds(2)
+    other = await again.probe.evict(make_pod("other"), reason="memory 92 %")
+    problems = (await again.ctl("status"))["problems"]
+    await again.stop()
+    assert other.outcome is EvictionOutcome.OVER_BUDGET
+    assert "1 pods were evicted in the past hour" in problems["evictions"]
+
+
+async def test_a_plugin_can_end_pods_in_no_other_way(node: Node, server: ApiServer) -> None:
+    """Its client refuses what would leave no record."""
+    await node.start()
+    await node.seconds(1)
+    with pytest.raises(NotAllowed, match=r"use self\.evict\(\)"):
+        await node.probe.client.delete("/api/v1/namespaces/shop/pods/web")
+
+
+async def test_dry_run_is_switched_while_it_runs(
+    node: Node, server: ApiServer, tmp_path: Path
+) -> None:
+    """By the config file; a plugin that is not installed changes nothing and is named."""
+    config = tmp_path / "koordlet.yaml"
+    config.write_text("dry-run: Probe\n")
+    await node.start(f"--config={config}")
+    await node.seconds(2)
+    pod = node.probe.states.pod(UID)
+    assert (await node.probe.evict(pod, reason="r")).outcome is EvictionOutcome.WOULD_EVICT
+    assert (await node.ctl("explain"))["dryRun"] == ["Probe"]
+
+    config.write_text("dry-run: [Prob]\n")
+    await node.seconds(3)
+    assert "the nearest is 'Probe'" in (await node.ctl("status"))["problems"]["config"]
+    assert (await node.ctl("explain"))["dryRun"] == ["Probe"]
+
+    config.write_text("dry-run: false\nevict-budget-per-hour: 7\n")
+    await node.seconds(3)
+    assert (await node.ctl("explain"))["evictionBudget"]["perHour"] == 7
+    eviction = asyncio.ensure_future(node.probe.evict(pod, reason="r"))
+    await node.seconds(1)
+    assert (await eviction).outcome is EvictionOutcome.EVICTED
 
 
 async def test_a_file_for_reports_is_written_in_a_cluster_too(

@@ -131,6 +131,8 @@ OURS = {
     "log-level": "info",
     "node-name": "",
     "kubelet-ca-file": "",
+    "dry-run": "false",
+    "evict-budget-per-hour": "20",
     "pods-file": "",
     "node-file": "",
     "nodeslo-file": "",
@@ -214,6 +216,9 @@ def test_arguments_of_koordinators_daemonset_are_taken(flag_set, flags):
         ("--cgroup-root-dir=cgroup", "use an absolute path"),
         ("--run-dir=", "use an absolute path"),
         ("--exporter-compat=perhaps", "wanted true, false or auto"),
+        ("--dry-run=,", "wanted true, false or names of plugins"),
+        ("--evict-budget-per-hour=-1", "use 0 to 1000"),
+        ("--evict-budget-per-hour=1001", "use 0 to 1000"),
         ("--runtime-hooks-failure-policy=fail", "use one of Fail, Ignore; the nearest is Fail"),
         ("--runtime-hooks-nri-plugin-index=0", "use two digits"),
         ("--audit-max-disk-space-mb=0", "use 1 or more"),
@@ -225,6 +230,33 @@ def test_a_bad_value_is_found_at_start(flag_set, flags, arg, message):
     with pytest.raises(OptionError) as caught:
         flag_set.parse([arg])
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("args", "yaml", "covers"),
+    [
+        ([], False, ""),
+        (["--dry-run"], True, "AB"),
+        (["--dry-run=true"], "true", "AB"),
+        (["--dry-run=false"], "f", ""),
+        (["--dry-run=A"], "A", "A"),
+        (["--dry-run= B ,A,"], ["A", "B"], "AB"),
+    ],
+)
+def test_dry_run_covers_all_plugins_or_those_named(flag_set, flags, args, yaml, covers):
+    """On the command line and in the config file; what is written is read as the same."""
+    flag_set.set_from_config({"dry-run": yaml})
+    configured = flags.dry_run.value
+    flag_set.parse(args)
+    for value in (configured, flags.dry_run.value):
+        assert "".join(filter(value.covers, "AB")) == covers
+        assert flags.dry_run.kind.read(flags.dry_run.kind.write(value)) == value
+
+
+@pytest.mark.parametrize("value", [5, None, [], [5], {}, "", [""]])
+def test_a_bad_dry_run_in_a_config_file(flag_set, flags, value):
+    with pytest.raises(OptionError, match="wanted true, false or names of plugins"):
+        flag_set.set_from_config({"dry-run": value})
 
 
 @pytest.mark.parametrize(("arg", "seconds"), [("0", 0), ("1s", 1), ("1m", 60)])

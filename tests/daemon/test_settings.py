@@ -141,3 +141,10 @@ def test_what_has_no_effect_is_told_once_at_the_start():
 
 def test_what_discovery_could_not_register_is_passed_on():
     assert load().plugin_problems == ("one that does not load",)
+
+
+def test_dry_run_of_a_plugin_that_is_not_installed_ends_the_start():
+    """It would not be in dry-run, whatever it is really called."""
+    assert load("--dry-run=MyPlugin").options.dry_run.value.covers("MyPlugin")
+    with pytest.raises(OptionError, match="no plugin of this name; the nearest is 'MyPlugin'"):
+        load("--dry-run=MyPlugn")

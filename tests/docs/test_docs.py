@@ -30,6 +30,7 @@ OTHERS_FLAGS = {  # of commands that are not ours
     "--audience",
     "--cacert",
     "--clusterrole",
+    "--field-selector",
     "--serviceaccount",
 }
 CTL_FLAGS = {"--help", "--output", "--run-dir", "--window", "--pod", "--sort", "--once"}

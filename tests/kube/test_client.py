@@ -319,8 +319,18 @@ async def test_a_plugin_gets_the_interface_it_knows(server: ApiServer, client: A
     await plugin_client.delete(NODES.object("worker-1"))
     with pytest.raises(NotAllowed, match=r"self\.evict"):
         await plugin_client.create("/api/v1/namespaces/a/pods/p/eviction", {})
+    asked = len(server.requests)
+    for path in (
+        PODS.object("p", namespace="a"),
+        PODS.collection("a"),
+        f"{PODS.collection('a')}?labelSelector=x",
+        "/api/v1/namespaces/a/%70ods/p",
+    ):
+        with pytest.raises(NotAllowed):
+            await plugin_client.delete(path)
     with pytest.raises(NotAllowed):
-        await plugin_client.delete(PODS.object("p", namespace="a"))
+        await plugin_client.create("/api/v1/namespaces/a/pods/p/evictio%6e?x=y", {})
+    assert len(server.requests) == asked
 
 
 @pytest.mark.parametrize(

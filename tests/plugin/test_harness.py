@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from koordlet.plugin import ExtensionPlugin, StateType, Unavailable, kinds
+from koordlet.plugin import EvictionOutcome, ExtensionPlugin, StateType, Unavailable, kinds
 from koordlet.plugin.testing import CapturedLog, PluginHarness, cpu_seconds, make_pod
 from koordlet.util.errors import OptionError
 
@@ -163,3 +163,95 @@ def test_cpu_seconds_does_not_count_waiting():
     """Sleeping costs nothing."""
     assert cpu_seconds(lambda: time.sleep(0.01), repeat=1) < 0.005
     assert cpu_seconds(lambda: sum(range(100_000))) > 0.0001
+
+
+class Reaper(Watcher):
+    """Evicts the first pod that is still there, each second."""
+
+    gates = ("CPUEvict",)
+
+    def setup(self, client, metric_cache, states_informer):
+        self.states, self.outcomes, self.feature = states_informer, [], ""
+
+    async def run(self, stop):
+        async for _ in stop.every(1.0):
+            for pod in self.states.pods()[:1]:
+                eviction = await self.evict(pod, reason="cpu 99 %", feature=self.feature)
+                self.outcomes.append(eviction.outcome.value)
+
+
+async def test_evictions_are_scripted():
+    """The API server's answers are the test's; what holds before it is the daemon's own."""
+    harness = PluginHarness(Reaper(), pods=[make_pod("crunch", namespace="jobs")])
+    harness.evictions.answer(EvictionOutcome.REFUSED, message="needs 2", retry_after=2.0)
+    async with harness:
+        await harness.rounds(12)
+        assert harness.plugin.outcomes[:2] == ["refused", "refused"]
+        assert harness.plugin.outcomes[-1] == "under_way"
+        asked = [each.outcome.value for each in harness.evictions.asked]
+        assert asked == ["refused", "evicted"]
+        assert harness.evictions.evicted == ["jobs/crunch"]
+        assert [event.reason for event in harness.evictions.events] == [
+            "evictPodFail",
+            "evictPodSuccess",
+        ]
+        evicted, refused = harness.explain("jobs/crunch")
+        assert (evicted["outcome"], evicted["feature"]) == ("evicted", "Reaper")
+        assert (refused["outcome"], refused["message"]) == ("refused", "needs 2")
+
+
+async def test_a_standing_answer_for_one_pod():
+    """A PodDisruptionBudget that stays."""
+    harness = PluginHarness(Reaper(), pods=[make_pod("web"), make_pod("crunch")])
+    harness.evictions.answer(EvictionOutcome.REFUSED, pod="default/web")
+    async with harness:
+        await harness.advance(60)
+        harness.set_pods(make_pod("crunch"))
+        await harness.rounds(1)
+        assert harness.evictions.evicted == ["default/crunch"]
+
+
+async def test_dry_run_and_budget_in_a_test():
+    """As the flags would set them."""
+    pods = [make_pod("crunch")]
+    async with PluginHarness(Reaper(), pods=pods, dry_run=True) as harness:
+        assert (harness.plugin.outcomes, harness.evictions.asked) == (["would_evict"], [])
+    async with PluginHarness(Reaper(), pods=pods, evict_budget_per_hour=1) as harness:
+        harness.set_pods(make_pod("sort"))
+        await harness.rounds(1)
+        assert harness.plugin.outcomes == ["evicted", "over_budget"]
+
+
+async def test_a_slow_api_server():
+    """The plugin waits, as it would for the real one."""
+    harness = PluginHarness(Reaper(), pods=[make_pod("crunch")])
+    harness.evictions.answer(EvictionOutcome.FAILED, message="no answer", after=10.0)
+    async with harness:
+        await harness.advance(9)
+        assert harness.plugin.outcomes == []
+        await harness.advance(1)
+        assert harness.plugin.outcomes[0] == "failed"
+
+
+async def test_without_an_api_server_evictions_are_unavailable():
+    """With a message that says what to do."""
+    with pytest.raises(Unavailable, match="evict default/crunch: wanted the Kubernetes API server"):
+        async with PluginHarness(Reaper(), pods=[make_pod("crunch")], standalone=True):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"reason": ""}, "say why"),
+        ({"reason": "r", "feature": "MemoryEvict"}, "use one of Reaper, CPUEvict"),
+        ({"reason": "r", "grace_seconds": -1}, "use 0 or more"),
+    ],
+)
+async def test_a_wrong_request_is_told_at_once(wrong, message):
+    """Labels of metrics and events stay bounded and true."""
+    async with PluginHarness(Reaper()) as harness:
+        with pytest.raises(OptionError, match=message):
+            await harness.plugin.evict(make_pod("crunch"), **wrong)
+        eviction = await harness.plugin.evict(make_pod("a"), reason="r", feature="CPUEvict")
+        assert eviction.accepted

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from koordlet.api.eviction import EvictionOutcome
+from koordlet.executor.evictor import ENDING_FOR
+from koordlet.kube.eviction import PATIENCE
 from koordlet.plugin.base import Limits
 from koordlet.qosmanager.breaker import Breaker
 from koordlet.qosmanager.guard import GuardOptions
@@ -28,7 +31,7 @@ def test_every_step_of_the_tutorial_works(tmp_path: Path):
         if name.startswith("test_"):
             tests += 1
             _run_pytest(tmp_path, name)
-    assert tests == 3
+    assert tests == 4
 
 
 def test_no_code_of_the_tutorial_is_left_out():
@@ -53,8 +56,11 @@ def test_the_tables_match_the_code():
     registry.register(PluginFamilies(()))
     for name in re.findall(r"# TYPE (\S+)", generate_latest(registry).decode()):
         assert f"`{name}{{" in TEXT
-    for outcome in Outcome:
+    for outcome in (*Outcome, *EvictionOutcome):
         assert f"`{outcome}`" in TEXT
+    assert f"asked for less than {ENDING_FOR / 60:g} minutes ago".replace("2", "two") in TEXT
+    assert PATIENCE == 10
+    assert "within ten seconds" in TEXT
 
 
 def _run_pytest(directory: Path, name: str) -> None:

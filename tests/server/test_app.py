@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import json
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
@@ -39,7 +40,10 @@ class Daemon:
 
     def app(self):
         sources = HttpSources(
-            exposition=self.exposition, health=self.health, node_metric=self.latest
+            exposition=self.exposition,
+            health=self.health,
+            node_metric=self.latest,
+            explain=lambda pod: {"decisions": [], "pod": pod},
         )
         return create_app(sources, guard=self.check)
 
@@ -225,3 +229,15 @@ async def test_a_handler_that_hangs_is_cut_off(client, daemon, monkeypatch):
     daemon.guard = hang
 
     assert (await client.get("/nodemetric")).status == 503
+
+
+async def test_explain_is_for_those_who_may_know_more(client, daemon):
+    """The guard decides, as for the report; the pod's name is passed on."""
+    answer = await client.get("/explain", params={"pod": "shop/web"})
+    assert json.loads(await answer.read()) == {"decisions": [], "pod": "shop/web"}
+
+    async def nobody(_):
+        raise Refusal(403, "not for you")
+
+    daemon.guard = nobody
+    assert (await client.get("/explain")).status == 403

@@ -103,6 +103,7 @@ async def client(cache, states, quarantined):
         plugins=lambda: [{"name": "PressureWatch", "state": "running"}],
         release=release,
         node_metric=none_yet,
+        explain=lambda pod: {"decisions": [], "pod": pod},
         doctor=lambda: [{"name": "psi", "supported": True}],
     )
     async with TestClient(TestServer(create_ctl_app(sources))) as client:
@@ -115,6 +116,8 @@ async def client(cache, states, quarantined):
         ("/status", {"version": "0.1.0"}),
         ("/plugins", [{"name": "PressureWatch", "state": "running"}]),
         ("/doctor", [{"name": "psi", "supported": True}]),
+        ("/explain", {"decisions": [], "pod": ""}),
+        ("/explain?pod=shop%2Fweb", {"decisions": [], "pod": "shop/web"}),
     ],
 )
 async def test_what_the_daemon_says_goes_through_as_json(client, path, answer):

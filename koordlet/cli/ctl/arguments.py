@@ -29,7 +29,7 @@ class Options(argparse.Namespace):
     # plugins
     action: str | None = None
     plugin: str = ""
-    # metrics
+    # metrics, explain
     name: str | None = None
     pod: str | None = None
     window: str | None = None
@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     _doctor(add("doctor", "what this host supports and lacks", _DOCTOR, _DOCTOR_EXIT))
     _plugins(add("plugins", "state and cost of the QoS plugins"), common)
     _metrics(add("metrics", "one kind of metric over a window, by series"))
+    _explain(add("explain", "what was decided about pods, and why"))
     add("nodemetric", "the NodeMetric that was reported last")
     _top(add("top", "live use of node, QoS classes and pods", epilog=f"{_TOP_KEYS}\n{_EXIT}"))
     return parser
@@ -113,6 +114,15 @@ def _plugins(parser: _Parser, common: _Parser) -> None:
         "release", help="take a plugin out of quarantine", parents=[common], epilog=_EXIT
     )
     release.add_argument("plugin", metavar="NAME")
+
+
+def _explain(parser: _Parser) -> None:
+    parser.add_argument(
+        "pod",
+        nargs="?",
+        metavar="POD",
+        help="only this one: namespace/name, name, UID",
+    )
 
 
 def _metrics(parser: _Parser) -> None:

@@ -2,6 +2,7 @@
 
 from koordlet.plugin.testing.cgroup import FakeGroup
 from koordlet.plugin.testing.clock import SimulatedClock
+from koordlet.plugin.testing.evictions import AskedEviction, PodEvent, ScriptedEvictions
 from koordlet.plugin.testing.harness import Cost, PluginHarness
 from koordlet.plugin.testing.host import FakeHost, FakePod
 from koordlet.plugin.testing.logs import CapturedLog, LogEvent
@@ -10,6 +11,7 @@ from koordlet.plugin.testing.states import make_pod
 from koordlet.plugin.testing.timing import cpu_seconds
 
 __all__ = [
+    "AskedEviction",
     "CapturedLog",
     "Cost",
     "FakeGroup",
@@ -17,6 +19,8 @@ __all__ = [
     "FakePod",
     "LogEvent",
     "PluginHarness",
+    "PodEvent",
+    "ScriptedEvictions",
     "ScriptedMetrics",
     "SimulatedClock",
     "cpu_seconds",

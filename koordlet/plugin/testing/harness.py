@@ -9,13 +9,18 @@ from typing import Any, Self
 from prometheus_client import CollectorRegistry
 
 from koordlet.api.node import Node
+from koordlet.executor.budget import EvictionBudget
+from koordlet.executor.decisions import Decisions
+from koordlet.executor.evictor import Evictor
+from koordlet.executor.metrics import EvictionMetrics
 from koordlet.metriccache.kinds import Kind
-from koordlet.plugin.base import ExtensionPlugin
+from koordlet.plugin.base import ExtensionPlugin, bind_evictor
 from koordlet.plugin.client import Client, UnavailableClient
 from koordlet.plugin.meter import Meter, account_tasks
 from koordlet.plugin.metrics import PluginMetrics, snake_case
 from koordlet.plugin.rounds import PacedStop
 from koordlet.plugin.testing.clock import SimulatedClock
+from koordlet.plugin.testing.evictions import ScriptedEvictions
 from koordlet.plugin.testing.logs import CapturedLog
 from koordlet.plugin.testing.metrics import ScriptedMetrics
 from koordlet.statesinformer.informer import StatesInformer
@@ -55,8 +60,15 @@ class PluginHarness:
         args: Sequence[str] = (),
         client: Client | None = None,
         pods: Sequence[PodMeta] = (),
+        standalone: bool = False,
+        dry_run: bool = False,
+        evict_budget_per_hour: int = 20,
     ) -> None:
-        """name: the feature name, by default the class name; args: the command line."""
+        """name: the feature name, by default the class name; args: the command line.
+
+        standalone: evictions raise Unavailable, as without an API server. dry_run and
+        evict_budget_per_hour: what these flags say.
+        """
         self.plugin = plugin
         self.name = name or type(plugin).__name__
         self.clock = SimulatedClock()
@@ -66,6 +78,20 @@ class PluginHarness:
         self.registry = CollectorRegistry()
         self.states.set_node(Node("test-node"))
         self.states.set_pods(tuple(pods))
+        self.evictions = ScriptedEvictions(self.clock)
+        self._decisions = Decisions(self.clock)
+        self._evictor = Evictor(
+            self.evictions,
+            clock=self.clock,
+            dry_run=lambda _: dry_run,
+            budget=EvictionBudget(
+                lambda: evict_budget_per_hour, self.clock, directory=None, boot_id=""
+            ),
+            decisions=self._decisions,
+            metrics=EvictionMetrics("test-node", self.clock, self.registry),
+        )
+        if not standalone:
+            bind_evictor(plugin, self._evictor)
         self._client = client or UnavailableClient()
         self._rounds = 0
         self._meter = Meter(self.name, now=self.clock.monotonic)
@@ -80,6 +106,7 @@ class PluginHarness:
         self._background = (
             asyncio.create_task(self.metrics.run(self._over), name="scripted metrics"),
             asyncio.create_task(self.states.run(self._over), name="states informer"),
+            asyncio.create_task(self._evictor.run(self._over), name="evictions"),
         )
         await self.clock.settle()
         with self._meter.step():
@@ -168,6 +195,10 @@ class PluginHarness:
         """Value of one of the plugin's metrics, named as in the plugin; None: no such series."""
         full = f"koordlet_plugin_{snake_case(self.name)}_{name}"
         return self.registry.get_sample_value(full, labels)
+
+    def explain(self, pod: str = "") -> list[dict[str, Any]]:
+        """What was decided, latest first, as `koordletctl explain --output json` has it."""
+        return self._decisions.explain(pod)
 
     @property
     def cost(self) -> Cost:

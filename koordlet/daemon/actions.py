@@ -1,0 +1,77 @@
+"""What acts on the node's pods, and the record of what it did."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from koordlet.daemon.settings import Settings
+from koordlet.executor.budget import EvictionBudget
+from koordlet.executor.decisions import Decisions
+from koordlet.executor.eviction import EvictionApi
+from koordlet.executor.evictor import Evictor
+from koordlet.executor.metrics import EvictionMetrics
+from koordlet.util.clock import Clock
+
+ObserveOnly = Callable[[], str]
+"""Why nothing may be changed now, so that every plugin only pretends; "" when it may."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Actions:
+    """The parts through which plugins act."""
+
+    settings: Settings
+    decisions: Decisions
+    budget: EvictionBudget
+    evictor: Evictor | None  # None: there is no API server
+    observe_only: ObserveOnly
+
+    def explain(self, pod: str) -> dict[str, object]:
+        """What was decided, as JSON; see Decisions.explain."""
+        return {
+            "dryRun": self.settings.options.dry_run.value.to_json(),
+            "observeOnly": self.observe_only(),
+            "evictionBudget": {"perHour": self.budget.limit, "used": self.budget.used},
+            "decisions": self.decisions.explain(pod),
+        }
+
+
+def build_actions(
+    settings: Settings,
+    clock: Clock,
+    run_dir: Path,
+    boot_id: str,
+    registry: CollectorRegistry,
+    api: EvictionApi | None,
+    observe_only: ObserveOnly,
+) -> Actions:
+    """Make the parts. api None: there is no API server."""
+    options = settings.options
+
+    def pretends(plugin: str) -> bool:
+        return options.dry_run.value.covers(plugin) or bool(observe_only())
+
+    decisions = Decisions(clock)
+    budget = EvictionBudget(
+        lambda: options.evict_budget_per_hour.value, clock, directory=run_dir, boot_id=boot_id
+    )
+    metrics = EvictionMetrics(settings.node_name, clock, registry)
+    evictor = None
+    if api is not None:
+        evictor = Evictor(
+            api,
+            clock=clock,
+            dry_run=pretends,
+            budget=budget,
+            decisions=decisions,
+            metrics=metrics,
+        )
+    return Actions(
+        settings=settings,
+        decisions=decisions,
+        budget=budget,
+        evictor=evictor,
+        observe_only=observe_only,
+    )

@@ -1,0 +1,79 @@
+"""An evictor on simulated time with an API server that a test scripts."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inline import InlineExecutor
+from prometheus_client import CollectorRegistry
+
+from koordlet.executor.budget import EvictionBudget
+from koordlet.executor.decisions import Decisions
+from koordlet.executor.eviction import Eviction, EvictionRequest
+from koordlet.executor.evictor import Evictor
+from koordlet.executor.metrics import EvictionMetrics
+from koordlet.plugin.testing import ScriptedEvictions, SimulatedClock, make_pod
+from koordlet.util.stop import Stop
+
+
+class Bench:
+    """An evictor and everything around it."""
+
+    def __init__(self, clock: SimulatedClock, directory: Path | None = None) -> None:
+        self.clock = clock
+        self.api = ScriptedEvictions(clock)
+        self.dry_run: set[str] = set()
+        self.limit = 20
+        self.registry = CollectorRegistry()
+        self.decisions = Decisions(clock)
+        self.budget = EvictionBudget(
+            lambda: self.limit, clock, directory=directory, boot_id="boot-1"
+        )
+        self.evictor = Evictor(
+            self.api,
+            clock=clock,
+            dry_run=self.dry_run.__contains__,
+            budget=self.budget,
+            decisions=self.decisions,
+            metrics=EvictionMetrics("n1", clock, self.registry),
+        )
+        self.stop = Stop(clock)
+
+    @staticmethod
+    def request(name: str, *, plugin: str = "MemoryEvict", **pod: Any) -> EvictionRequest:
+        meta = make_pod(name, namespace="jobs", **pod)
+        reason = "memory 92 %, above 70 %"
+        return EvictionRequest(plugin=plugin, feature=plugin, pod=meta.pod, reason=reason)
+
+    async def evict(self, name: str, **more: Any) -> Eviction:
+        """Evict a pod of this name and let what does not take time happen."""
+        task = asyncio.ensure_future(self.evictor.evict(self.request(name, **more)))
+        await self.clock.settle()
+        return await task
+
+    def count(self, outcome: str, plugin: str = "MemoryEvict") -> float:
+        labels = {"plugin": plugin, "reason": plugin, "outcome": outcome}
+        return self.registry.get_sample_value("koordlet_evictions_total", labels) or 0
+
+
+@pytest.fixture
+def clock() -> SimulatedClock:
+    return SimulatedClock()
+
+
+@pytest.fixture
+async def bench(clock: SimulatedClock) -> AsyncIterator[Bench]:
+    asyncio.get_running_loop().set_default_executor(InlineExecutor())
+    bench = Bench(clock)
+    running = asyncio.create_task(bench.evictor.run(bench.stop))
+    yield bench
+    bench.stop.set()
+    await running
+
+
+@pytest.fixture
+def make_bench(clock: SimulatedClock) -> type[Bench]:
+    """Another evictor, as after a restart."""
+    return Bench
