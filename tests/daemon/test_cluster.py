@@ -578,6 +578,8 @@ async def test_another_agent_on_the_node_is_left_to_do_its_work(
     status = await node.ctl("status")
     assert status["observe_only"] == "Koordinator's koordlet runs here (process 77)"
     assert "stop it, or have this one act" in status["problems"]["other agent"]
+    eviction = await node.probe.evict(make_pod("other"), reason="r")
+    assert eviction.outcome is EvictionOutcome.WOULD_EVICT
     assert json.loads((await node.get("/nodemetric"))[1])["status"]["podsMetric"]
     assert server.objects.all(TOPOLOGIES) == []
     assert "koordlet_observe_only 1.0" in (await node.get("/metrics"))[1]
