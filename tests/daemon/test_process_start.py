@@ -1,8 +1,12 @@
 """Starting the real process: what it accepts, and with which word it refuses."""
 
+import http.client
+import ssl
+import urllib.request
 from pathlib import Path
 
 import pytest
+from certificates import Authority
 
 from koordlet.plugin.testing import FakeHost
 
@@ -113,4 +117,26 @@ def test_the_arguments_of_koordinator_s_daemonset_start_it(koordlet, host):
     assert {"runtime-hooks-addr", "logtostderr", "v"} <= set(inert["flags"])
     [missing] = daemon.events("gates.not_built")
     assert "BECPUEvict" in missing["gates"]
+    assert daemon.stop() == 0
+
+
+def test_https_and_no_plain_http_beside_it(koordlet, host, tmp_path):
+    """With a certificate the port speaks TLS only; koordletctl's socket is not concerned."""
+    authority = Authority(tmp_path)
+    pair = authority.issue("server")
+    daemon = koordlet(
+        "--standalone",
+        *roots(host),
+        f"--tls-cert-file={pair.certificate}",
+        f"--tls-private-key-file={pair.key}",
+    )
+    daemon.wait_ready()
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    name, port = daemon.address
+
+    with urllib.request.urlopen(f"https://{name}:{port}/livez", context=context) as answer:
+        assert answer.read() == b"ok"
+    with pytest.raises((http.client.HTTPException, OSError)):
+        daemon.get("/livez")
+    assert daemon.ctl("status")["node"]
     assert daemon.stop() == 0
