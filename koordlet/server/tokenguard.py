@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from aiohttp import web
@@ -36,6 +36,7 @@ class Named(Protocol):
     def name(self) -> str: ...
 
 
+T = TypeVar("T")
 U = TypeVar("U", bound=Named)
 
 
@@ -106,33 +107,36 @@ class TokenGuard(Generic[U]):
             return await self._review(token, request.path)
         except Busy as err:
             return "busy", Refusal(429, str(err), headers={"Retry-After": "1"})
-        except KoordletError as err:
-            self._failed(err)
+        except KoordletError:  # noted where it was asked; no stranger's business
             why = "wanted the API server's word on this token, found it cannot be asked now"
             return "unavailable", Refusal(503, why, headers={"Retry-After": "5"})
 
     async def _review(self, token: str, path: str) -> tuple[str, Refusal | None]:
         """Ask about the token, then about the path; raises what the reviewer does, and Busy."""
         digest = hashlib.blake2b(token.encode(), key=self._key).digest()
-        user = await self._users.get(digest, lambda: self._reviewer.user(token))
+        user = await self._users.get(digest, lambda: self._ask(self._reviewer.user(token)))
         if user is None:
-            self._works()
             why = "wanted a token that the cluster knows and that has not expired"
             return "unauthenticated", _unauthenticated(why, error="invalid_token")
-        may = await self._grants.get((digest, path), lambda: self._reviewer.may_get(user, path))
-        self._works()
+        may = await self._grants.get(
+            (digest, path), lambda: self._ask(self._reviewer.may_get(user, path))
+        )
         if not may:
             hint = "a ClusterRole with this nonResourceURL and verb get would allow it"
             return "forbidden", Refusal(403, f"{user.name} may not get {path}; {hint}")
         return "allowed", None
 
-    def _failed(self, err: KoordletError) -> None:
-        self._problem, self._problem_at = str(err), self._clock.monotonic()
-        self._trouble.failed("review.failed", error=self._problem)
-
-    def _works(self) -> None:
+    async def _ask(self, review: Awaitable[T]) -> T:
+        """Wait for a review, and note whether there was an answer."""
+        try:
+            answer = await review
+        except KoordletError as err:
+            self._problem, self._problem_at = str(err), self._clock.monotonic()
+            self._trouble.failed("review.failed", error=self._problem)
+            raise
         self._problem = ""
         self._trouble.ended("review.works")
+        return answer
 
     def _warn(self) -> None:
         if not self._warned:

@@ -56,5 +56,5 @@ class StatusWriters:
     def present(self) -> str:
         """Who writes it beside us at present; "" when nobody does."""
         since = self._clock.monotonic() - INTERVALS * self._interval()
-        recent = [name for seen, name in self._writes if seen >= since]
+        recent = [name for seen, name in tuple(self._writes) if seen >= since]  # any thread
         return recent[-1] if len(recent) == WRITES else ""

@@ -210,12 +210,19 @@ async def test_without_the_api_server_nobody_gets_in(
     assert guard.health().status is Status.OK
 
 
-async def test_what_was_known_holds_while_the_api_server_is_away(get, far_away, cluster, clock):
-    """For as long as it would have held anyway."""
+async def test_what_was_known_holds_while_the_api_server_is_away(
+    get, far_away, cluster, clock, guard
+):
+    """For as long as it would have held anyway; that is no sign of the server's life."""
     assert (await get("annas"))[0] == 200
     cluster.error = KoordletError("away")
     clock.tick(29)
-    assert (await get("annas"))[0] == 200
+    with capture_logs() as logs:
+        for _ in range(3):
+            assert (await get("bens"))[0] == 503
+            assert (await get("annas"))[0] == 200
+    assert [log["event"] for log in logs if log["event"].startswith("review")] == ["review.failed"]
+    assert guard.health().status is Status.DEGRADED
     clock.tick(1)
     assert (await get("annas"))[0] == 503
 
