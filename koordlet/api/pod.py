@@ -97,6 +97,10 @@ class Pod:
         return priority_with_default(self.labels, self.priority, self.qos_class)
 
 
+PodList = tuple[tuple[Pod, ...], tuple[InvalidObject, ...]]
+"""The pods of a node, and what was wrong with those that were left out."""
+
+
 def parse_pod(obj: object, where: str = "pod") -> Pod:
     """Return the pod of a v1 Pod object as JSON.
 
@@ -128,36 +132,68 @@ def parse_pod(obj: object, where: str = "pod") -> Pod:
     )
 
 
-def parse_pod_list(obj: object) -> tuple[tuple[Pod, ...], tuple[InvalidObject, ...]]:
-    """Return the pods of a v1 PodList, and what was wrong with those that were left out.
-
-    A bad pod costs only itself. Of several pods with one uid the first is kept.
+def parse_pod_list(obj: object) -> PodList:
+    """Return the pods of a v1 PodList; see PodListReader.
 
     Raises:
         InvalidObject: this is no list of pods at all.
     """
-    root = Fields(obj, "podList")
-    if not isinstance(root.raw.get("items"), list) and root.raw.get("kind") != "PodList":
+    root, reader = Fields(obj, "podList"), PodListReader()
+    check_pod_list(root.raw)
+    root.list_of("items", reader.add, "a pod")
+    return reader.result()
+
+
+def check_pod_list(obj: Mapping[str, object]) -> None:
+    """Raise InvalidObject when this is no list of pods. Without items, it must say that it is."""
+    items = obj.get("items")
+    if items is None and obj.get("kind") != "PodList":
         raise InvalidObject("podList", wanted="a PodList with items", found=obj)
-    pods: dict[str, Pod] = {}
-    errors: list[InvalidObject] = []
-    for index, item in enumerate(root.list_of("items", lambda item: item, "a pod")):
+    if items is not None and not isinstance(items, list):
+        raise InvalidObject("podList.items", wanted="a list", found=items)
+
+
+class PodListReader:
+    """Takes the items of a v1 PodList one by one.
+
+    A bad pod costs only itself. Of several pods with one uid the first is kept.
+    """
+
+    def __init__(self) -> None:
+        self._pods: dict[str, Pod] = {}
+        self._errors: list[InvalidObject] = []
+        self._taken = 0
+
+    def add(self, item: object) -> None:
+        """Take the next item."""
+        where = _place(item, self._taken)
+        self._taken += 1
         try:
-            _keep_first(pods, parse_pod(item, f"items[{index}]"), f"items[{index}]")
+            self._keep_first(parse_pod(item, where), where)
         except InvalidObject as err:
-            errors.append(err)
-    return tuple(pods.values()), tuple(errors)
+            self._errors.append(err)
+
+    def result(self) -> PodList:
+        """Return the pods so far, and what was wrong with those that were left out."""
+        return tuple(self._pods.values()), tuple(self._errors)
+
+    def _keep_first(self, pod: Pod, where: str) -> None:
+        first = self._pods.setdefault(pod.uid, pod)
+        if first is not pod:
+            raise InvalidObject(
+                f"{where}.metadata.uid",
+                wanted="a uid of its own",
+                found=f"{pod.uid}, also used by {first.namespace}/{first.name}",
+            )
 
 
-def _keep_first(pods: dict[str, Pod], pod: Pod, where: str) -> None:
-    first = pods.setdefault(pod.uid, pod)
-    if first is not pod:
-        raise InvalidObject(
-            f"{where}.metadata.uid",
-            wanted="a uid of its own",
-            found=f"{pod.uid} of {pod.namespace}/{pod.name}, also used by "
-            f"{first.namespace}/{first.name}",
-        )
+def _place(item: object, index: int) -> str:
+    """What to call an item: by its name, as the kubelet lists pods in another order each time."""
+    meta = item.get("metadata") if isinstance(item, Mapping) else None
+    name = meta.get("name") if isinstance(meta, Mapping) else None
+    if not isinstance(meta, Mapping) or not name or not isinstance(name, str):
+        return f"items[{index}]"
+    return f"pod {meta.get('namespace')}/{name}"
 
 
 def _controller(meta: Fields) -> Controller | None:

@@ -46,6 +46,22 @@ def decode(data: bytes, where: str) -> object:
         raise InvalidObject(where, wanted="JSON or YAML", found=str(err)) from err
 
 
+def decode_list(data: bytes, where: str, read: Callable[[object], object]) -> dict[str, object]:
+    """Return a JSON object with, in its lists, what read makes of their items one by one.
+
+    So a large list is never in memory as a whole. Texts in it may have half a character.
+
+    Raises:
+        InvalidObject: it is not one JSON object; some items may have been read before.
+    """
+    try:
+        return _JsonReader(data.decode("utf-8-sig"), read).document()
+    except RecursionError as err:
+        raise InvalidObject(where, wanted="JSON", found="nesting too deep") from err
+    except ValueError as err:
+        raise InvalidObject(where, wanted="a JSON object", found=str(err)) from err
+
+
 def _decode_json(text: str) -> object:
     found = _JsonReader(text).document()
     if _SURROGATE.search(text):  # half a character is valid JSON, but nobody can write it out again
@@ -54,15 +70,16 @@ def _decode_json(text: str) -> object:
 
 
 class _JsonReader:
-    """Decodes an object field by field and its lists item by item.
+    """Decodes an object field by field and its lists item by item, each through read.
 
     The standard decoder holds the interpreter lock until it is done, up to 40 ms for each megabyte.
     So other threads, the event loop's above all, get their turn between the items.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, read: Callable[[object], object] = lambda item: item) -> None:
         self._text = text
         self._at = 0
+        self._read = read
         self._decoder = json.JSONDecoder(parse_constant=lambda name: _refuse(f"the number {name}"))
 
     def document(self) -> dict[str, object]:
@@ -77,7 +94,7 @@ class _JsonReader:
             self._fail("the name of a field")
         self._take(":")
         if self._peek() == "[":
-            return key, list(self._until_closed("[", "]", self._plain))
+            return key, list(map(self._read, self._until_closed("[", "]", self._plain)))
         return key, self._plain()
 
     def _until_closed(self, first: str, last: str, read: Callable[[], T]) -> Iterator[T]:

@@ -146,14 +146,22 @@ def test_a_bad_pod_costs_only_itself():
     assert [err.where for err in errors] == ["items[1].metadata.name", "items[2]"]
 
 
+def test_a_bad_pod_goes_by_its_name():
+    """Its place in the list says nothing: the kubelet shuffles its pods each time."""
+    _, errors = parse_pod_list({"items": [changed("spec/containers", "app")]})
+    assert [err.where for err in errors] == ["pod shop/web-0.spec.containers"]
+
+
 def test_of_two_pods_with_one_uid_the_first_is_kept():
     """Two pods of one uid would share cgroups and series."""
     pods, errors = parse_pod_list({"items": [POD, changed("metadata/name", "impostor")]})
     assert [pod.name for pod in pods] == ["web-0"]
-    assert "shop/impostor, also used by shop/web-0" in str(errors[0])
+    assert errors[0].where == "pod shop/impostor.metadata.uid"
+    assert "also used by shop/web-0" in str(errors[0])
 
 
-@pytest.mark.parametrize("obj", [None, [], "x", {}, {"kind": "Pod"}, {"items": {}}, {"items": "x"}])
+@pytest.mark.parametrize("obj", [None, [], "x", {}, {"kind": "Pod"}, {"items": {}}, {"items": "x"},
+                                 {"kind": "PodList", "items": {}}])  # fmt: skip
 def test_what_is_no_list_of_pods_is_refused_whole(obj):
     with pytest.raises(InvalidObject):
         parse_pod_list(obj)

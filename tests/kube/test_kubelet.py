@@ -58,7 +58,8 @@ async def test_pods_and_configuration(kubelet: Kubelet, connect) -> None:
     kubelet.pods = [POD]
     client = connect()
 
-    assert (await client.pods())["items"] == [POD]
+    [pod], problems = await client.pods()
+    assert (pod.namespace, pod.name, problems) == ("shop", "web", ())
     assert await client.configz() == {"cpuManagerPolicy": "none"}
 
     assert {rbac(entry) for entry in kubelet.requests} == {
@@ -125,7 +126,8 @@ async def test_the_read_only_port_gets_no_token(clock) -> None:
     options = KubeletOptions(insecure=True, read_only_port=kubelet.port)
     client = KubeletClient(api_config(None), lambda: kubelet.node, clock, options)
 
-    assert (await client.pods())["items"] == [POD]
+    [pod], _ = await client.pods()
+    assert pod.name == "web"
 
     assert "Authorization" not in kubelet.requests[0].headers
     await client.close()
@@ -190,8 +192,11 @@ def test_a_node_that_does_not_say_where(node: Node, found: str) -> None:
                 {"Content-Type": "text/plain"}), errors.Forbidden, "user=u, verb=get, subresource"),
         (refuse(500), errors.ServerError, "500"),
         (answer(b"<html>", 502), errors.ServerError, "502"),
-        (answer(b"not json"), errors.BadAnswer, "wanted a JSON object"),
-        (answer(b'{"items": [{"metadata"'), errors.BadAnswer, "wanted a JSON object"),
+        (answer(b"not json"), errors.BadAnswer, "wanted a list of pods"),
+        (answer(b'{"items": [{"metadata"'), errors.BadAnswer, "wanted a list of pods"),
+        (answer(b'{"items": [{"metadata":' + b"[" * 100_000), errors.BadAnswer, "too deep"),
+        (answer(b'{"kind": "Status"}'), errors.BadAnswer, "a PodList with items"),
+        (answer(b'{"kind": "PodList", "items": {}}'), errors.BadAnswer, "wanted a list"),
         (begin(b'{"items"', then_cut=True), errors.Unreachable, "wanted an answer"),
         (drop, errors.Unreachable, "wanted an answer"),
     ],
@@ -207,7 +212,7 @@ async def test_each_fault_is_told(
     with pytest.raises(error, match=f"GET /pods.*{text}"):
         await client.pods()
 
-    assert (await client.pods())["items"] == []
+    assert await client.pods() == ((), ())
 
 
 async def test_a_kubelet_that_is_not_there(kubelet: Kubelet, connect) -> None:
