@@ -70,6 +70,11 @@ class CgroupTree:
             self._scan = TreeScan(self._pods(), tuple(self._levels), tuple(self._problems))
         return self._scan
 
+    def class_dirs(self) -> Iterator[Path]:
+        """Yield the directories, as of the latest scan, that pods' cgroups are made in."""
+        for level in self._all_levels():
+            yield self._base / level.cgroup
+
     def _find_roots(self, now: float) -> bool:
         try:
             found = self._roots.find(now)

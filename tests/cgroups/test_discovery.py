@@ -1,5 +1,6 @@
 """Discovery of pods on a real kernel, with whichever cgroup version."""
 
+import asyncio
 import os
 import subprocess
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from koordlet.host.cgrouptree import CHECK_TURNS, LIST_TURNS, CgroupTree
+from koordlet.host.dirwatch import DirectoryWatch
 from koordlet.util.clock import SystemClock
 
 from .conftest import Tree
@@ -119,3 +121,18 @@ def test_a_tree_beyond_the_limits_is_bounded(base: Path, pods: int) -> None:
     assert len(scan.pods) == 1000
     assert f"found {pods - 1000} more" in scan.problems[0]
     assert tree.scan() is scan
+
+
+async def test_the_kernel_tells_of_cgroups_that_come_and_go(base: Path) -> None:
+    """By inotify, at once, in a kernfs as in any file system."""
+    told = asyncio.Event()
+    watch = DirectoryWatch(told.set)
+    watch.open()
+    watch.follow([base])
+    assert watch.problem == ""
+    pod = base / "pod9dba1d9e-67ba-4db6-8a73-fb3ea297c363"
+    for change in (pod.mkdir, pod.rmdir):
+        change()
+        await asyncio.wait_for(told.wait(), 30)
+        told.clear()
+    watch.close()
