@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from koordlet.api.node import AddressType, Node
 from koordlet.api.nodeslo import NodeSLO
 from koordlet.daemon.agentsigns import pod_sign, writer_sign
+from koordlet.daemon.clusterpods import ClusterPods, build_pods
 from koordlet.daemon.flags import DaemonFlags
 from koordlet.daemon.otheragent import OtherAgent
 from koordlet.daemon.settings import Settings
@@ -29,7 +30,6 @@ from koordlet.reporter.cluster import ClusterSink
 from koordlet.reporter.pace import FleetPace
 from koordlet.server.tokenguard import RATE, TokenGuard
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.kubepods import KubePods
 from koordlet.statesinformer.kubesources import (
     KubeNodeMetric,
     OwnObject,
@@ -51,7 +51,7 @@ class Cluster:
     node: OwnObject[Node]
     node_slo: OwnObject[NodeSLO]
     node_metric: KubeNodeMetric
-    pod_list: KubePods
+    pods: ClusterPods
     sink: ClusterSink
     pace: FleetPace
     guard: TokenGuard[User]
@@ -120,7 +120,7 @@ def connect(
         node=kube_node(client, node, states, clock, events.emit),
         node_slo=kube_node_slo(client, node, states, clock, events.emit),
         node_metric=node_metric,
-        pod_list=KubePods(client, node, clock),
+        pods=build_pods(settings, states, clock, client=client, kubelet=kubelet),
         sink=ClusterSink(client, node, node_metric.target, clock, observe_only=other_agent.judged),
         pace=FleetPace(node, node_metric.target, clock),
         guard=_guard(options, client, clock, registry),

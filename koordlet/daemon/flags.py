@@ -195,6 +195,13 @@ class DaemonFlags:
             "",
             "CA that signs the kubelet's certificate, if not the one of the API server",
         )
+        self.kubelet_sync_interval = flags.duration(
+            "kubelet-sync-interval",
+            10.0,
+            "period of the kubelet's list of pods, which new cgroups of pods make come at once; 0 "
+            "for pods from the API server",
+            check=zero_or_lasting(1.0),
+        )
         self.kubelet_sync_timeout = flags.duration(
             "kubelet-sync-timeout",
             3.0,

@@ -52,7 +52,6 @@ INERT_FLAGS = (
         "xpu-device-infos-dir", STRING, "/var/run/koordlet/xpu-device-infos/", "XPU inventories"
     ),
     # states informer
-    InertFlag("kubelet-sync-interval", DURATION, 10.0, "period of the kubelet's pod list"),
     InertFlag("enable-pod-taskids", BOOL, False, "collect the task ids of containers"),
     InertFlag("xpu-enforce-collect-from-device-infos", BOOL, False, "never ask NVML"),
     # metric advisor

@@ -333,14 +333,16 @@ def _pod_source(
 ) -> PodSource:
     """Where pods come from: a file that the user names, else the cluster, else the cgroup tree."""
     tree = CgroupTree(host.cgroups.hierarchy("cpu", host.cgroups.version("cpu")), clock)
-    file = settings.options.pods_file.value
+    file, live = settings.options.pods_file.value, cluster.pods if cluster else None
     return PodSource(
         tree,
         states,
         clock,
         pods_file=Path(file) if file else None,
-        listing=cluster.pod_list if cluster else None,
+        listing=live.listing if live else None,
         default_layout=host.layout,
+        alarms=live.alarms if live else None,
+        events=live.cgroup_events if live else None,
     )
 
 
@@ -352,7 +354,7 @@ def _other_sources(
     if cluster is not None:
         sources += [cluster.node_metric, cluster.topology.source]
         if not settings.options.pods_file.value:
-            sources.append(cluster.pod_list)
+            sources.append(cluster.pods.listing)
     if settings.options.nodeslo_file.value:
         sources.append(node_slo_file(Path(settings.options.nodeslo_file.value), states, clock))
     elif cluster is not None:

@@ -60,8 +60,8 @@ class Settings:
         if missing := self.gates.not_built():
             found.append(("gates.not_built", {"gates": missing}))
         if not self.mode.standalone:
-            missing = ["kubelet", "--manager-duties"]
-            note = "pods come from the API server; koord-manager has to make the NodeMetric"
+            missing = ["--manager-duties"]
+            note = "koord-manager has to make the NodeMetric"
             found.append(("cluster.partly_built", {"without": missing, "note": note}))
         return found
 

@@ -2,35 +2,27 @@
 
 import asyncio
 
-from koordlet.api.pod import Pod, parse_pod
+from koordlet.api.pod import Pod, PodList, parse_pod
 from koordlet.kube.answers import Object
 from koordlet.kube.client import ApiClient
 from koordlet.kube.reflector import Reflector, Watched
 from koordlet.kube.resource import PODS, field_selector
 from koordlet.kube.store import Change, ChangeKind
-from koordlet.statesinformer.podsource import PodList
+from koordlet.statesinformer.podbelief import SECOND_LOOK, PodBelief
 from koordlet.util.clock import Clock
 from koordlet.util.health import PartHealth, Status
-from koordlet.util.logs import get_logger
 from koordlet.util.stop import Stop
-
-SECOND_LOOK = 5.0  # seconds until a list is asked for again that has lost all pods at once
-
-log = get_logger("koordlet.statesinformer")
 
 
 class KubePods:
-    """Keeps the list of pods; PodSource joins it with the cgroup tree.
-
-    A list without any pod after one with some is believed only when the next list says the same:
-    a server that has just started may not know them yet. Pods whose end a watch told are gone.
-    """
+    """Keeps the list of pods. Those whose end a watch told are gone at once."""
 
     name = "pod list"
     problem = ""  # see health
 
-    def __init__(self, client: ApiClient, node_name: str, clock: Clock) -> None:
+    def __init__(self, client: ApiClient, node_name: str, belief: PodBelief, clock: Clock) -> None:
         self._client = client
+        self._belief = belief
         self._clock = clock
         self._watched = Watched(
             name="pods",
@@ -43,17 +35,10 @@ class KubePods:
         self._taking = False  # whether _take is going to be called
         self._was_listed = False  # since _take was called last
         self._doubt = asyncio.Event()
-        self._doubted = False  # the latest list was empty; the next one decides
-        self._believed: PodList | None = None
-        self._handed_out: PodList | None = None
 
     def poll(self) -> PodList | None:
         """Return the list when it has changed since the last call. For any thread."""
-        believed = self._believed
-        if believed is self._handed_out:
-            return None
-        self._handed_out = believed
-        return believed
+        return self._belief.poll()
 
     async def run(self, stop: Stop) -> None:
         """Follow the pods until stop."""
@@ -66,8 +51,8 @@ class KubePods:
 
     def health(self) -> PartHealth:
         """Degraded while the server is away, a pod is not understood, or a list not believed."""
-        if self._doubted:
-            return PartHealth(Status.DEGRADED, "all pods vanished at once; looking again")
+        if self._belief.doubt:
+            return PartHealth(Status.DEGRADED, self._belief.doubt)
         return self._reflector.health()
 
     async def _follow_until_doubt(self, stop: Stop) -> None:
@@ -92,13 +77,8 @@ class KubePods:
     def _take(self) -> None:
         was_listed, self._was_listed, self._taking = self._was_listed, False, False
         pods = tuple(self._reflector.objects.values())
-        if was_listed and not pods and self._believed and self._believed[0] and not self._doubted:
-            log.warning("pods.vanished", pods=len(self._believed[0]), note="kept until seen twice")
-            self._doubted = True
+        if not self._belief.take((pods, ()), told=not was_listed):
             self._doubt.set()
-            return
-        self._doubted = False
-        self._believed = (pods, ())
 
 
 def _read(item: Object) -> Pod:

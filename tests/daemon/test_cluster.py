@@ -14,9 +14,10 @@ from typing import Any
 import aiohttp
 import pytest
 from apiserver import ApiServer
+from certificates import Authority
 from faults import answer, refuse
 from inline import InlineExecutor
-from kubelet import Kubelet
+from kubelet import Kubelet, make_kubelet, rbac
 
 from koordlet.api.qos import KubeQoS
 from koordlet.daemon.run import run_daemon
@@ -83,6 +84,7 @@ class Node:
                 f"--var-lib-kubelet-dir={roots.kubelet}",
                 "--node-name=n1",
                 "--disable-query-kubelet-config",
+                "--kubelet-sync-interval=0",
                 *args,
             ],
             {},
@@ -233,6 +235,46 @@ async def test_a_busy_pod_is_reported(node: Node, server: ApiServer) -> None:
     assert pod["podUsage"]["resources"] == {"cpu": "250m", "memory": "100Mi"}
     assert node.probe.states.node_slo().cpu_burst.cpu_burst_percent == 300
     assert not (node.run_dir / "nodemetric.json").exists()
+
+
+@pytest.fixture
+async def kubelet(tmp_path: Path, server: ApiServer) -> AsyncIterator[Kubelet]:
+    """The kubelet that the Node names. It knows the pod by another name than the API server."""
+    kubelet = make_kubelet(Authority(tmp_path))
+    [known] = server.objects.all(ALL_PODS, "")
+    kubelet.pods = [known | {"metadata": known["metadata"] | {"name": "fresh"}}]
+    await kubelet.start()
+    item = server.objects.get(ALL_NODES, "n1")
+    server.objects.replace(ALL_NODES, item | {"status": item["status"] | kubelet.status})
+    yield kubelet
+    await kubelet.stop()
+
+
+async def test_pods_come_from_the_kubelet(
+    node: Node, server: ApiServer, kubelet: Kubelet, tmp_path: Path
+) -> None:
+    """The API server is not asked for them; our token goes where the CA vouches for the server."""
+    await node.start("--kubelet-sync-interval=10s", f"--kubelet-ca-file={tmp_path / 'ca.crt'}")
+    await node.seconds(6)
+
+    assert [pod["name"] for pod in node.status()["podsMetric"]] == ["fresh"]
+    assert (await node.ctl("status"))["problems"] == {}
+    assert {rbac(entry) for entry in kubelet.requests} == {("get", "nodes/pods")}
+    assert [entry.path for entry in server.requests if entry.path.startswith(ALL_PODS)] == []
+
+
+async def test_a_kubelet_of_an_unknown_ca_is_not_asked(
+    node: Node, server: ApiServer, kubelet: Kubelet
+) -> None:
+    """Pods come from the API server, and health says what to do about it."""
+    await node.start("--kubelet-sync-interval=10s")
+    await node.seconds(6)
+
+    assert [pod["name"] for pod in node.status()["podsMetric"]] == ["web"]
+    assert kubelet.requests == []
+    problem = (await node.ctl("status"))["problems"]["source pod list"]
+    assert "pods come from the API server" in problem
+    assert "--kubelet-ca-file" in problem
 
 
 async def test_one_write_an_interval_and_no_read_beside_the_watches(

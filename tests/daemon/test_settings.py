@@ -135,7 +135,7 @@ def test_what_has_no_effect_is_told_once_at_the_start():
 
     assert found["flags.without_effect"]["flags"] == ["cpu-suppress-interval-seconds"]
     assert found["gates.not_built"]["gates"] == ["CPUBurst"]
-    assert "kubelet" in found["cluster.partly_built"]["without"]
+    assert found["cluster.partly_built"]["without"] == ["--manager-duties"]
     assert load().warnings() == []
 
 

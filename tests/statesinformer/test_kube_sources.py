@@ -23,7 +23,9 @@ from koordlet.statesinformer.callbacks import StateType
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.kubepods import KubePods
 from koordlet.statesinformer.kubesources import KubeNodeMetric, kube_node, kube_node_slo
+from koordlet.statesinformer.podbelief import PodBelief
 from koordlet.statesinformer.podsource import PodSource
+from koordlet.util.alarm import Alarm
 from koordlet.util.health import OK, Status
 from koordlet.util.stop import Stop
 
@@ -331,7 +333,7 @@ class TestPods:
 
     @pytest.fixture
     async def pods(self, base, client, clock, informer, start) -> KubePods:
-        listing = KubePods(client, "n1", clock)
+        listing = KubePods(client, "n1", PodBelief(Alarm()), clock)
         await start(listing, PodSource(CgroupTree(base, clock), informer, clock, listing=listing))
         return listing
 
@@ -361,7 +363,7 @@ class TestPods:
         """As the tree shows them, but that is not what is known of them."""
         (base / "kubepods/burstable/podu1/c1").mkdir(parents=True)
         server.script(*[refuse(503)] * 20)
-        listing = KubePods(client, "n1", clock)
+        listing = KubePods(client, "n1", PodBelief(Alarm()), clock)
         await start(listing, PodSource(CgroupTree(base, clock), informer, clock, listing=listing))
         await pass_time(lambda: informer.pods())
         assert informer.pods()[0].pod.namespace == "unknown"
