@@ -10,10 +10,12 @@ from koordlet.api.node import AddressType, Node
 from koordlet.api.nodeslo import NodeSLO
 from koordlet.daemon.agentsigns import pod_sign, writer_sign
 from koordlet.daemon.clusterpods import ClusterPods, build_pods
+from koordlet.daemon.duties import build_duties
 from koordlet.daemon.flags import DaemonFlags
 from koordlet.daemon.otheragent import OtherAgent
 from koordlet.daemon.settings import Settings
 from koordlet.daemon.topology import Topology, build_topology
+from koordlet.duties.duties import ManagerDuties
 from koordlet.kube.client import ApiClient
 from koordlet.kube.config import find_config
 from koordlet.kube.credentials import credentials_of
@@ -56,6 +58,7 @@ class Cluster:
     pace: FleetPace
     guard: TokenGuard[User]
     topology: Topology
+    duties: ManagerDuties | None  # None: they are left to others
 
     async def close(self) -> None:
         """Close all connections."""
@@ -107,6 +110,8 @@ def connect(
         observe=KubeletMetrics(registry).observe,
     )
     events = EventRecorder(client, node, clock, count=EventMetrics(registry).count)
+    own_node = kube_node(client, node, states, clock, events.emit)
+    node_slo = kube_node_slo(client, node, states, clock, events.emit)
     node_metric = KubeNodeMetric(client, node, states, clock, events.emit)
     other_agent.look_for(
         partial(pod_sign, config, states), partial(writer_sign, node_metric.others)
@@ -117,8 +122,8 @@ def connect(
         plugin_client=PluginClient(client),
         events=events,
         evictions=PodEvictions(client, events, clock),
-        node=kube_node(client, node, states, clock, events.emit),
-        node_slo=kube_node_slo(client, node, states, clock, events.emit),
+        node=own_node,
+        node_slo=node_slo,
         node_metric=node_metric,
         pods=build_pods(settings, states, clock, client=client, kubelet=kubelet),
         sink=ClusterSink(client, node, node_metric.target, clock, observe_only=other_agent.judged),
@@ -132,6 +137,16 @@ def connect(
             client=client,
             kubelet=kubelet,
             observe_only=other_agent.observe_only,
+        ),
+        duties=build_duties(
+            options,
+            node=own_node,
+            node_metric=node_metric,
+            node_slo=node_slo,
+            client=client,
+            clock=clock,
+            registry=registry,
+            observe_only=other_agent.judged,
         ),
     )
 

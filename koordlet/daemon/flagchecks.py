@@ -1,8 +1,10 @@
 """What makes a flag's value usable: each check returns a hint, "" when there is nothing to say."""
 
+import re
 from collections.abc import Callable, Iterable
 from enum import Enum
 
+from koordlet.duties.mode import DutyMode
 from koordlet.executor.dryrun import DryRun
 from koordlet.util import goduration
 from koordlet.util.address import split_address
@@ -10,6 +12,8 @@ from koordlet.util.errors import OptionError
 from koordlet.util.flagkinds import Kind, read_bool
 from koordlet.util.logs import parse_levels
 from koordlet.util.nearest import nearest
+
+_OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 class Tri(Enum):
@@ -80,6 +84,10 @@ def levels(value: str) -> str:
     return ""
 
 
+def object_name(value: str) -> str:
+    return "" if _OBJECT_NAME.fullmatch(value) else "use small letters, digits, dashes and dots"
+
+
 def two_digits(value: str) -> str:
     usable = len(value) == 2 and value.isascii() and value.isdigit()
     return "" if usable else "use two digits, for example 00"
@@ -136,3 +144,19 @@ def _write_dry_run(value: DryRun) -> str:
 DRY_RUN = Kind(
     "true, false or plugins", _read_dry_run, _yaml_dry_run, _write_dry_run, needs_value=False
 )
+
+
+def _read_duties(text: str) -> DutyMode:
+    try:
+        return DutyMode(text)
+    except ValueError as err:
+        raise ValueError("wanted auto, on or off") from err
+
+
+def _yaml_duties(value: object) -> DutyMode:
+    if isinstance(value, bool):  # what on and off are in YAML
+        return DutyMode.ON if value else DutyMode.OFF
+    return _read_duties(str(value))
+
+
+DUTY_MODE = Kind("auto, on or off", _read_duties, _yaml_duties, lambda mode: mode.value)

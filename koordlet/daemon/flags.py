@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 
 from koordlet.api.node import AddressType
+from koordlet.api.sloconfig import CONFIG_MAP, CONFIG_NAMESPACE
 from koordlet.daemon.flagchecks import (
     DRY_RUN,
+    DUTY_MODE,
     TRI,
     Tri,
     absolute,
@@ -12,6 +14,7 @@ from koordlet.daemon.flagchecks import (
     at_least,
     lasting,
     levels,
+    object_name,
     one_of,
     percent,
     port,
@@ -21,6 +24,7 @@ from koordlet.daemon.flagchecks import (
 from koordlet.daemon.inertflags import define_inert_flags
 from koordlet.daemon.mode import Mode
 from koordlet.daemon.rundir import default_run_dir
+from koordlet.duties.mode import DutyMode
 from koordlet.executor.budget import LARGEST
 from koordlet.executor.dryrun import DryRun
 from koordlet.util.errors import OptionError
@@ -54,6 +58,7 @@ class DaemonFlags:
         self._define_cluster(flags)
         self._define_kubelet(flags)
         self._define_actions(flags)
+        self._define_duties(flags)
         self._define_states(flags)
         self._define_collection(flags)
         define_inert_flags(flags)
@@ -220,6 +225,24 @@ class DaemonFlags:
             "disable-query-kubelet-config",
             False,
             "do not ask the kubelet's /configz; CPUs that it gives to pods are not known then",
+        )
+
+    def _define_duties(self, flags: FlagSet) -> None:
+        self.manager_duties = flags.define(
+            "manager-duties",
+            DUTY_MODE,
+            DutyMode.AUTO,
+            "keep the specs of this node's NodeMetric and NodeSLO, as koord-manager does; auto: "
+            "while no koord-manager is seen",
+        )
+        self.config_namespace = flags.string(
+            "config-namespace",
+            CONFIG_NAMESPACE,
+            "namespace of koord-manager's ConfigMap and Lease",
+            check=object_name,
+        )
+        self.slo_config_name = flags.string(
+            "slo-config-name", CONFIG_MAP, "name of that ConfigMap", check=object_name
         )
 
     def _define_actions(self, flags: FlagSet) -> None:

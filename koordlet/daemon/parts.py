@@ -140,6 +140,9 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
     if cluster is not None:
         health.register("topology report", cluster.topology.report.health)
         components["topology report"] = cluster.topology.report.run
+    if cluster is not None and cluster.duties is not None:
+        health.register_group(cluster.duties.name, cluster.duties.health)
+        components[cluster.duties.name] = cluster.duties.run
     if live_config is not None:
         health.register("config", live_config.health)
         components["config"] = live_config.run

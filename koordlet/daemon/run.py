@@ -198,12 +198,18 @@ class Daemon:
             "observe_only": parts.other_agent.observe_only(),
             "gates_on": working,
             "gates_not_built": sorted(filter(gates.enabled, set(gates.names()) - set(working))),
+            "manager_duties": self._manager_duties(),
             "needs_restart": list(parts.live_config.waiting) if parts.live_config else [],
             "pods": len(parts.states.pods()),
             "series": cache.series,
             "cache_bytes": cache.file_bytes,
             "samples_dropped": {reason: n for reason, n in cache.dropped.items() if n},
         }
+
+    def _manager_duties(self) -> Mapping[str, str]:
+        """Whose the objects of this node are; nothing where that is no question."""
+        cluster = self._parts.cluster
+        return cluster.duties.state() if cluster is not None and cluster.duties is not None else {}
 
 
 def _no_config() -> None:

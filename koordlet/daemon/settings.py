@@ -59,10 +59,6 @@ class Settings:
             found.append(("flags.without_effect", {"flags": inert}))
         if missing := self.gates.not_built():
             found.append(("gates.not_built", {"gates": missing}))
-        if not self.mode.standalone:
-            missing = ["--manager-duties"]
-            note = "koord-manager has to make the NodeMetric"
-            found.append(("cluster.partly_built", {"without": missing, "note": note}))
         return found
 
 

@@ -74,9 +74,12 @@ class ApiClient:
         """Hand out the changes of a collection as they happen; see koordlet.kube.watch.watch."""
         return watch(self._transport, path, query, limits)
 
-    async def create(self, path: str, body: Object) -> Object:
-        """Create an object in a collection and return it as stored."""
-        return await self._ask(_call("POST", path, body))
+    async def create(self, path: str, body: Object, *, field_manager: str = "") -> Object:
+        """Create an object in a collection and return it as stored.
+
+        field_manager is who its managedFields will name; "" means our user agent.
+        """
+        return await self._ask(_call("POST", path, body, field_manager=field_manager))
 
     async def post(self, path: str, body: Object) -> Object:
         """Post to a subresource such as eviction or token, once, and return the answer.
@@ -96,7 +99,7 @@ class ApiClient:
     ) -> Object:
         """Patch an object and return it as stored, or its metadata if no more is accepted.
 
-        field_manager is who its managedFields will name; "" means our user agent.
+        field_manager as for create.
         """
         return await self._ask(_call("PATCH", path, body, content_type, accept, field_manager))
 
@@ -104,13 +107,15 @@ class ApiClient:
         """Overlay an object with these fields; null removes one."""
         return await self.patch(path, body, MERGE_PATCH)
 
-    async def json_patch(self, path: str, operations: Sequence[Mapping[str, Any]]) -> Object:
-        """Apply operations (RFC 6902) in order, all or none.
+    async def json_patch(
+        self, path: str, operations: Sequence[Mapping[str, Any]], *, field_manager: str = ""
+    ) -> Object:
+        """Apply operations (RFC 6902) in order, all or none. field_manager as for create.
 
         Raises:
             PatchRefused: a test did not hold or an operation does not apply.
         """
-        return await self.patch(path, operations, JSON_PATCH)
+        return await self.patch(path, operations, JSON_PATCH, field_manager=field_manager)
 
     async def replace_status(
         self, path: str, uid: str, status: Object, *, field_manager: str = ""

@@ -2,9 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 
@@ -23,8 +22,6 @@ from koordlet.util.errors import KoordletError, Unavailable
 from koordlet.util.health import OK, PartHealth, Status
 from koordlet.util.logs import LogState, get_logger
 from koordlet.util.stop import Stop
-
-T = TypeVar("T")
 
 log = get_logger("koordlet.reporter")
 
@@ -147,7 +144,7 @@ class NodeMetricReporter:
         while not stop.is_set():
             began = self._clock.monotonic()
             self._spec_changed.clear()
-            outcome = await _unless_stopped(self._round(), stop)
+            outcome = await stop.bound(self._round())
             if outcome is None:
                 return
             self._rounds.labels(outcome).inc()
@@ -239,7 +236,7 @@ class NodeMetricReporter:
         """Wait for the time, the end, a new spec or a sharp change, whichever comes first."""
         glance = self._options.collect_interval if self._change else math.inf
         while (left := due - self._clock.monotonic()) > 0:
-            await self._pause(stop, min(left, glance))
+            await stop.sleep(min(left, glance), wake=self._spec_changed)
             if stop.is_set() or self._spec_changed.is_set() or self._is_early_due():
                 return
 
@@ -247,27 +244,3 @@ class NodeMetricReporter:
         if self._change is None or self._clock.monotonic() - self._reported_at < CLOSEST:
             return False
         return self._change.is_sharp()
-
-    async def _pause(self, stop: Stop, seconds: float) -> None:
-        """Wait for the time, the end or a new spec, whichever comes first."""
-        waits = {
-            asyncio.ensure_future(stop.sleep(seconds)),
-            asyncio.ensure_future(self._spec_changed.wait()),
-        }
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-
-
-async def _unless_stopped(work: Coroutine[Any, Any, T], stop: Stop) -> T | None:
-    """Return what the work returns; None: stop came first, and the work was cancelled."""
-    working, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
-    finally:
-        stopped.cancel()
-        working.cancel()
-        await asyncio.wait({working})

@@ -1,6 +1,7 @@
 """Node, NodeSLO and NodeMetric of this node, followed on the API server by watch."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from koordlet.api.fields import Fields
@@ -18,6 +19,7 @@ from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import ReportTarget
 from koordlet.statesinformer.reading import Reading, read_node_slo
 from koordlet.statesinformer.statuswriters import StatusWriters, status_writers
+from koordlet.statesinformer.stored import Stored, stored
 from koordlet.util.clock import Clock
 from koordlet.util.errors import InvalidObject
 from koordlet.util.health import PartHealth, Status
@@ -32,6 +34,12 @@ log = get_logger("koordlet.statesinformer")
 
 def keep_quiet(_: Event) -> None:
     """Tell nobody in the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Version(Generic[T]):
+    reading: Reading[T]
+    stored: Stored
 
 
 class OwnObject(Generic[T]):
@@ -59,10 +67,12 @@ class OwnObject(Generic[T]):
         self.name = name = kind.lower()
         self._kind, self._api_version = kind, resource.api_version
         self._understand = read
+        self._node_name = node_name
         self._publish = publish
         self._emit = emit
         self._problems: tuple[str, ...] = ()
         self._told: tuple[str, ...] = ()  # in the latest event
+        self._listeners: list[Callable[[], None]] = []
         self._reflector = Reflector(
             client,
             Watched(
@@ -93,7 +103,26 @@ class OwnObject(Generic[T]):
         reasons = (*self._problems, found.reason) if found.reason else self._problems
         return PartHealth(Status.DEGRADED, "; ".join(reasons), found.detail)
 
-    def _look(self, item: Object) -> Reading[T]:
+    @property
+    def known(self) -> bool:
+        """Whether the server has been asked with success: then None means that there is none."""
+        return self._reflector.synced
+
+    def current(self) -> T | None:
+        """The object as the cluster has it now; None: there is none, or it is not known."""
+        version = self._reflector.objects.get(self._node_name)
+        return None if version is None else version.reading.value
+
+    def stored(self) -> Stored | None:
+        """Its identity, spec and writers; None as with current."""
+        version = self._reflector.objects.get(self._node_name)
+        return None if version is None else version.stored
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Have a function called after each change, and when it is known that there is none."""
+        self._listeners.append(listener)
+
+    def _look(self, item: Object) -> _Version[T]:
         """Read a version of the object, and tell those who look at it what is wrong with it."""
         try:
             reading = self._understand(item)
@@ -101,7 +130,7 @@ class OwnObject(Generic[T]):
             self._tell(item, "Rejected", (str(err),))
             raise
         self._tell(item, "FieldsRejected", tuple(map(str, reading.problems)))
-        return reading
+        return _Version(reading, stored(item))
 
     def _tell(self, item: Object, reason: str, problems: tuple[str, ...]) -> None:
         if problems and problems != self._told:
@@ -114,12 +143,13 @@ class OwnObject(Generic[T]):
             self._emit(Event(about, EventType.WARNING, reason, message, component))
         self._told = problems
 
-    def _changed(self, change: Change[Reading[T]]) -> None:
-        if change.kind is ChangeKind.SYNCED:
-            return
-        new = change.new
-        self._note(() if new is None else tuple(map(str, new.problems)))
-        self._publish(change.kind, None if new is None else new.value)
+    def _changed(self, change: Change[_Version[T]]) -> None:
+        if change.kind is not ChangeKind.SYNCED:
+            new = None if change.new is None else change.new.reading
+            self._note(() if new is None else tuple(map(str, new.problems)))
+            self._publish(change.kind, None if new is None else new.value)
+        for listener in self._listeners:
+            listener()
 
     def _note(self, problems: tuple[str, ...]) -> None:
         if problems and problems != self._problems:

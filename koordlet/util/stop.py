@@ -1,9 +1,12 @@
 """The stop signal that every long-running coroutine watches."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
+from typing import TypeVar
 
 from koordlet.util.clock import Clock
+
+T = TypeVar("T")
 
 
 class Stop:
@@ -24,19 +27,33 @@ class Stop:
         """Return when the end was asked for."""
         await self._event.wait()
 
-    async def sleep(self, seconds: float) -> bool:
-        """Sleep, but not beyond the stop signal. Returns True when stop was asked for."""
+    async def sleep(self, seconds: float, wake: asyncio.Event | None = None) -> bool:
+        """Sleep, but not beyond the stop signal, nor beyond the event when one is given.
+
+        Returns True when stop was asked for.
+        """
         if seconds <= 0:
             await asyncio.sleep(0)
             return self.is_set()
-        sleeper = asyncio.ensure_future(self._clock.sleep(seconds))
-        stopped = asyncio.ensure_future(self._event.wait())
+        waits = {asyncio.ensure_future(self._clock.sleep(seconds))}
+        waits |= {asyncio.ensure_future(_wait(event)) for event in (self._event, wake) if event}
         try:
-            await asyncio.wait({sleeper, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            sleeper.cancel()
-            stopped.cancel()
+            for wait in waits:
+                wait.cancel()
         return self.is_set()
+
+    async def bound(self, work: Awaitable[T]) -> T | None:
+        """Return what the work returns; None: stop came first, and the work was cancelled."""
+        working, stopped = asyncio.ensure_future(work), asyncio.ensure_future(self._event.wait())
+        try:
+            await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            return working.result() if working.done() else None
+        finally:
+            stopped.cancel()
+            working.cancel()
+            await asyncio.wait({working})
 
     async def every(self, interval: float) -> AsyncIterator[int]:
         """Yield the number of the round, at once and then every interval seconds, until stop.
@@ -51,3 +68,7 @@ class Stop:
             turn = max(turn + 1, int(elapsed / interval) + 1)
             if await self.sleep(start + turn * interval - self._clock.monotonic()):
                 return
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()

@@ -37,6 +37,7 @@ STATUS = {
     "observe_only": "",
     "gates_on": ["NodeNetworkCollector"],
     "gates_not_built": ["CPUBurst"],
+    "manager_duties": {},
     "needs_restart": [],
     "pods": 2,
     "series": 30,

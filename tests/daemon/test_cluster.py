@@ -24,15 +24,24 @@ from koordlet.daemon.run import run_daemon
 from koordlet.daemon.settings import load_settings
 from koordlet.kube.errors import ConfigError
 from koordlet.kube.pluginclient import NotAllowed
-from koordlet.kube.resource import EVENTS, NODE_METRICS, NODE_SLOS, NODE_TOPOLOGIES, NODES, PODS
+from koordlet.kube.resource import (
+    CONFIG_MAPS,
+    EVENTS,
+    NODE_METRICS,
+    NODE_SLOS,
+    NODE_TOPOLOGIES,
+    NODES,
+    PODS,
+)
 from koordlet.plugin import EvictionOutcome, ExtensionPlugin, FeatureSpec, PluginRegistry
 from koordlet.plugin.testing import FakeHost, SimulatedClock, make_pod
 from koordlet.reporter.pace import place
 from koordlet.server.exposition import Exposition
 from koordlet.util.stop import Stop
 
-METRICS, SLOS, TOPOLOGIES, ALL_NODES, ALL_PODS = (
-    resource.collection() for resource in (NODE_METRICS, NODE_SLOS, NODE_TOPOLOGIES, NODES, PODS)
+METRICS, SLOS, TOPOLOGIES, ALL_NODES, ALL_PODS, CONFIGS = (
+    resource.collection()
+    for resource in (NODE_METRICS, NODE_SLOS, NODE_TOPOLOGIES, NODES, PODS, CONFIG_MAPS)
 )
 REVIEWS = {
     "tokenreviews": "authentication.k8s.io",
@@ -40,6 +49,8 @@ REVIEWS = {
 }
 UID = "11111111-2222-3333-4444-555555555555"
 MIB = 2**20
+BY_A_MANAGER = {"manager": "koordinator-manager", "fieldsV1": {"f:spec": {}}}
+BY_NAME = ("n1", "slo-controller-config", "koordinator-manager")  # all that is ever asked for
 
 
 class Probe(ExtensionPlugin):
@@ -193,12 +204,11 @@ async def server() -> AsyncIterator[ApiServer]:
         ALL_NODES,
         {"metadata": {"name": "n1"}, "status": {"capacity": {"cpu": "4", "memory": "16Gi"}}},
     )
+    metadata = {"name": "n1", "managedFields": [BY_A_MANAGER]}
     policy = {"reportIntervalSeconds": 30}
-    server.objects.create(
-        METRICS, {"metadata": {"name": "n1"}, "spec": {"metricCollectPolicy": policy}}
-    )
+    server.objects.create(METRICS, {"metadata": metadata, "spec": {"metricCollectPolicy": policy}})
     burst = {"cpuBurstPercent": 300}
-    server.objects.create(SLOS, {"metadata": {"name": "n1"}, "spec": {"cpuBurstStrategy": burst}})
+    server.objects.create(SLOS, {"metadata": metadata, "spec": {"cpuBurstStrategy": burst}})
     server.objects.create(
         ALL_PODS,
         {
@@ -290,7 +300,56 @@ async def test_one_write_an_interval_and_no_read_beside_the_watches(
     assert len(server.requests[begun:]) == 3
     for request in server.requests:
         name = request.json["metadata"]["name"] if request.verb == "create" else request.path
-        assert "n1" in request.query.get("fieldSelector", name)
+        assert request.query.get("fieldSelector", name).endswith((*BY_NAME, "n1/status"))
+
+
+async def test_without_koord_manager_the_node_asks_itself_for_reports(
+    node: Node, server: ApiServer
+) -> None:
+    """As the ConfigMap says; who does it shows in the status."""
+    server.objects.delete(METRICS, "n1")
+    server.objects.delete(SLOS, "n1")
+    colocation = {"enable": True, "metricReportIntervalSeconds": 45}
+    burst = {"clusterStrategy": {"cpuBurstPercent": 500}}
+    server.objects.create(CONFIGS, {
+        "metadata": {"name": "slo-controller-config", "namespace": "koordinator-system"},
+        "data": {
+            "colocation-config": json.dumps(colocation), "cpu-burst-config": json.dumps(burst)
+        },
+    })  # fmt: skip
+    await node.start()
+    await node.seconds(6)
+
+    assert node.status()["podsMetric"]
+    assert node.probe.states.node_metric_spec().report_interval == 45
+    assert node.probe.states.node_slo().cpu_burst.cpu_burst_percent == 500
+    state = "kept: no koord-manager is seen"
+    status = await node.ctl("status")
+    assert status["manager_duties"] == {"NodeMetric": state, "NodeSLO": state}
+    assert status["problems"] == {}
+
+
+@pytest.mark.parametrize(
+    ("flags", "kept"),
+    [
+        (["--manager-duties=off"], []),
+        (["--manager-duties=on"], ["NodeMetric", "NodeSLO"]),
+        (["--nodeslo-file=/tmp/slo.yaml"], ["NodeMetric"]),
+        (["--enable-node-metric-report=false"], ["NodeSLO"]),
+        (["--node-file=/tmp/node.yaml"], []),
+    ],
+)
+async def test_duties_that_there_are(
+    node: Node, server: ApiServer, flags: list[str], kept: list[str]
+) -> None:
+    """None that are switched off, or for an object that nobody here uses."""
+    await node.start(*flags, "--config-namespace=elsewhere", "--slo-config-name=own")
+    await node.seconds(2)
+
+    assert list((await node.ctl("status"))["manager_duties"]) == kept
+    configs = [request for request in server.requests if "configmaps" in request.path]
+    assert bool(configs) == (flags == ["--manager-duties=on"])
+    assert all("/elsewhere/" in request.path for request in configs)
 
 
 async def test_the_daemon_measures_while_the_server_is_away(node: Node, server: ApiServer) -> None:
@@ -361,7 +420,7 @@ async def test_what_is_wrong_with_a_nodeslo_is_told_in_the_cluster(
 async def test_plugins_share_the_client(node: Node, server: ApiServer) -> None:
     """With the same user, connections and limits."""
     without = "--feature-gates=NodeTopologyReport=false"
-    await node.start("--kube-api-qps=0.5", "--kube-api-burst=9", without)
+    await node.start("--kube-api-qps=0.5", "--kube-api-burst=11", without)
     await node.seconds(1)
     gets = [asyncio.ensure_future(node.probe.client.get("/api/v1/nodes/n1")) for _ in range(20)]
     await node.seconds(10)

@@ -146,6 +146,9 @@ OURS = {
     "tls-private-key-file": "",
     "auth-token-audiences": "",
     "force": "false",
+    "manager-duties": "auto",
+    "config-namespace": "koordinator-system",
+    "slo-config-name": "slo-controller-config",
 }
 
 

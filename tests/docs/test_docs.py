@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 WRITTEN = ("README.md", "docs/operations.md", "docs/differences.md", "docs/architecture.md")
 OTHERS_FLAGS = {  # of commands that are not ours
     "--now",
+    "--show-managed-fields",
     "--audience",
     "--cacert",
     "--clusterrole",

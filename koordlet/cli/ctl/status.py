@@ -49,6 +49,8 @@ def _facts(status: Mapping[str, Any], now: datetime) -> Iterator[tuple[str, str,
         yield "dropped", f"samples: {counts}", "yellow"
     if reason := status["observe_only"]:
         yield "only observes", reason, "yellow"
+    for kind, state in status["manager_duties"].items():
+        yield kind, f"spec {state}", ""
     yield "gates on", ", ".join(status["gates_on"]) or "none", ""
     if missing := status["gates_not_built"]:
         yield "not built", ", ".join(missing), "dim"

@@ -1,0 +1,11 @@
+"""Whether this agent does koord-manager's duties."""
+
+from enum import StrEnum
+
+
+class DutyMode(StrEnum):
+    """--manager-duties."""
+
+    AUTO = "auto"  # while no koord-manager is seen
+    ON = "on"
+    OFF = "off"
