@@ -11,7 +11,7 @@ from apiserver import ApiServer, Recorded, status
 from koordlet.kube.config import ApiConfig
 
 _CUSTOM = (".koordinator.sh/", "/topology.node.k8s.io/")
-_END_TO_END = ("Content-Type", "Accept", "Retry-After")
+_END_TO_END = ("Content-Type", "Accept", "Retry-After", "User-Agent")
 
 
 class Front(ApiServer):

@@ -81,9 +81,9 @@ async def busy(tmp_path: Path) -> AsyncIterator[BusyHost]:
 async def daemon(
     tmp_path: Path, front: Front, busy: BusyHost, node_name: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The real process, on a node without a kubelet that could be asked."""
-    without = "--disable-query-kubelet-config"
-    async with running(tmp_path, busy.host, front.url, node_name, without) as daemon:
+    """The real process, on a node without a kubelet that could be asked, beside koord-manager."""
+    flags = ("--disable-query-kubelet-config", "--manager-duties=off")
+    async with running(tmp_path, busy.host, front.url, node_name, *flags) as daemon:
         yield daemon
 
 

@@ -20,6 +20,7 @@ from koordlet.plugin.testing import FakeHost
 
 PATIENCE = 60.0  # real seconds
 QUIET = 8.0  # real seconds: more than two rounds
+OFF = "--manager-duties=off"
 POOLS = "node.koordinator.sh/cpu-shared-pools"
 POLICY = "kubelet.koordinator.sh/cpu-manager-policy"
 RESERVATION = "node.koordinator.sh/reservation"
@@ -69,7 +70,7 @@ class Agent:
 
     def running(self) -> Any:
         ca = f"--kubelet-ca-file={self.directory / 'ca.crt'}"
-        return running(self.directory, self.host, self.front.url, self.node, ca, token=TOKEN)
+        return running(self.directory, self.host, self.front.url, self.node, ca, OFF, token=TOKEN)
 
     def writes(self) -> list[str]:
         path = NODE_TOPOLOGIES.collection()

@@ -1,0 +1,136 @@
+"""A node in a cluster without koord-manager, on Kubernetes' own CRD server."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from front import Front
+from realdaemon import running
+
+from koordlet.cli.ctl.client import Client as CtlClient
+from koordlet.kube.client import MERGE_PATCH, ApiClient
+from koordlet.kube.config import ApiConfig
+from koordlet.kube.errors import NotFound
+from koordlet.kube.resource import CONFIG_MAPS, LEASES, NODE_METRICS, NODE_SLOS, NODES, Resource
+from koordlet.plugin.testing import FakeHost
+
+PATIENCE = 60.0  # real seconds
+
+
+@pytest.fixture
+async def front(api_config: ApiConfig, client: ApiClient, node_name: str) -> AsyncIterator[Front]:
+    """The cluster as our node sees it: itself, and no manager."""
+    front = Front(api_config)
+    status = {"capacity": {"cpu": "4", "memory": "16Gi"}}
+    front.objects.create(NODES.collection(), {"metadata": {"name": node_name}, "status": status})
+    await front.start()
+    yield front
+    await front.stop()
+
+
+class Manager:
+    """What an administrator and koord-manager do: ConfigMap and Lease."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+
+    def configure(self, interval: int, burst_percent: int) -> None:
+        """Ask for reports every so many seconds, and for a CPU burst."""
+        colocation = {"enable": True, "metricReportIntervalSeconds": interval}
+        burst = {"clusterStrategy": {"cpuBurstPercent": burst_percent}}
+        data = {"colocation-config": json.dumps(colocation), "cpu-burst-config": json.dumps(burst)}
+        self._store(CONFIG_MAPS, "slo-controller-config", {"data": data})
+
+    def renew_lease(self, time: str) -> None:
+        spec = {"holderIdentity": "manager", "leaseDurationSeconds": 15, "renewTime": time}
+        self._store(LEASES, "koordinator-manager", {"spec": spec})
+
+    def _store(self, resource: Resource, name: str, item: dict[str, Any]) -> None:
+        objects, collection = self._front.objects, resource.collection()
+        item = {"metadata": {"name": name, "namespace": "koordinator-system"}, **item}
+        store = objects.replace if objects.all(collection) else objects.create
+        store(collection, item)
+
+
+class Objects:
+    """The objects of our node on the real server, and what the daemon says of them."""
+
+    def __init__(self, client: ApiClient, name: str, run_dir: Path) -> None:
+        self._client, self._name, self._ctl = client, name, CtlClient([run_dir])
+
+    async def get(self, resource: Resource) -> dict[str, Any]:
+        """The object; without fields while there is none."""
+        try:
+            return await self._client.get(resource.object(self._name))
+        except NotFound:
+            return {}
+
+    async def is_reported(self) -> bool:
+        return "nodeMetric" in (await self.get(NODE_METRICS)).get("status", {})
+
+    async def interval(self) -> int:
+        return (await self.get(NODE_METRICS))["spec"]["metricCollectPolicy"][
+            "reportIntervalSeconds"
+        ]
+
+    async def burst(self) -> int:
+        return (await self.get(NODE_SLOS))["spec"]["cpuBurstStrategy"]["cpuBurstPercent"]
+
+    async def state(self, kind: str) -> str:
+        status = await asyncio.to_thread(self._ctl.get, "status")
+        return status["manager_duties"][kind]
+
+
+def managers(item: dict[str, Any]) -> set[tuple[str, str]]:
+    """Who wrote an object: field manager and subresource."""
+    entries = item["metadata"]["managedFields"]
+    return {(entry["manager"], entry.get("subresource", "")) for entry in entries}
+
+
+async def until(ask: Callable[[], Awaitable[object]], answer: object) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while await ask() != answer:  # noqa: ASYNC110 - the server has no event to await
+            await asyncio.sleep(0.1)
+
+
+async def test_the_node_keeps_its_objects_until_a_manager_is_seen(
+    tmp_path: Path, front: Front, client: ApiClient, node_name: str
+) -> None:
+    """It makes them and follows the ConfigMap, until others write them or renew the Lease."""
+    host, flag = FakeHost(tmp_path / "host", cpus=4), "--disable-query-kubelet-config"
+    objects, manager = Objects(client, node_name, tmp_path / "run"), Manager(front)
+    async with running(tmp_path, host, front.url, node_name, flag):
+        await until(objects.is_reported, True)
+        metric, slo = await objects.get(NODE_METRICS), await objects.get(NODE_SLOS)
+        assert managers(metric) == {("koordlet-duties", ""), ("koordlet-reporter", "status")}
+        assert managers(slo) == {("koordlet-duties", "")}
+        uid = front.objects.get(NODES.collection(), node_name)["metadata"]["uid"]
+        for item in (metric, slo):
+            assert [owner["uid"] for owner in item["metadata"]["ownerReferences"]] == [uid]
+
+        manager.configure(interval=30, burst_percent=400)
+        await until(objects.interval, 30)
+        await until(objects.burst, 400)
+        assert len(front.asked("patch", NODE_SLOS.collection())) == 1
+
+        burst = {"spec": {"cpuBurstStrategy": {"cpuBurstPercent": 700}}}
+        path = NODE_SLOS.object(node_name)
+        await client.patch(path, burst, MERGE_PATCH, field_manager="koordinator-manager")
+        left = "left alone: koordinator-manager writes its spec"
+        await until(lambda: objects.state("NodeSLO"), left)
+        manager.configure(interval=40, burst_percent=500)
+        await until(objects.interval, 40)
+        assert await objects.burst() == 700
+
+        manager.renew_lease("2026-07-24T06:00:00Z")
+        left = "left alone: koord-manager holds its Lease"
+        await until(lambda: objects.state("NodeMetric"), left)
+        manager.configure(interval=50, burst_percent=600)
+        manager.renew_lease("2026-07-24T06:00:02Z")
+        await asyncio.sleep(1)
+        assert (await objects.interval(), await objects.burst()) == (40, 700)
+    created = [entry.path for entry in front.asked("create", "/apis/slo.koordinator.sh")]
+    assert sorted(created) == [NODE_METRICS.collection(), NODE_SLOS.collection()]
