@@ -127,15 +127,12 @@ def test_what_cannot_be_used_is_refused_with_the_nearest_name(args, message):
 
 
 def test_what_has_no_effect_is_told_once_at_the_start():
-    """Inert flags, gates that are not built, and what a cluster does not get yet."""
-    settings = load(
-        "--kubeconfig=/k", "--cpu-suppress-interval-seconds=1", "--feature-gates=CPUBurst=true"
-    )
+    """Inert flags, and gates that are not built."""
+    settings = load("--cpu-suppress-interval-seconds=1", "--feature-gates=CPUBurst=true")
     found = dict(settings.warnings())
 
     assert found["flags.without_effect"]["flags"] == ["cpu-suppress-interval-seconds"]
     assert found["gates.not_built"]["gates"] == ["CPUBurst"]
-    assert found["cluster.partly_built"]["without"] == ["--manager-duties"]
     assert load().warnings() == []
 
 
