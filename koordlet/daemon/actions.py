@@ -1,11 +1,11 @@
 """What acts on the node's pods, and the record of what it did."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from koordlet.daemon.otheragent import OtherAgent
 from koordlet.daemon.settings import Settings
 from koordlet.executor.budget import EvictionBudget
 from koordlet.executor.decisions import Decisions
@@ -13,9 +13,6 @@ from koordlet.executor.eviction import EvictionApi
 from koordlet.executor.evictor import Evictor
 from koordlet.executor.metrics import EvictionMetrics
 from koordlet.util.clock import Clock
-
-ObserveOnly = Callable[[], str]
-"""Why nothing may be changed now, so that every plugin only pretends; "" when it may."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,13 +23,13 @@ class Actions:
     decisions: Decisions
     budget: EvictionBudget
     evictor: Evictor | None  # None: there is no API server
-    observe_only: ObserveOnly
+    other_agent: OtherAgent  # while there is one, every plugin only pretends
 
     def explain(self, pod: str) -> dict[str, object]:
         """What was decided, as JSON; see Decisions.explain."""
         return {
             "dryRun": self.settings.options.dry_run.value.to_json(),
-            "observeOnly": self.observe_only(),
+            "observeOnly": self.other_agent.observe_only(),
             "evictionBudget": {"perHour": self.budget.limit, "used": self.budget.used},
             "decisions": self.decisions.explain(pod),
         }
@@ -45,13 +42,13 @@ def build_actions(
     boot_id: str,
     registry: CollectorRegistry,
     api: EvictionApi | None,
-    observe_only: ObserveOnly,
+    other_agent: OtherAgent,
 ) -> Actions:
     """Make the parts. api None: there is no API server."""
     options = settings.options
 
-    def pretends(plugin: str) -> bool:
-        return options.dry_run.value.covers(plugin) or bool(observe_only())
+    async def pretends(plugin: str) -> bool:
+        return options.dry_run.value.covers(plugin) or bool(await other_agent.judged())
 
     decisions = Decisions(clock)
     budget = EvictionBudget(
@@ -73,5 +70,5 @@ def build_actions(
         decisions=decisions,
         budget=budget,
         evictor=evictor,
-        observe_only=observe_only,
+        other_agent=other_agent,
     )

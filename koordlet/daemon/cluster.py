@@ -109,7 +109,13 @@ def connect(
         credentials=credentials,
         observe=KubeletMetrics(registry).observe,
     )
-    events = EventRecorder(client, node, clock, count=EventMetrics(registry).count)
+    events = EventRecorder(
+        client,
+        node,
+        clock,
+        count=EventMetrics(registry).count,
+        observe_only=other_agent.judged,
+    )
     own_node = kube_node(client, node, states, clock, events.emit)
     node_slo = kube_node_slo(client, node, states, clock, events.emit)
     node_metric = KubeNodeMetric(client, node, states, clock, events.emit)

@@ -92,13 +92,7 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
     reporter = _reporter(settings, states, cache, clock, run_dir, exposition, cluster)
     api = cluster.evictions if cluster else None
     actions = build_actions(
-        settings,
-        clock,
-        run_dir,
-        boot_id,
-        exposition.internal,
-        api,
-        observe_only=other_agent.observe_only,
+        settings, clock, run_dir, boot_id, exposition.internal, api, other_agent
     )
     plugins = QOSManager(
         settings.plugins,

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 
 from koordlet.api.eviction import EvictionAnswer, EvictionOutcome
@@ -36,12 +36,12 @@ class Evictor:
         api: EvictionApi,
         *,
         clock: Clock,
-        dry_run: Callable[[str], bool],
+        dry_run: Callable[[str], Awaitable[bool]],
         budget: EvictionBudget,
         decisions: Decisions,
         metrics: EvictionMetrics,
     ) -> None:
-        """dry_run tells of a plugin whether it only pretends."""
+        """dry_run tells of a plugin whether it only pretends; it may have to find out first."""
         self._api = api
         self._clock = clock
         self._dry_run = dry_run
@@ -57,7 +57,7 @@ class Evictor:
 
     async def evict(self, request: EvictionRequest) -> Eviction:
         """As Evicts.evict."""
-        dry, uid = self._dry_run(request.plugin), request.pod.uid
+        dry, uid = await self._dry_run(request.plugin), request.pod.uid
         self._forget_ended()
         if (dry, uid) in self._ending:
             return Eviction(EvictionOutcome.UNDER_WAY)

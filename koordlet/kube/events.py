@@ -6,7 +6,7 @@ events.k8s.io/v1 API Koordinator's role allows nothing, and both show the same o
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,10 @@ _PASSING = (Unreachable, ServerError, TooManyRequests, Unauthorized, ConfigError
 log = get_logger("koordlet.kube")
 
 
+async def _may_write() -> str:
+    return ""
+
+
 @dataclass(slots=True)
 class _Waiting:
     due: float  # monotonic
@@ -54,7 +58,8 @@ class EventRecorder:
 
     Events with the same object, reason and message are one event that is counted. count is told
     what became of each write, or of an event that was dropped: created, updated, refused (the
-    server does not take it), overflow (too many wait) or expired (waited for an hour).
+    server does not take it), overflow (too many wait), expired (waited for an hour) or withheld
+    (this agent only observes).
     """
 
     def __init__(
@@ -64,11 +69,14 @@ class EventRecorder:
         clock: Clock,
         *,
         count: Callable[[str], None] = lambda outcome: None,
+        observe_only: Callable[[], Awaitable[str]] = _may_write,
     ) -> None:
+        """observe_only says why nothing may be written; "" when it may."""
         self._client = client
         self._node = node
         self._clock = clock
         self._count = count
+        self._observe_only = observe_only
         self._waiting: dict[Event, _Waiting] = {}
         self._series: dict[Event, Series] = {}  # latest last
         self._last_moment = 0
@@ -108,6 +116,10 @@ class EventRecorder:
             event, pause = self._next()
             if event is None:
                 await self._rest(pause)
+                continue
+            if await self._observe_only():
+                del self._waiting[event]
+                self._count("withheld")
                 continue
             await self._turns.take()
             if pause := await self._write(event):

@@ -70,11 +70,12 @@ class EventMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.events = Counter(
             "koordlet_kube_events_total",
-            "Kubernetes events by outcome: created, updated, refused, overflow or expired.",
+            "Kubernetes events by outcome: created, updated, refused, overflow, expired or "
+            "withheld (beside another agent).",
             ["outcome"],
             registry=registry,
         )
-        for outcome in ("created", "updated", "refused", "overflow", "expired"):
+        for outcome in ("created", "updated", "refused", "overflow", "expired", "withheld"):
             self.events.labels(outcome)
 
     def count(self, outcome: str) -> None:

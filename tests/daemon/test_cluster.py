@@ -683,6 +683,8 @@ async def test_another_agent_on_the_node_is_left_to_do_its_work(
     assert eviction.outcome is EvictionOutcome.WOULD_EVICT
     assert json.loads((await node.get("/nodemetric"))[1])["status"]["podsMetric"]
     assert server.objects.all(TOPOLOGIES) == []
+    await node.seconds(1)
+    assert server.objects.all(EVENTS.collection()) == []
     assert "koordlet_observe_only 1.0" in (await node.get("/metrics"))[1]
     assert server.asked("patch", METRICS) == []
 

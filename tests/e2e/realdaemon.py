@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,7 +18,7 @@ async def running(
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run it against the server at that URL; what it says is in directory/log, and told at the end.
 
-    It must end well: at once when it is told to, with status 0.
+    It must end well, at once when it is told to and with status 0, unless the test kills it.
     """
     kubeconfig, roots = directory / "kubeconfig", host.paths
     kubeconfig.write_text(_kubeconfig(server, token))
@@ -44,7 +45,7 @@ async def running(
             daemon.terminate()
         ended = await asyncio.wait_for(daemon.wait(), 15)
         sys.stderr.write((directory / "log").read_text())
-    assert ended == 0
+    assert ended in (0, -signal.SIGKILL)
 
 
 def _kubeconfig(server: str, token: str) -> str:

@@ -34,12 +34,15 @@ class Bench:
         self.evictor = Evictor(
             self.api,
             clock=clock,
-            dry_run=self.dry_run.__contains__,
+            dry_run=self._pretends,
             budget=self.budget,
             decisions=self.decisions,
             metrics=EvictionMetrics("n1", clock, self.registry),
         )
         self.stop = Stop(clock)
+
+    async def _pretends(self, plugin: str) -> bool:
+        return plugin in self.dry_run
 
     @staticmethod
     def request(name: str, *, plugin: str = "MemoryEvict", **pod: Any) -> EvictionRequest:

@@ -31,11 +31,19 @@ class Recording:
 
     def __init__(self, client: ApiClient, clock: SimulatedClock) -> None:
         self.counts: Counter[str] = Counter()
+        self.observing = ""
         self.recorder = EventRecorder(
-            client, "n1", clock, count=lambda outcome: self.counts.update([outcome])
+            client,
+            "n1",
+            clock,
+            count=lambda outcome: self.counts.update([outcome]),
+            observe_only=self._observe_only,
         )
         self.stop = Stop(clock)
         self.task = asyncio.create_task(self.recorder.run(self.stop))
+
+    async def _observe_only(self) -> str:
+        return self.observing
 
     def emit(self, *events: Event) -> None:
         for each in events:
@@ -238,6 +246,21 @@ async def test_events_outlive_an_outage_within_bounds(
 
     assert [found["message"] for found in stored(server)] == ["not so old"]
     assert capsys.readouterr().err.count("events.delayed") == 0
+
+
+async def test_an_agent_that_only_observes_writes_no_event(
+    server: ApiServer, recording: Recording, clock: SimulatedClock, pass_time: PassTime
+) -> None:
+    """Those of that time are dropped and counted, the later ones written."""
+    recording.observing = "another agent is here"
+    recording.emit(event("first"))
+    await clock.settle()
+    recording.observing = ""
+    recording.emit(event("second"))
+    await pass_time(lambda: recording.counts["created"] == 1)
+
+    assert recording.counts["withheld"] == 1
+    assert [found["message"] for found in stored(server)] == ["second"]
 
 
 async def test_stop_does_not_wait_for_a_server_that_hangs(

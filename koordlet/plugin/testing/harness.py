@@ -78,12 +78,16 @@ class PluginHarness:
         self.registry = CollectorRegistry()
         self.states.set_node(Node("test-node"))
         self.states.set_pods(tuple(pods))
+
+        async def pretends(_: str) -> bool:
+            return dry_run
+
         self.evictions = ScriptedEvictions(self.clock)
         self._decisions = Decisions(self.clock)
         self._evictor = Evictor(
             self.evictions,
             clock=self.clock,
-            dry_run=lambda _: dry_run,
+            dry_run=pretends,
             budget=EvictionBudget(
                 lambda: evict_budget_per_hour, self.clock, directory=None, boot_id=""
             ),
