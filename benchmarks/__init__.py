@@ -1,0 +1,7 @@
+"""What koordlet costs. The cluster's parts that it talks to are those of the tests."""
+
+import sys
+from pathlib import Path
+
+_TESTS = Path(__file__).parents[1] / "tests"
+sys.path += [str(_TESTS / "kube"), str(_TESTS / "e2e")]

@@ -8,7 +8,16 @@ import time
 from benchmarks.table import Row, render
 from benchmarks.tree import NotHereError
 
-BENCHMARKS = ("imports", "reading", "report", "loop_lag", "growth", "daemon_cost")
+BENCHMARKS = (
+    "imports",
+    "reading",
+    "report",
+    "loop_lag",
+    "growth",
+    "daemon_cost",
+    "cluster",
+    "fleet",
+)
 
 
 def main() -> int:

@@ -113,13 +113,14 @@ def running_daemon(
     flags: Sequence[str] = (),
     *,
     program: Sequence[str] = KOORDLET,
+    standalone: bool = True,
     enter: Enter | None = None,
 ) -> Iterator[Daemon]:
-    """Start the daemon of this checkout standalone, in the cgroup that enter leads to; stop it."""
+    """Start the daemon of this checkout, in the cgroup that enter leads to; stop it."""
     address = f"127.0.0.1:{_free_port()}"
     command = [
         *program,
-        "--standalone",
+        *(["--standalone"] if standalone else []),
         f"--addr={address}",
         f"--run-dir={run_dir}",
         "--log-level=warning",

@@ -63,6 +63,11 @@ class ControlPlane:
             ca=self._directory / "certificates" / "apiserver.crt",
         )
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes that run."""
+        return [each.pid for each in (self._etcd, self._server) if each is not None]
+
     def start(self) -> None:
         """Start both; return when they are ready."""
         self._etcd = self._spawn(

@@ -1,0 +1,115 @@
+"""What the daemon costs in a cluster: CPU and memory on its node, requests on the API server."""
+
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kubelet import TOKEN
+
+from benchmarks.process import own_group, running_daemon
+from benchmarks.standin import NODE
+from benchmarks.table import Row
+from benchmarks.tree import pod_tree
+
+KOORDINATOR = {150: (0.10, 105.0), 300: (0.21, 125.0)}  # cores, MiB RSS
+BUDGETS = {150: (0.03, 80.0), 300: (0.06, 92.0)}
+STRETCHES = 6  # of ten seconds each; the median counts, as others share the machine
+MINUTES = 3  # in which requests are counted
+KOORDINATOR_KB = 24.2  # a minute at 150 pods
+
+
+def run(*, smoke: bool) -> Iterator[Row]:
+    """Yield cores, RSS, and requests and bytes a minute in steady state."""
+    for pods in (150,) if smoke else (150, 300):
+        with contextlib.ExitStack() as stack:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/run")))
+            stack.enter_context(pod_tree(pods))
+            enter = stack.enter_context(own_group())
+            plane = stack.enter_context(_control_plane(pods, directory))
+            history = [sys.executable, "-m", "benchmarks.history", str(directory / "state")]
+            subprocess.run(history, check=True, preexec_fn=enter)
+            flags = _flags(directory, plane)
+            daemon = stack.enter_context(
+                running_daemon(directory / "state", flags, standalone=False, enter=enter)
+            )
+            daemon.wait_until_measuring(pods)
+            daemon.wait(lambda plane=plane: _writes(_asked(plane)) > 0, "report")
+            if not smoke:
+                time.sleep(20)  # what the start left to do
+            before, start = _asked(plane), time.monotonic()
+            stretches = [3.0] if smoke else [10.0] * STRETCHES
+            costs = [daemon.cost(seconds) for seconds in stretches]
+            if not smoke:
+                time.sleep(60 * MINUTES - (time.monotonic() - start))
+            minutes = (time.monotonic() - start) / 60
+            asked = _asked(plane) - before
+            cores = statistics.median(cost.cores for cost in costs)
+            theirs = "Koordinator's koordlet"
+            core_budget, rss_budget = BUDGETS[pods]
+            their_cores, their_rss = KOORDINATOR[pods]
+            yield Row(f"daemon cpu in a cluster, {pods} pods", cores, "cores",
+                      core_budget, their_cores, theirs)  # fmt: skip
+            yield Row(f"daemon RSS in a cluster, {pods} pods", daemon.rss_mib(), "MiB",
+                      rss_budget, their_rss, theirs)  # fmt: skip
+            if not smoke:
+                yield from _requests(asked, minutes, pods)
+
+
+def _requests(asked: Counter[str], minutes: float, pods: int) -> Iterator[Row]:
+    """What a minute in steady state asks of the API server. Watches that end are begun again."""
+    small = pods == 150  # the size that figures were promised for
+    reads = sum(n for what, n in asked.items() if what.startswith(("get ", "list ")))
+    yield Row(f"writes a minute, {pods} pods", _writes(asked) / minutes, "", 1.0 if small else None)
+    yield Row(f"reads a minute, {pods} pods", reads / minutes, "", 0.0)
+    yield Row(f"sent a minute, {pods} pods", asked["bytes in"] / minutes / 1e3, "kB",
+              24.0 if small else None, KOORDINATOR_KB if small else None,
+              "Koordinator's koordlet")  # fmt: skip
+    yield Row(f"received a minute, {pods} pods", asked["bytes out"] / minutes / 1e3, "kB")
+
+
+def _writes(asked: Counter[str]) -> int:
+    return sum(n for what, n in asked.items() if what.startswith(("patch ", "create ", "update ")))
+
+
+def _asked(plane: dict[str, Any]) -> Counter[str]:
+    with urllib.request.urlopen(f"{plane['server']}/benchmark", timeout=10) as answer:
+        return Counter(json.load(answer))
+
+
+@contextlib.contextmanager
+def _control_plane(pods: int, directory: Path) -> Iterator[dict[str, Any]]:
+    command = [sys.executable, "-m", "benchmarks.standin", str(pods), str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())
+        process.communicate()  # the end of its input ends it
+
+
+def _flags(directory: Path, plane: dict[str, Any]) -> list[str]:
+    """How the daemon finds that control plane."""
+    kubeconfig = directory / "kubeconfig"
+    kubeconfig.write_text(
+        json.dumps(
+            {
+                "current-context": "it",
+                "clusters": [{"name": "it", "cluster": {"server": plane["server"]}}],
+                "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+                "users": [{"name": "it", "user": {"token": TOKEN}}],
+            }
+        )
+    )
+    return [
+        f"--kubeconfig={kubeconfig}",
+        f"--node-name={NODE}",
+        f"--kubelet-ca-file={plane['kubelet_ca']}",
+        "--kubelet-preferred-address-type=InternalIP",
+    ]
