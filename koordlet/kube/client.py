@@ -34,12 +34,19 @@ class ApiClient:
         self._clock = clock
         self._draw = draw  # a number from 0 to 1
 
-    async def get(self, path: str, query: Mapping[str, str] | None = None) -> Object:
-        """Return an object or a list."""
-        return await self._ask(Call("GET", path, query or {}))
+    async def get(
+        self, path: str, query: Mapping[str, str] | None = None, *, accept: str = WHOLE
+    ) -> Object:
+        """Return an object or a list, or its metadata if no more is accepted."""
+        return await self._ask(Call("GET", path, query or {}, accept=accept))
 
     async def pages(
-        self, path: str, query: Mapping[str, str] | None = None, *, size: int = PAGE_SIZE
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        size: int = PAGE_SIZE,
+        accept: str = WHOLE,
     ) -> AsyncIterator[Page]:
         """Yield a list page by page.
 
@@ -48,7 +55,7 @@ class ApiClient:
         """
         asked = {**(query or {}), "limit": str(size)}
         while True:
-            page = read_page(await self.get(path, asked), path)
+            page = read_page(await self.get(path, asked, accept=accept), path)
             yield page
             if not page.continue_:
                 return
@@ -58,21 +65,26 @@ class ApiClient:
             asked.pop("resourceVersionMatch", None)
 
     async def list(
-        self, path: str, query: Mapping[str, str] | None = None, *, page_size: int = PAGE_SIZE
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        page_size: int = PAGE_SIZE,
+        accept: str = WHOLE,
     ) -> ObjectList:
         """Return a whole list, fetched in pages. Raises what pages does."""
         items: list[Object] = []
         version = ""
-        async for page in self.pages(path, query, size=page_size):
+        async for page in self.pages(path, query, size=page_size, accept=accept):
             items += page.items
             version = page.resource_version
         return ObjectList(items, version)
 
     def watch(
-        self, path: str, query: Mapping[str, str], limits: WatchLimits
+        self, path: str, query: Mapping[str, str], limits: WatchLimits, *, accept: str = WHOLE
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
         """Hand out the changes of a collection as they happen; see koordlet.kube.watch.watch."""
-        return watch(self._transport, path, query, limits)
+        return watch(self._transport, path, query, limits, accept=accept)
 
     async def create(self, path: str, body: Object, *, field_manager: str = "") -> Object:
         """Create an object in a collection and return it as stored.

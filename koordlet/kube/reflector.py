@@ -8,8 +8,10 @@ from typing import Generic, TypeVar
 
 from koordlet.kube.answers import Object
 from koordlet.kube.client import ApiClient
+from koordlet.kube.completion import Completion
 from koordlet.kube.errors import ApiError, BadAnswer, Gone, KubeError, NotFound
 from koordlet.kube.store import Change, Store, resource_version
+from koordlet.kube.transport import METADATA, METADATA_LIST, WHOLE
 from koordlet.kube.watch import EventType, WatchEvent, WatchLimits
 from koordlet.util.backoff import Backoff
 from koordlet.util.clock import Clock
@@ -52,6 +54,7 @@ class Watched(Generic[T]):
     query: Mapping[str, str] | None = None
     watch_seconds: int = 300  # a watch lives that long at least, and at most twice as long
     absent: Absent | None = None  # None: a kind that each cluster has, sooner or later
+    spec_only: bool = False  # changes of the status are not fetched; see Completion
 
 
 class Reflector(Generic[T]):
@@ -70,6 +73,7 @@ class Reflector(Generic[T]):
         self._clock = clock
         self._draw = draw  # a number from 0 to 1
         self._store = Store(watched.read, watched.name)
+        self._completion = Completion(client, watched.path) if watched.spec_only else None
         self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=1.0, draw=draw)
         self._version = ANY_VERSION  # what the next list must not be older than
         self._watchable = False  # whether _version is one that a watch can begin at
@@ -140,12 +144,13 @@ class Reflector(Generic[T]):
         if self._version != NEWEST:
             query |= {"resourceVersion": self._version, "resourceVersionMatch": "NotOlderThan"}
         try:
-            found = await self._client.list(self._watched.path, query)
+            accept = METADATA_LIST if self._completion else WHOLE
+            found = await self._client.list(self._watched.path, query, accept=accept)
         except ApiError as err:
             if isinstance(err, Gone) or _is_ahead(err):
                 self._version = NEWEST
             raise
-        self._tell(self._store.replace(found.items))
+        self._tell(self._store.replace([await self._whole(item) for item in found.items]))
         self._version, self._watchable, self.synced = found.resource_version, True, True
         self._works()
 
@@ -153,18 +158,25 @@ class Reflector(Generic[T]):
         least = self._watched.watch_seconds
         limits = WatchLimits(seconds=int(least * (1 + self._draw())))
         query = {**(self._watched.query or {}), "resourceVersion": self._version}
-        async with self._client.watch(self._watched.path, query, limits) as events:
+        path, accept = self._watched.path, METADATA if self._completion else WHOLE
+        async with self._client.watch(path, query, limits, accept=accept) as events:
             self._works()
             async for event in events:
-                self._take(event)
+                await self._take(event)
 
-    def _take(self, event: WatchEvent) -> None:
+    async def _take(self, event: WatchEvent) -> None:
         version = resource_version(event.object, self._watched.name)
         if event.type is EventType.DELETED:
+            if self._completion is not None:
+                self._completion.forget(event.object)
             self._tell(self._store.remove(event.object))
         elif event.type is not EventType.BOOKMARK:
-            self._tell(self._store.put(event.object))
+            self._tell(self._store.put(await self._whole(event.object)))
         self._version = version
+
+    async def _whole(self, item: Object) -> Object:
+        """The object itself, fetched where only its metadata came."""
+        return item if self._completion is None else await self._completion.complete(item)
 
     def _tell(self, changes: Iterable[Change[T]]) -> None:
         for change in changes:

@@ -27,6 +27,7 @@ WHOLE = "application/json"
 # Only metadata of objects, where the server can do that. Source: Kubernetes, API concepts,
 # "Metadata-only fetches".
 METADATA = f"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{WHOLE}"
+METADATA_LIST = f"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{WHOLE}"
 CONNECTIONS = 16  # watches keep one each
 # Longer than the minute between two reports, shorter than the 90 s after which the server hangs up.
 KEEPALIVE = 75.0

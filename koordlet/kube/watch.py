@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from koordlet.kube.answers import Object, read_object
 from koordlet.kube.errors import BadAnswer, api_error
-from koordlet.kube.transport import Call, Transport
+from koordlet.kube.transport import WHOLE, Call, Transport
 
 BOOKMARK_SILENCE = 150.0  # seconds; servers that send bookmarks do so about once a minute
 GRACE = 15.0  # seconds that the server may be late with ending the watch
@@ -42,7 +42,12 @@ class WatchLimits:
 
 @asynccontextmanager
 async def watch(
-    transport: Transport, path: str, query: Mapping[str, str], limits: WatchLimits
+    transport: Transport,
+    path: str,
+    query: Mapping[str, str],
+    limits: WatchLimits,
+    *,
+    accept: str = WHOLE,
 ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
     """Hand out the events until the server ends the watch. Entered once the server has agreed.
 
@@ -62,7 +67,8 @@ async def watch(
         "timeoutSeconds": str(limits.seconds),
     }
     patience = _Patience(limits.seconds + GRACE)
-    async with transport.stream(Call("GET", path, asked), patience.left) as pieces:
+    call = Call("GET", path, asked, accept=accept)
+    async with transport.stream(call, patience.left) as pieces:
         yield _events(pieces, limits, patience, f"watch of {path}")
 
 

@@ -62,8 +62,12 @@ class OwnObject(Generic[T]):
         publish: Callable[[ChangeKind, T | None], None],
         emit: Emit = keep_quiet,
         absent: Absent | None = None,
+        spec_only: bool = False,
     ) -> None:
-        """absent: what to do where the cluster may lack this kind of object."""
+        """absent: what to do where the cluster may lack this kind of object.
+
+        spec_only: the status is our own, it need not come back; read gets an older one.
+        """
         self.name = name = kind.lower()
         self._kind, self._api_version = kind, resource.api_version
         self._understand = read
@@ -82,6 +86,7 @@ class OwnObject(Generic[T]):
                 read=self._look,
                 on_change=self._changed,
                 absent=absent,
+                spec_only=spec_only,
             ),
             clock,
         )
@@ -232,6 +237,7 @@ class KubeNodeMetric(OwnObject[tuple[NodeMetricSpec, ReportTarget]]):
             read=self._read,
             publish=self._take,
             emit=emit,
+            spec_only=True,
         )
         self._informer = informer
         self._target: ReportTarget | None = None

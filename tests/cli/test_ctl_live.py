@@ -19,7 +19,7 @@ from koordlet.metriccache.kinds import POD_CPU_USAGE, POD_MEMORY_USAGE
 from koordlet.metriccache.sample import Sample
 from koordlet.util.clock import stamp
 
-PATIENCE = 20.0  # seconds; only a broken view takes them
+PATIENCE = 60.0  # seconds; only a broken view takes them
 LEFT = b"\x1b[?1049l"  # back from the alternate screen
 
 

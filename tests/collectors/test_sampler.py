@@ -75,7 +75,7 @@ async def running(make_machine):
             os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
         except OSError:
             continue
-    await asyncio.wait_for(asyncio.gather(*tasks), 10)
+    await asyncio.wait_for(asyncio.gather(*tasks), 60)
 
 
 def _reader(machine, lease, skips):
@@ -107,7 +107,7 @@ async def test_turns_are_missed_while_a_pass_runs_and_counted(running):
     class Slow(Groups):
         def collect(self, tick):
             self.rounds += 1
-            go.wait(10)
+            go.wait(60)
             return ()
 
     slow = Slow()
@@ -192,7 +192,7 @@ async def test_a_pass_that_never_ends_makes_sampling_unhealthy(running):
     class Endless(Groups):
         def collect(self, tick):
             self.rounds += 1
-            go.wait(10)
+            go.wait(60)
             return ()
 
     endless = Endless()

@@ -142,7 +142,7 @@ class WholeDaemon:
         if self._task is not None:
             self._stop.set()
             task, self._task = self._task, None
-            await asyncio.wait_for(task, 10)
+            await asyncio.wait_for(task, 60)
             set_levels(LevelSpec())
 
     async def get(self, path: str) -> tuple[int, str]:

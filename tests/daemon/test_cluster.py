@@ -134,7 +134,7 @@ class Node:
         if self._task is not None:
             self._stop.set()
             task, self._task = self._task, None
-            await asyncio.wait_for(task, 10)
+            await asyncio.wait_for(task, 60)
 
     async def ctl(self, path: str) -> Any:
         connector = aiohttp.UnixConnector(str(self.run_dir / "ctl.sock"))

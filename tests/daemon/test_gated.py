@@ -65,7 +65,7 @@ async def test_a_gate_that_is_on(scene):
     assert scene.gated.health() == ILL
 
     scene.stop.set()
-    await asyncio.wait_for(scene.task, 5)
+    await asyncio.wait_for(scene.task, 60)
     assert scene.part.calls == ["run", "returned"]
 
 

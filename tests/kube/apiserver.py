@@ -195,7 +195,8 @@ class ApiServer:
     async def _answer(self, request: web.Request, place: Place, body: bytes) -> web.StreamResponse:
         match request.method:
             case "GET" if place.name:
-                return web.json_response(self.objects.get(place.collection, place.key))
+                found = self.objects.get(place.collection, place.key)
+                return web.json_response(_seen(request, found))
             case "GET" if request.query.get("watch") == "true":
                 return await self._watch(request, place)
             case "GET":
@@ -207,7 +208,7 @@ class ApiServer:
             case "PUT":
                 return web.json_response(self.objects.replace(place.collection, json.loads(body)))
             case "PATCH":
-                return web.json_response(self._patch(request, place, json.loads(body)))
+                return web.json_response(_seen(request, self._patch(request, place, json.loads(body))))
             case "DELETE":
                 options = json.loads(body) if body else {}
                 uid = options.get("preconditions", {}).get("uid", "")
@@ -234,7 +235,7 @@ class ApiServer:
             "kind": "List",
             "apiVersion": "/".join(version_of),
             "metadata": metadata,
-            "items": found[start:end],
+            "items": [_seen(request, item, "List") for item in found[start:end]],
         }
 
     def _create(self, place: Place, item: Object) -> Object:
@@ -289,12 +290,20 @@ class ApiServer:
                     namespace = event.object["metadata"].get("namespace", "")
                     if (event.collection == place.collection and matches(event.object)
                             and place.namespace in ("", namespace)):  # fmt: skip
-                        await response.write(line(event.type, event.object))
+                        await response.write(line(event.type, _seen(request, event.object)))
                 while watch.bookmarks:
                     watch.bookmarks -= 1
                     metadata = {"resourceVersion": str(self.objects.version)}
                     await response.write(line("BOOKMARK", {"metadata": metadata}))
             await watch.wake.wait()
+
+
+def _seen(request: web.Request, item: Object, suffix: str = "") -> Object:
+    """What the client wants to see of an object."""
+    if f"as=PartialObjectMetadata{suffix};" not in request.headers.get("Accept", ""):
+        return item
+    kind = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
+    return {**kind, "metadata": item["metadata"]}
 
 
 def line(kind: str, item: Object) -> bytes:

@@ -56,6 +56,8 @@ class ObjectStore:
             raise Refused(409, "AlreadyExists", f"{key} already exists")
         item = copy.deepcopy(item)
         item["metadata"].setdefault("uid", f"uid-{next(self._uids)}")
+        if collection.startswith("/apis/"):  # of the core kinds most have none
+            item["metadata"].setdefault("generation", 1)
         return self._store(collection, item, "ADDED")
 
     def replace(self, collection: str, item: Object) -> Object:
@@ -65,6 +67,9 @@ class ObjectStore:
         if version not in (None, "", old["metadata"]["resourceVersion"]):
             raise Refused(409, "Conflict", "the object has been modified")
         item["metadata"]["uid"] = old["metadata"]["uid"]
+        if "generation" in old["metadata"]:
+            changed = _specified(item) != _specified(old)
+            item["metadata"]["generation"] = old["metadata"]["generation"] + changed
         return self._store(collection, item, "MODIFIED")
 
     def delete(self, collection: str, key: str, uid: str = "") -> Object:
@@ -163,6 +168,11 @@ def _apply(operation: Object, holder: Any, last: str) -> None:
         del holder[last]
     elif kind in ("add", "replace"):
         holder[last] = operation["value"]
+
+
+def _specified(item: Object) -> Object:
+    """What somebody wants of an object, in place of what is."""
+    return {name: value for name, value in item.items() if name not in ("metadata", "status")}
 
 
 def _key(item: Object) -> str:

@@ -55,7 +55,7 @@ async def recording(client: ApiClient, clock: SimulatedClock) -> AsyncIterator[R
     recording = Recording(client, clock)
     yield recording
     recording.stop.set()
-    await asyncio.wait_for(recording.task, 10)
+    await asyncio.wait_for(recording.task, 60)
 
 
 def stored(server: ApiServer) -> list[dict[str, Any]]:
@@ -272,7 +272,7 @@ async def test_stop_does_not_wait_for_a_server_that_hangs(
     await pass_time(lambda: len(server.requests) == 1, step=0)
     recording.stop.set()
 
-    await asyncio.wait_for(recording.task, 10)
+    await asyncio.wait_for(recording.task, 60)
 
 
 @given(st.text(), st.text(min_size=1))

@@ -71,7 +71,7 @@ class Followed:
 
     async def end(self) -> None:
         self.stop.set()
-        await asyncio.wait_for(self.task, 5)
+        await asyncio.wait_for(self.task, 60)
 
 
 @pytest.fixture

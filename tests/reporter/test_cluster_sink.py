@@ -200,7 +200,7 @@ async def test_an_object_made_anew_gets_the_report_when_the_watch_has_told(
 
     target.now = ReportTarget("uid-2")
     await clock.advance(1)
-    await asyncio.wait_for(writing, 5)
+    await asyncio.wait_for(writing, 60)
 
     assert status_of(server)["updateTime"] == "2023-11-14T22:13:20Z"
 
@@ -369,7 +369,7 @@ async def loop(server, client, target, cache, clock) -> AsyncIterator[Loop]:
     tasks = [asyncio.create_task(part.run(loop.stop)) for part in (loop.reporter, loop.states)]
     yield loop
     loop.stop.set()
-    await asyncio.wait_for(asyncio.gather(*tasks), 2)
+    await asyncio.wait_for(asyncio.gather(*tasks), 60)
 
 
 async def test_no_report_before_there_is_an_object(loop, target) -> None:

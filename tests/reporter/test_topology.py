@@ -94,7 +94,7 @@ class Scene:
     async def end(self) -> None:
         if self._task is not None:
             self._stop.set()
-            await asyncio.wait_for(self._task, 5)
+            await asyncio.wait_for(self._task, 60)
 
     def object(self) -> dict[str, Any]:
         return copy.deepcopy(self.server.objects.get(TOPOLOGIES, "n1"))

@@ -48,7 +48,7 @@ class Slow:
 
     def families(self):
         self.asked += 1
-        assert self.go.wait(10)
+        assert self.go.wait(60)
         return [GaugeMetricFamily("slow", "Slow.", value=self.asked)]
 
 

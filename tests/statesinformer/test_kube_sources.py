@@ -230,6 +230,7 @@ class TestNodeMetric:
         await clock.until(lambda: source.target() is not None)
         assert (source.target().uid, source.target().reported_at) == ("uid-1", None)
         assert informer.node_metric_spec().report_interval == 90
+        await clock.until(lambda: told)
 
         server.objects.delete(METRICS, "n1")
         await clock.until(lambda: source.target() is None)

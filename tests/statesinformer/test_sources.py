@@ -56,7 +56,7 @@ async def start(clock: SimulatedClock) -> AsyncIterator[Start]:
 
     yield begin
     stop.set()
-    await asyncio.wait_for(asyncio.gather(*tasks), 10)
+    await asyncio.wait_for(asyncio.gather(*tasks), 60)
 
 
 async def rounds(clock: SimulatedClock, number: int = 3, seconds: float = 1.0) -> None:
@@ -411,7 +411,7 @@ class TestPodSource:
         source = PodSource(tree, informer, clock)
         await start(source)
         scan = tree.scan
-        monkeypatch.setattr(tree, "scan", lambda: release.wait(10) and scan())
+        monkeypatch.setattr(tree, "scan", lambda: release.wait(60) and scan())
 
         await clock.advance(SILENCE + 1.0)
         assert source.health() == PartHealth(Status.UNHEALTHY, "no round finished for 6 s")

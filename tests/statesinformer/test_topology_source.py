@@ -85,7 +85,7 @@ class Scene:
 
     async def end(self) -> None:
         self._stop.set()
-        await asyncio.wait_for(asyncio.gather(*self._tasks), 10)
+        await asyncio.wait_for(asyncio.gather(*self._tasks), 60)
 
     def write(self, text: str) -> None:
         """Replace the checkpoint as the kubelet does."""
@@ -166,7 +166,7 @@ async def test_nothing_is_said_before_pods_are_known(scene):
     assert scene.ls == "none"
     assert "not known yet" in scene.source.health().reason
     stop.set()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 60)
 
 
 @pytest.mark.parametrize(

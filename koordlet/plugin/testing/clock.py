@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 
 MAX_TURNS = 100_000  # loop turns after which tasks that keep each other busy are called a bug
-REAL_LIMIT = 10.0  # real seconds that `until` waits for a thread before it gives up
+REAL_LIMIT = 60.0  # real seconds that `until` waits for a thread before it gives up
 
 
 class SimulatedClock:
@@ -95,7 +95,7 @@ class SimulatedClock:
         """Return when the condition holds; for work that a thread does meanwhile.
 
         Raises:
-            AssertionError: it does not hold after ten real seconds.
+            AssertionError: it does not hold after REAL_LIMIT real seconds.
         """
         try:
             async with asyncio.timeout(REAL_LIMIT):
