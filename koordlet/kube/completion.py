@@ -10,7 +10,7 @@ class Completion:
     The generation of an object counts the changes of its spec, so as long as that stays, what was
     fetched stays good. The status is the one of that time: for objects whose status is our own.
 
-    Source: Kubernetes, API concepts, "Metadata-only fetches"; API conventions, "metadata.generation".
+    Source: Kubernetes, API concepts, "Metadata-only fetches"; API conventions, "generation".
     """
 
     def __init__(self, client: ApiClient, path: str) -> None:

@@ -152,7 +152,8 @@ async def test_what_a_pod_uses_reaches_the_cluster(
     third = await metric.status_after(second["updateTime"])
     assert milli(third["podsMetric"][0]["podUsage"]["resources"]["cpu"]) > 900
 
-    assert {entry.verb for entry in front.requests} == {"list", "watch", "patch", "create"}
+    assert {entry.verb for entry in front.requests} == {"list", "watch", "get", "patch", "create"}
+    assert len(front.asked("get")) == 1, "the spec, once"
     for entry in front.requests:
         name = entry.json["metadata"]["name"] if entry.verb == "create" else entry.path
         assert node_name in entry.query.get("fieldSelector", name)

@@ -208,7 +208,8 @@ class ApiServer:
             case "PUT":
                 return web.json_response(self.objects.replace(place.collection, json.loads(body)))
             case "PATCH":
-                return web.json_response(_seen(request, self._patch(request, place, json.loads(body))))
+                patched = self._patch(request, place, json.loads(body))
+                return web.json_response(_seen(request, patched))
             case "DELETE":
                 options = json.loads(body) if body else {}
                 uid = options.get("preconditions", {}).get("uid", "")
