@@ -126,7 +126,8 @@ def running_daemon(
         "--log-level=warning",
         *flags,
     ]
-    process = subprocess.Popen(command, preexec_fn=enter)  # noqa: PLW1509
+    environ = {**os.environ, "agent_mode": "hostMode"}  # this host's directories, in a cluster too
+    process = subprocess.Popen(command, env=environ, preexec_fn=enter)  # noqa: PLW1509
     try:
         yield Daemon(process, address)
     finally:
