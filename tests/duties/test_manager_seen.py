@@ -3,7 +3,8 @@
 import asyncio
 
 import pytest
-from faults import refuse
+from aiohttp import web
+from faults import hang, refuse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -60,6 +61,27 @@ async def test_a_manager_that_comes_is_noticed_at_once(agent: Agent) -> None:
     assert sorted(said) == [("duty.left", "nodemetric"), ("duty.left", "nodeslo")]
     assert agent.held("nodeslo") == 0
     assert agent.server.asked("patch") == []
+
+
+async def test_a_write_on_its_way_is_given_up(agent: Agent) -> None:
+    """It would come after the manager's."""
+    await take(agent)
+    given_up = asyncio.Event()
+
+    async def hold(request: web.Request) -> web.StreamResponse:
+        try:
+            return await hang(request)
+        finally:
+            given_up.set()
+
+    agent.server.script(hold, method="PATCH", path=SLOS)
+    await agent.minutes(1)
+    agent.configure(cpu_burst={"clusterStrategy": {"policy": "auto"}})
+    await agent.until(lambda: agent.server.asked("patch", SLOS))
+    agent.renew("2026-07-24T06:00:00Z")
+    await agent.until(given_up.is_set)
+    assert agent.state("NodeSLO") == HELD
+    assert agent.reasons() == ""
 
 
 async def test_a_lease_in_use_is_looked_at_rarely(agent: Agent) -> None:
