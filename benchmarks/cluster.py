@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from daemonflags import kubeconfig
 from kubelet import TOKEN
 
 from benchmarks.process import own_group, running_daemon
@@ -96,19 +97,10 @@ def _control_plane(pods: int, directory: Path) -> Iterator[dict[str, Any]]:
 
 def _flags(directory: Path, plane: dict[str, Any]) -> list[str]:
     """How the daemon finds that control plane."""
-    kubeconfig = directory / "kubeconfig"
-    kubeconfig.write_text(
-        json.dumps(
-            {
-                "current-context": "it",
-                "clusters": [{"name": "it", "cluster": {"server": plane["server"]}}],
-                "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-                "users": [{"name": "it", "user": {"token": TOKEN}}],
-            }
-        )
-    )
+    config = directory / "kubeconfig"
+    config.write_text(kubeconfig(plane["server"], TOKEN))
     return [
-        f"--kubeconfig={kubeconfig}",
+        f"--kubeconfig={config}",
         f"--node-name={NODE}",
         f"--kubelet-ca-file={plane['kubelet_ca']}",
         "--kubelet-preferred-address-type=InternalIP",

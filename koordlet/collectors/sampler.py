@@ -14,6 +14,7 @@ from koordlet.collectors.schedule import Schedule
 from koordlet.collectors.skips import Skips
 from koordlet.metriccache.kinds import Cadence
 from koordlet.util.clock import Clock
+from koordlet.util.firstof import first_of
 from koordlet.util.health import OK, PartHealth, Status
 from koordlet.util.logs import get_logger
 from koordlet.util.stop import Stop
@@ -135,11 +136,7 @@ class Sampler:
 
     async def _is_done(self, done: "asyncio.Future[None]") -> bool:
         """Wait a while for the pass. The stop signal does not cut it short: it is soon over."""
-        patience = asyncio.ensure_future(self._clock.sleep(CHECK_INTERVAL))
-        try:
-            await asyncio.wait({done, patience}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            patience.cancel()
+        await first_of(done, self._clock.sleep(CHECK_INTERVAL))
         return done.done()
 
     def _give_up(self, what: str, done: "asyncio.Future[None]") -> None:

@@ -4,6 +4,7 @@ import asyncio
 
 from koordlet.api.features import FeatureGates
 from koordlet.util.clock import Clock
+from koordlet.util.firstof import first_of
 from koordlet.util.health import OK, HealthCheck, PartHealth
 from koordlet.util.stop import Stop
 from koordlet.util.tasks import Run
@@ -54,12 +55,4 @@ class Gated:
             await asyncio.wait({part, switched})
 
     async def _until_switched(self, stop: Stop) -> None:
-        waits = {
-            asyncio.ensure_future(self._switched.wait()),
-            asyncio.ensure_future(stop.wait()),
-        }
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        await first_of(self._switched.wait(), stop.wait())

@@ -1,6 +1,5 @@
 """A copy of a collection that follows the API server: list, then watch, for as long as we live."""
 
-import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -104,7 +103,7 @@ class Reflector(Generic[T]):
         """Follow the server until stop is set."""
         while not stop.is_set():
             begun = self._clock.monotonic()
-            error = await self._follow_until(stop)
+            error = await stop.bound(self._follow())
             if stop.is_set():
                 return
             if self._clock.monotonic() - begun >= SETTLED_AFTER:
@@ -113,20 +112,6 @@ class Reflector(Generic[T]):
                     continue  # the watch lived its time
             if await stop.sleep(self._pause(error)):
                 return
-
-    async def _follow_until(self, stop: Stop) -> KubeError | None:
-        """Follow the server until stop, the end of a watch (None) or an error."""
-        following = asyncio.ensure_future(self._follow())
-        stopped = asyncio.ensure_future(stop.wait())
-        try:
-            await asyncio.wait({following, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopped.cancel()
-            following.cancel()
-            await asyncio.wait({following})
-        if following.cancelled():
-            return None
-        return following.result()
 
     async def _follow(self) -> KubeError | None:
         try:

@@ -20,6 +20,7 @@ from koordlet.qosmanager.metrics import PluginFamilies
 from koordlet.qosmanager.outcome import PluginState
 from koordlet.qosmanager.quarantine import Quarantine
 from koordlet.qosmanager.runner import PluginRunner
+from koordlet.util.firstof import first_of
 from koordlet.util.health import PartHealth, Status
 from koordlet.util.logs import get_logger
 from koordlet.util.stop import Stop
@@ -158,15 +159,7 @@ class QOSManager:
 
     async def _synced(self, stop: Stop) -> bool:
         """Wait until node and pods are known. Returns False when stop comes first."""
-        waits = {
-            asyncio.ensure_future(self._states.wait_synced()),
-            asyncio.ensure_future(stop.wait()),
-        }
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        await first_of(self._states.wait_synced(), stop.wait())
         return not stop.is_set()
 
     async def _run_all(self, stop: Stop) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from koordlet.plugin.meter import Meter
@@ -13,6 +13,7 @@ from koordlet.qosmanager.guard import PluginBlocked
 from koordlet.qosmanager.outcome import FailedRunError, Outcome, PluginState
 from koordlet.qosmanager.quarantine import Quarantine
 from koordlet.util.clock import Clock
+from koordlet.util.firstof import first_of
 from koordlet.util.health import OK, PartHealth, Status
 from koordlet.util.logs import get_logger
 from koordlet.util.stop import Stop
@@ -263,18 +264,12 @@ class PluginRunner:
         """Wait for the task, wake() or the seconds to pass. Returns whether the task is done."""
         if task is not None and task.done():
             return True
-        others: list[asyncio.Future[Any]] = []
+        waits: list[Awaitable[object]] = [task] if task is not None else []
         if wakes:
-            others.append(asyncio.ensure_future(self._wake.wait()))
+            waits.append(self._wake.wait())
         if seconds < math.inf:
-            others.append(asyncio.ensure_future(self._clock.sleep(seconds)))
-        try:
-            await asyncio.wait(
-                {*others, *([task] if task else [])}, return_when=asyncio.FIRST_COMPLETED
-            )
-        finally:
-            for other in others:
-                other.cancel()
+            waits.append(self._clock.sleep(seconds))
+        await first_of(*waits)
         return task is not None and task.done()
 
     def _enter(self, state: PluginState, reason: str = "") -> None:

@@ -16,6 +16,7 @@ from koordlet.statesinformer.model import PodMeta
 from koordlet.util.backoff import Backoff
 from koordlet.util.clock import Clock
 from koordlet.util.errors import KoordletError
+from koordlet.util.firstof import first_of
 from koordlet.util.logs import get_logger
 from koordlet.util.stop import Stop
 
@@ -124,7 +125,7 @@ class CallbackWorker:
         retries = [entry.retry_at for entry in self._entries if entry.retry_at is not None]
         if retries:
             waits.append(self._clock.sleep(max(min(retries) - self._clock.monotonic(), 0.0)))
-        await _first(waits)
+        await first_of(*waits)
         return not stop.is_set()
 
     async def _deliver(self, stop: Stop, *, everyone: bool) -> None:
@@ -151,7 +152,7 @@ class CallbackWorker:
         )
         entry.running = task
         try:
-            await _first([_ended(task), self._clock.sleep(self._deadline), stop.wait()])
+            await first_of(task, self._clock.sleep(self._deadline), stop.wait())
         finally:
             if not task.done():
                 task.cancel()
@@ -191,17 +192,3 @@ class CallbackWorker:
         entry.state.error = ""
         entry.backoff.reset()
         entry.retry_at = None
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    await asyncio.wait({task})
-
-
-async def _first(waits: list[Coroutine[object, object, object]]) -> None:
-    """Return when the first one is done; the others are cancelled."""
-    tasks = {asyncio.ensure_future(wait) for wait in waits}
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()

@@ -21,13 +21,7 @@ class Alarm:
         True: it was set; it is not any more.
         """
         if seconds > 0 and not self._event.is_set():
-            ringing = asyncio.ensure_future(self._event.wait())
-            sleeping = asyncio.ensure_future(stop.sleep(seconds))
-            try:
-                await asyncio.wait({ringing, sleeping}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                ringing.cancel()
-                sleeping.cancel()
+            await stop.sleep(seconds, wake=self._event)
         was_set = self._event.is_set()
         self._event.clear()
         return was_set

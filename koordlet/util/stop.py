@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import TypeVar
 
 from koordlet.util.clock import Clock
+from koordlet.util.firstof import first_of
 
 T = TypeVar("T")
 
@@ -35,13 +36,8 @@ class Stop:
         if seconds <= 0:
             await asyncio.sleep(0)
             return self.is_set()
-        waits = {asyncio.ensure_future(self._clock.sleep(seconds))}
-        waits |= {asyncio.ensure_future(_wait(event)) for event in (self._event, wake) if event}
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        events = [event for event in (self._event, wake) if event is not None]
+        await first_of(self._clock.sleep(seconds), *(event.wait() for event in events))
         return self.is_set()
 
     async def bound(self, work: Awaitable[T]) -> T | None:
@@ -68,7 +64,3 @@ class Stop:
             turn = max(turn + 1, int(elapsed / interval) + 1)
             if await self.sleep(start + turn * interval - self._clock.monotonic()):
                 return
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from daemonflags import host_flags
 
 import koordlet
 from koordlet.api.qos import KubeQoS
@@ -38,13 +39,8 @@ def run_dir(tmp_path, host):
 
 @pytest.fixture
 def roots(host):
-    """The flags that name the directories of the fake host."""
-    return [
-        f"--cgroup-root-dir={host.paths.cgroup}",
-        f"--proc-root-dir={host.paths.proc}",
-        f"--sys-root-dir={host.paths.sys}",
-        f"--sys-fs-root-dir={host.paths.sysfs}",
-    ]
+    """The flags that name the directories of the fake host, those of the kernel first."""
+    return host_flags(host.paths)
 
 
 @pytest.fixture
@@ -107,8 +103,9 @@ def test_a_daemon_is_asked_and_told(eventually, ctl):
 
 def test_doctor_sees_with_and_without_the_daemon_the_same(daemon, ctl, roots):
     """The same code looks at the same directories."""
+    kernel = roots[:4]
     of_daemon = json.loads(ctl("doctor", "-o", "json").stdout)
-    own = json.loads(ctl("doctor", "-o", "json", *roots).stdout)
+    own = json.loads(ctl("doctor", "-o", "json", *kernel).stdout)
 
     def facts(report):
         return {(one["area"], one["name"]): one["supported"] for one in report["findings"]}

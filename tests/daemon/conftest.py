@@ -3,13 +3,14 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from daemonflags import host_flags
+from inline import InlineExecutor
 
 from koordlet.api.nodemetric import parse_spec
 from koordlet.api.qos import KubeQoS
@@ -21,18 +22,6 @@ from koordlet.server.exposition import Exposition
 from koordlet.statesinformer.callbacks import StateType
 from koordlet.util.logs import LevelSpec, configure, set_levels
 from koordlet.util.stop import Stop
-
-
-class InlineExecutor(ThreadPoolExecutor):
-    """Does at once what is meant for a worker thread, so that simulated time waits for it."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as err:
-            future.set_exception(err)
-        return future
 
 
 class Probe(ExtensionPlugin):
@@ -99,18 +88,12 @@ class WholeDaemon:
         asyncio.get_running_loop().set_default_executor(InlineExecutor())
         configure("json", LevelSpec())
         self._exposition = Exposition()
-        roots = self.host.paths
         self.settings = load_settings(
             [
                 "--standalone",
                 "--addr=127.0.0.1:0",
                 f"--run-dir={self.run_dir}",
-                f"--cgroup-root-dir={roots.cgroup}",
-                f"--proc-root-dir={roots.proc}",
-                f"--sys-root-dir={roots.sys}",
-                f"--sys-fs-root-dir={roots.sysfs}",
-                f"--var-run-root-dir={roots.var_run}",
-                f"--var-lib-kubelet-dir={roots.kubelet}",
+                *host_flags(self.host.paths),
                 "--node-name=n1",
                 *args,
             ],

@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 from apiserver import ApiServer
 from certificates import Authority
+from daemonflags import host_flags, kubeconfig
 from faults import answer, refuse
 from inline import InlineExecutor
 from kubelet import Kubelet, make_kubelet, rbac
@@ -81,18 +82,12 @@ class Node:
         """Start, and wait for the first sampling pass."""
         asyncio.get_running_loop().set_default_executor(InlineExecutor())
         self.kubeconfig.write_text(kubeconfig(self.server.url, self.server.token))
-        roots = self.host.paths
         self.settings = load_settings(
             [
                 f"--kubeconfig={self.kubeconfig}",
                 "--addr=127.0.0.1:0",
                 f"--run-dir={self.run_dir}",
-                f"--cgroup-root-dir={roots.cgroup}",
-                f"--proc-root-dir={roots.proc}",
-                f"--sys-root-dir={roots.sys}",
-                f"--sys-fs-root-dir={roots.sysfs}",
-                f"--var-run-root-dir={roots.var_run}",
-                f"--var-lib-kubelet-dir={roots.kubelet}",
+                *host_flags(self.host.paths),
                 "--node-name=n1",
                 "--disable-query-kubelet-config",
                 "--kubelet-sync-interval=0",
@@ -181,19 +176,6 @@ def agent_pod(name: str, image: str) -> dict[str, Any]:
             "containerStatuses": [{"name": "koordlet", "state": {"running": {}}}],
         },
     }
-
-
-def kubeconfig(url: str, token: str) -> str:
-    return json.dumps(
-        {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "it",
-            "clusters": [{"name": "it", "cluster": {"server": url}}],
-            "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-            "users": [{"name": "it", "user": {"token": token}}],
-        }
-    )
 
 
 @pytest.fixture
