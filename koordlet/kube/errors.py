@@ -60,7 +60,8 @@ class ApiError(KubeError):
         retry_after: float | None = None,
         body: Mapping[str, object] | None = None,
     ) -> None:
-        super().__init__(f"{where}: refused with {status} {reason}: {message}".rstrip(": "))
+        what = f"{status} {reason}".rstrip()
+        super().__init__(f"{where}: refused with {what}: {message}".rstrip(": "))
         self.status = status
         self.reason = reason
         self.message = message

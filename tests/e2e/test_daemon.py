@@ -1,14 +1,18 @@
 """The chain on Kubernetes' own CRD server: what a pod uses becomes a status in the cluster."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
+from certificates import Authority
 from controlplane import ControlPlane
 from front import Front
+from kubelet import TOKEN, Kubelet, make_kubelet, rbac
 from realdaemon import running
 
 from koordlet.kube.client import ApiClient
@@ -18,31 +22,49 @@ from koordlet.kube.resource import NODE_METRICS, NODES, PODS
 from koordlet.plugin.testing import FakeHost
 
 UID = "11111111-2222-3333-4444-555555555555"
+OTHER_UID = "66666666-7777-8888-9999-000000000000"
 MIB = 2**20
 PATIENCE = 60.0  # real seconds
 WARM = 12.0  # real seconds after which the host's steps do not matter any more
 
 
+def pod(uid: str, name: str, node: str) -> dict[str, Any]:
+    return {
+        "metadata": {"namespace": "shop", "name": name, "uid": uid},
+        "spec": {"nodeName": node, "containers": [{"name": "app"}]},
+        "status": {
+            "phase": "Running",
+            "qosClass": "Burstable",
+            "containerStatuses": [{"name": "app", "containerID": "containerd://c1"}],
+        },
+    }
+
+
 @pytest.fixture
-async def front(api_config: ApiConfig, client: ApiClient, node_name: str) -> AsyncIterator[Front]:
-    """The cluster as our node sees it, with itself and one pod, before koord-manager saw it."""
+async def kubelet(tmp_path: Path, node_name: str) -> AsyncIterator[Kubelet]:
+    """The kubelet of our node with one pod, over HTTPS with a CA of its own."""
+    kubelet = make_kubelet(Authority(tmp_path))
+    kubelet.pods = [pod(UID, "web", node_name)]
+    await kubelet.start()
+    yield kubelet
+    await kubelet.stop()
+
+
+@pytest.fixture
+async def front(
+    api_config: ApiConfig, client: ApiClient, kubelet: Kubelet, node_name: str
+) -> AsyncIterator[Front]:
+    """The cluster as our node sees it, before koord-manager saw it.
+
+    Its pods have another name than with the kubelet, to tell who listed them.
+    """
     front = Front(api_config)
+    capacity = {"cpu": "4", "memory": "16Gi"}
     front.objects.create(
         NODES.collection(),
-        {"metadata": {"name": node_name}, "status": {"capacity": {"cpu": "4", "memory": "16Gi"}}},
+        {"metadata": {"name": node_name}, "status": {"capacity": capacity, **kubelet.status}},
     )
-    front.objects.create(
-        PODS.collection(),
-        {
-            "metadata": {"namespace": "shop", "name": "web", "uid": UID},
-            "spec": {"nodeName": node_name, "containers": [{"name": "app"}]},
-            "status": {
-                "phase": "Running",
-                "qosClass": "Burstable",
-                "containerStatuses": [{"name": "app", "containerID": "containerd://c1"}],
-            },
-        },
-    )
+    front.objects.create(PODS.collection(), pod(UID, "web-by-server", node_name))
     await front.start()
     yield front
     await front.stop()
@@ -77,14 +99,41 @@ async def busy(tmp_path: Path) -> AsyncIterator[BusyHost]:
     task.cancel()
 
 
+class Daemon:
+    """What the process tells on its control socket."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+
+    async def status(self) -> dict[str, Any]:
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(self._socket))) as session,
+            session.get("http://koordlet/status") as response,
+        ):
+            found: dict[str, Any] = await response.json()
+            return found
+
+    async def until(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                with contextlib.suppress(aiohttp.ClientError, OSError):
+                    if holds(found := await self.status()):
+                        return found
+                await asyncio.sleep(0.02)
+
+
 @pytest.fixture
 async def daemon(
     tmp_path: Path, front: Front, busy: BusyHost, node_name: str
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The real process, on a node without a kubelet that could be asked, beside koord-manager."""
-    flags = ("--disable-query-kubelet-config", "--manager-duties=off")
-    async with running(tmp_path, busy.host, front.url, node_name, *flags) as daemon:
-        yield daemon
+) -> AsyncIterator[Daemon]:
+    """The real process, beside koord-manager. It never asks the kubelet because time is over."""
+    flags = (
+        f"--kubelet-ca-file={tmp_path / 'ca.crt'}",
+        "--kubelet-sync-interval=1h",
+        "--manager-duties=off",
+    )
+    async with running(tmp_path, busy.host, front.url, node_name, *flags, token=TOKEN):
+        yield Daemon(tmp_path / "run" / "ctl.sock")
 
 
 class Metric:
@@ -124,8 +173,9 @@ def milli(text: str) -> int:
 
 
 async def test_what_a_pod_uses_reaches_the_cluster(
-    daemon, busy: BusyHost, front: Front, client: ApiClient, node_name: str, own_plane: ControlPlane
-) -> None:
+    daemon: Daemon, busy: BusyHost, front: Front, kubelet: Kubelet, client: ApiClient,
+    node_name: str, own_plane: ControlPlane,
+) -> None:  # fmt: skip
     """From the NodeMetric's creation on, early after a sharp change, and through a restart."""
     metric = Metric(client, node_name)
     await asyncio.sleep(WARM)
@@ -152,8 +202,45 @@ async def test_what_a_pod_uses_reaches_the_cluster(
     third = await metric.status_after(second["updateTime"])
     assert milli(third["podsMetric"][0]["podUsage"]["resources"]["cpu"]) > 900
 
+    assert {rbac(entry) for entry in kubelet.requests} == {
+        ("get", "nodes/pods"), ("get", "nodes/configz"),
+    }  # fmt: skip
+    assert not [entry for entry in front.requests if entry.path == PODS.collection()]
     assert {entry.verb for entry in front.requests} == {"list", "watch", "get", "patch", "create"}
     assert len(front.asked("get")) == 1, "the spec, once"
     for entry in front.requests:
         name = entry.json["metadata"]["name"] if entry.verb == "create" else entry.path
         assert node_name in entry.query.get("fieldSelector", name)
+
+
+async def test_a_new_pod_is_known_by_its_cgroup(
+    daemon: Daemon, busy: BusyHost, kubelet: Kubelet, node_name: str
+) -> None:
+    """It has the kubelet asked; nobody waits for the next turn. It goes the same way."""
+    await daemon.until(lambda status: "states" not in status["problems"])  # has the first list
+    kubelet.pods.append(pod(OTHER_UID, "new", node_name))
+    group = busy.host.add_pod(OTHER_UID)
+    await daemon.until(lambda status: status["pods"] == 2)
+
+    kubelet.pods.pop()
+    group.remove()
+    await daemon.until(lambda status: status["pods"] == 1)
+
+
+async def test_the_server_lists_the_pods_of_a_kubelet_that_refuses(
+    daemon: Daemon, busy: BusyHost, front: Front, kubelet: Kubelet, client: ApiClient,
+    node_name: str,
+) -> None:  # fmt: skip
+    """Because it takes another token, say. Reports go on, and health says what to do."""
+    kubelet.token = "another"
+    busy.host.add_pod(OTHER_UID)
+    status = await daemon.until(lambda status: "source pod list" in status["problems"])
+    problem = status["problems"]["source pod list"]
+    assert "from the API server: GET /pods: refused with 401: Unauthorized; grant get" in problem
+
+    metric = Metric(client, node_name)
+    await metric.create()
+    [reported] = (await metric.status_after(""))["podsMetric"]
+    assert reported["name"] == "web-by-server"
+    asked = [entry.verb for entry in front.requests if entry.path == PODS.collection()]
+    assert asked == ["list", "watch"]
