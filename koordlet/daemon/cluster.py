@@ -153,6 +153,8 @@ def connect(
             clock=clock,
             registry=registry,
             observe_only=other_agent.judged,
+            node_name=node,
+            emit=events.emit,
         ),
     )
 

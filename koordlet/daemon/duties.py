@@ -11,6 +11,7 @@ from koordlet.duties.changes import NODE_METRIC, NODE_SLO, Duty
 from koordlet.duties.duties import DutyOptions, ManagerDuties
 from koordlet.duties.mode import DutyMode
 from koordlet.kube.client import ApiClient
+from koordlet.kube.eventobjects import Event, EventType, ObjectRef
 from koordlet.statesinformer.kubesources import OwnObject
 from koordlet.util.clock import Clock
 
@@ -25,11 +26,19 @@ def build_duties(
     clock: Clock,
     registry: CollectorRegistry,
     observe_only: Callable[[], Awaitable[str]],
+    node_name: str,
+    emit: Callable[[Event], None],
 ) -> ManagerDuties | None:
     """Return the duties; None: there are none, or they are left to others.
 
     observe_only says, once that is known, why nothing may be written; "" when it may be.
     """
+
+    def tell(message: str) -> None:
+        # On the Node: on the ConfigMap there would be one of each node of the cluster.
+        about = ObjectRef("v1", "Node", node_name, uid=node_name)  # as the kubelet's events
+        emit(Event(about, EventType.WARNING, "ConfigRejected", message, "koordlet-duties"))
+
     kept = _kept(options, node_metric, node_slo)
     if not kept:
         return None
@@ -46,6 +55,7 @@ def build_duties(
         clock=clock,
         registry=registry,
         observe_only=observe_only,
+        tell=tell,
     )
 
 

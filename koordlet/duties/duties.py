@@ -50,13 +50,17 @@ class ManagerDuties:
         clock: Clock,
         registry: CollectorRegistry,
         observe_only: Callable[[], Awaitable[str]],
+        tell: Callable[[str], None],
     ) -> None:
-        """observe_only says, once that is known, why nothing may be written; "" when it may be."""
+        """observe_only says, once that is known, why nothing may be written; "" when it may be.
+
+        tell gets what people in the cluster should know of the configuration.
+        """
         self._observe_only = observe_only
         self._denied: str | None = None  # what it has said last; None: nothing yet
         self._mode = options.mode
         self._config = ConfigSource(
-            client, options.config_namespace, options.config_name, clock, self._wake
+            client, options.config_namespace, options.config_name, clock, self._wake, tell
         )
         self._lease = (
             ManagerLease(client, options.config_namespace, clock, self._wake)

@@ -8,7 +8,6 @@ events.k8s.io/v1 API Koordinator's role allows nothing, and both show the same o
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 from koordlet.kube.client import ApiClient
 from koordlet.kube.errors import (
@@ -100,22 +99,13 @@ class EventRecorder:
 
     async def run(self, stop: Stop) -> None:
         """Write events until stop; what still waits then is lost."""
-        writing = asyncio.create_task(self._write_all(), name="events")
-        stopped = asyncio.ensure_future(stop.wait())
-        try:
-            await asyncio.wait({writing, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopped.cancel()
-            writing.cancel()
-            await asyncio.wait({writing})
-        if not writing.cancelled():
-            writing.result()
+        await stop.bound(self._write_all(stop))
 
-    async def _write_all(self) -> None:
+    async def _write_all(self, stop: Stop) -> None:
         while True:
             event, pause = self._next()
             if event is None:
-                await self._rest(pause)
+                await stop.sleep(pause, wake=self._woken)
                 continue
             if await self._observe_only():
                 del self._waiting[event]
@@ -123,32 +113,20 @@ class EventRecorder:
                 continue
             await self._turns.take()
             if pause := await self._write(event):
-                await self._clock.sleep(pause)
+                await stop.sleep(pause)
 
-    def _next(self) -> tuple[Event | None, float | None]:
-        """The event to write now, or the seconds until there is one; None: nothing waits."""
+    def _next(self) -> tuple[Event | None, float]:
+        """The event to write now, or None and the seconds until the next one is due."""
         self._woken.clear()
         waiting, now = self._waiting, self._clock.monotonic()
         for event in [event for event, entry in waiting.items() if entry.until <= now]:
             del waiting[event]
             self._count("expired")
         if not waiting:
-            return None, None
+            return None, FORGOTTEN_AFTER
         event = min(waiting, key=lambda each: waiting[each].due)
         seconds = waiting[event].due - now
-        return (event, None) if seconds <= 0 else (None, seconds)
-
-    async def _rest(self, seconds: float | None) -> None:
-        """Wait for an event, at most that long."""
-        woken = asyncio.ensure_future(self._woken.wait())
-        waits: set[asyncio.Future[Any]] = {woken}
-        if seconds is not None:
-            waits.add(asyncio.ensure_future(self._clock.sleep(seconds)))
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        return (event, 0.0) if seconds <= 0 else (None, seconds)
 
     async def _write(self, event: Event) -> float:
         """Write an event; return the seconds to wait before the next one."""

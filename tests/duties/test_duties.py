@@ -160,6 +160,9 @@ async def test_a_bad_key_keeps_its_last_good_value(agent: Agent, text: str, reas
     assert "slo-controller-config.resource-threshold-config" in agent.reasons()
     assert reason in agent.reasons()
     assert [entry["event"] for entry in logs].count("config.partly_rejected") == 1
+    [told] = agent.told
+    assert "slo-controller-config.resource-threshold-config" in told
+    assert reason in told
 
     agent.configure(resource_threshold={"clusterStrategy": {"cpuSuppressThresholdPercent": 55}})
     await agent.minutes(1)
