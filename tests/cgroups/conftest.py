@@ -95,19 +95,8 @@ class Tree:
             directory = hierarchy
             for part in (".", *Path(path).parts):
                 directory /= part
-                self._make(directory)
+                make_group(directory)
         return Group(self, path)
-
-    def _make(self, directory: Path) -> None:
-        if directory.exists():
-            return
-        if VERSION == 2:
-            enable_controllers(directory.parent)
-        directory.mkdir()
-        if VERSION == 1:
-            for name in ("cpuset.cpus", "cpuset.mems"):  # v1 lets nobody in before these are set
-                if (directory / name).exists():
-                    (directory / name).write_text((directory.parent / name).read_text())
 
     def run(self, path: str, code: str) -> "Process":
         """Start a Python process in a group, which runs the code and then waits for more."""
@@ -127,6 +116,19 @@ class Tree:
         for process in self._processes:
             process.end()
         self.remove()
+
+
+def make_group(directory: Path) -> None:
+    """Make a group of one hierarchy, ready to let processes in, unless it is there."""
+    if directory.exists():
+        return
+    if VERSION == 2:
+        enable_controllers(directory.parent)
+    directory.mkdir()
+    if VERSION == 1:
+        for name in ("cpuset.cpus", "cpuset.mems"):  # v1 lets nobody in before these are set
+            if (directory / name).exists():
+                (directory / name).write_text((directory.parent / name).read_text())
 
 
 class Group:

@@ -7,6 +7,7 @@ every request, and does something else whenever a test has scripted it.
 import asyncio
 import contextlib
 import json
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -90,10 +91,14 @@ class _Watch:
 
 @dataclass
 class ApiServer:
-    """One server. token, when set, is the only bearer token that is accepted."""
+    """One server. token, when set, is the only bearer token that is accepted.
+
+    With a listener, a socket that was bound elsewhere, it listens there.
+    """
 
     tls: ssl.SSLContext | None = None
     token: str = ""
+    listener: socket.socket | None = None
     objects: ObjectStore = field(default_factory=ObjectStore)
     requests: list[Recorded] = field(default_factory=list)
 
@@ -126,11 +131,15 @@ class ApiServer:
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.2)
         await self._runner.setup()
-        site = web.TCPSite(
-            self._runner, "127.0.0.1", self._port, ssl_context=self.tls, reuse_address=True
-        )
-        await site.start()
+        await self._site(self._runner).start()
         self._port = self._runner.addresses[0][1]
+
+    def _site(self, runner: web.AppRunner) -> web.BaseSite:
+        if self.listener is not None:
+            return web.SockSite(runner, self.listener, ssl_context=self.tls)
+        return web.TCPSite(
+            runner, "127.0.0.1", self._port, ssl_context=self.tls, reuse_address=True
+        )
 
     async def stop(self) -> None:
         """Close all connections and do not listen any more. The objects stay."""
