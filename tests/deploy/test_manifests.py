@@ -155,6 +155,17 @@ def test_the_room_is_what_was_measured(container: Any) -> None:
     assert int(limits["memory"].removesuffix("Mi")) >= 3 * int(most_mebibytes)
 
 
+def test_the_capability_table_is_the_daemon_s() -> None:
+    """operations.md lists the capabilities that the daemon knows, each with its gates."""
+    rows = re.findall(
+        r"^\| `([A-Z_]+)` \| .+ \| (.+) \|$",
+        (ROOT / "docs/operations.md").read_text(),
+        re.MULTILINE,
+    )
+    written = {name: tuple(re.findall(r"`(\w+)`", gates)) for name, gates in rows}
+    assert written == {each.name.removeprefix("CAP_"): each.needed_by for each in CAPABILITIES}
+
+
 def test_the_role_writes_nothing_that_belongs_to_others() -> None:
     """No wildcard, no nodes/proxy, no Node or Pod is changed, no Secret is read."""
     for rule in one("ClusterRole")["rules"]:
@@ -182,7 +193,7 @@ def test_prometheus_finds_the_pods() -> None:
 def test_the_image_is_made_of_what_is_there() -> None:
     """Each source of a COPY exists, and the build may see it; the program is a console script."""
     text = (DEPLOY / "Containerfile").read_text()
-    ignored = (ROOT / ".containerignore").read_text().split()
+    ignored = (ROOT / ".dockerignore").read_text().split()
     seen = {line.removeprefix("!") for line in ignored if line.startswith("!")}
 
     copied = re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE)

@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from apiserver import ApiServer
 from controlplane import REPOSITORY, ControlPlane, build, kubeconfig_of_a_cluster, missing
+from rights import Right, wanted_by
 
 from koordlet.kube.client import ApiClient
 from koordlet.kube.config import ApiConfig
@@ -21,7 +23,35 @@ from koordlet.util.clock import SystemClock
 CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
 PATIENCE = 30.0  # real seconds
 
+_LAST = "test_rbac.py"  # judges what all others asked
+
 _names = itertools.count()
+_asked: set[Right] = set()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name == _LAST)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Function) -> None:
+    """Note what the daemon asked of the servers that stood in for Kubernetes."""
+    for value in getattr(item, "funcargs", {}).values():
+        if isinstance(value, ApiServer):
+            _asked.update(wanted_by(value))
+
+
+@pytest.fixture
+def asked_by_all_tests(request: pytest.FixtureRequest) -> set[Right]:
+    """What the daemon asked for in this run; only a whole and good run tells all of it."""
+    session, option = request.session, request.config.option
+    here = {path.name for path in Path(__file__).parent.glob("test_*.py")}
+    partial = here - {item.path.name for item in session.items} or option.keyword or option.markexpr
+    if partial or any("::" in argument for argument in request.config.args):
+        pytest.skip("needs a run of all tests in tests/e2e")
+    if session.testsfailed or not _asked or kubeconfig_of_a_cluster():
+        pytest.skip("needs a good run on our own control plane")
+    return _asked
 
 
 @pytest.fixture(scope="session")

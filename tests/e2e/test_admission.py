@@ -9,6 +9,14 @@ import pytest
 import yaml
 from controlplane import REPOSITORY, build, missing
 
+from koordlet.api.pod import Pod
+from koordlet.kube.eventobjects import Event, EventType, ObjectRef, Series, new_event
+from koordlet.kube.eviction import eviction
+
+WEB = Pod("shop", "web", "u1")
+HAPPENED = Event(
+    ObjectRef("v1", "Pod", "web", "shop", "u1"), EventType.WARNING, "why", "what", "us"
+)
 AGENT = "system:serviceaccount:koordlet-system:koordlet"
 MANAGER = "system:serviceaccount:koordinator-system:koord-manager"
 NODE_CLAIM = "authentication.kubernetes.io/node-name"
@@ -62,6 +70,12 @@ def evicts(preconditions: dict[str, str], **others: Any) -> dict[str, Any]:
     )  # fmt: skip
 
 
+def of_the_daemon(operation: str, written: dict[str, Any], **others: Any) -> dict[str, Any]:
+    """A request with an object that the daemon's own code has made."""
+    asked = asks(operation, written["kind"], "web", group="", namespace="shop", **others)
+    return {**asked, "object": written}
+
+
 def tells(host: str, *, operation: str = "CREATE", **others: Any) -> dict[str, Any]:
     return asks(
         operation, EVENT, "web.17", group="", namespace="shop", source={"host": host}, **others
@@ -98,10 +112,11 @@ ALLOWED = {
     "update zones": asks("UPDATE", ZONES, "n1", group=TOPOLOGY),
     "event": tells("n1"),
     "event again": tells("n1", operation="UPDATE"),
-    "event of the newer group": asks(
-        "CREATE", EVENT, "web.17", group="events.k8s.io", namespace="shop", reportingInstance="n1"
-    ),
     "evict by UID": evicts({"uid": "u1"}),
+    "the daemon's event": of_the_daemon(
+        "CREATE", new_event(HAPPENED, Series(0, 0, 1, "web.17"), "n1")
+    ),
+    "the daemon's eviction": of_the_daemon("CREATE", eviction(WEB, 30), subresource="eviction"),
     "the manager, any node": asks("CREATE", METRIC, "n2", user=MANAGER, node=""),
     "the manager, any event": tells("n2", user=MANAGER, node=""),
     "kubectl drain": evicts({}, user="admin", node=""),

@@ -1,8 +1,7 @@
 """RuntimeDefault, the seccomp profile of a pod, in the words that runc reads.
 
-The profile is the one CRI-O and Podman use, from Debian (golang-github-containers-common). Docker's
-and containerd's have the same origin and differ in a few system calls, all of them stricter here or
-there without a capability: none that the daemon makes.
+The profile is the one CRI-O and Podman use, from Debian (golang-github-containers-common). That of
+containerd and Docker has the same origin; it lets all through that strace sees of the daemon.
 """
 
 import json
