@@ -204,6 +204,19 @@ async def test_a_server_that_does_not_shake_hands(clock, make_client, pass_time)
             await asked
 
 
+async def test_a_server_that_does_not_read(make_client, pass_time) -> None:
+    """What it does not take counts as waiting for its answer."""
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client = make_client(server=f"http://127.0.0.1:{deaf.getsockname()[1]}")
+        asked = asyncio.ensure_future(client.merge_patch(PATH, {"spec": {"a": "x" * 1_000_000}}))
+
+        await pass_time(asked.done)
+
+        with pytest.raises(errors.TimedOut, match="wanted the head of the answer within 30 s"):
+            await asked
+
+
 @pytest.mark.parametrize("cut", [True, False])
 async def test_a_refusal_without_its_reason_keeps_its_code(
     server: ApiServer, client: ApiClient, pass_time, cut: bool

@@ -1,15 +1,19 @@
 """The server is who it claims to be, or nothing is sent to it."""
 
 import shutil
+import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import aiohttp
 import pytest
+from aiohttp.client_reqrep import ConnectionKey
 from apiserver import ApiServer
 from certificates import Authority, Pair
 from structlog.testing import capture_logs
 
 from koordlet.kube import errors
+from koordlet.kube.neterrors import translated
 from koordlet.kube.resource import NODES
 
 PATH = NODES.object("worker-1")
@@ -61,6 +65,19 @@ async def test_a_certificate_that_does_not_hold(
         await client.get(PATH)
 
     assert server.requests == []
+
+
+def test_a_clock_an_hour_behind() -> None:
+    """A certificate that was just issued is not valid yet there."""
+    found = ssl.SSLCertVerificationError()
+    found.verify_message = "certificate is not yet valid"
+    key = ConnectionKey("10.0.0.1", 443, True, True, None, None, None)
+
+    with (
+        pytest.raises(errors.NotTrusted, match="not yet valid; check this node's clock"),
+        translated("GET /x"),
+    ):
+        raise aiohttp.ClientConnectorCertificateError(key, found)
 
 
 @pytest.mark.parametrize("other", [True, False])

@@ -293,6 +293,20 @@ class TestPace:
         await clock.advance(6)
         assert pace.next(0.0, 60.0) - clock.monotonic() == pytest.approx(69)
 
+    @pytest.mark.parametrize("step", [3617, -3617])
+    async def test_a_clock_that_is_set_by_an_hour_costs_no_report(self, clock, step) -> None:
+        """The next one comes within an interval and what two must be apart, the others in turn."""
+        pace = self.pace(clock, "n1", None)
+        waits = []
+        for _ in range(3):
+            waits.append(pace.next(0.0, 60.0) - clock.monotonic())
+            await clock.advance(waits[-1])
+            clock.step_wall(step)
+            step = 0
+
+        assert 10 <= waits[1] <= 70
+        assert waits[2] == pytest.approx(60)
+
 
 async def test_another_agent_s_object_is_left_alone(client, clock, target, report, server) -> None:
     """As soon as that is known, which is waited for; a file gets the report all the same."""
