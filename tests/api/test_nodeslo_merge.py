@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-import yaml
+from fullslo import FULL_SLO
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -154,89 +154,9 @@ def test_words_of_another_version():
     assert slo.resource_qos.policies.network is NetQoSPolicy.TC
 
 
-FULL = """
-resourceUsedThresholdWithBE:
-  enable: true
-  cpuSuppressThresholdPercent: 65
-  cpuSuppressMinPercent: 5
-  cpuSuppressPolicy: cpuset
-  memoryEvictThresholdPercent: 80
-  memoryEvictLowerPercent: 75
-  memoryAllocatableEvictThresholdPercent: 110
-  memoryAllocatableEvictLowerPercent: 100
-  cpuEvictBESatisfactionUpperPercent: 90
-  cpuEvictBESatisfactionLowerPercent: 60
-  cpuEvictBEUsageThresholdPercent: 90
-  cpuEvictTimeWindowSeconds: 60
-  cpuEvictThresholdPercent: 85
-  cpuEvictLowerPercent: 80
-  cpuAllocatableEvictThresholdPercent: 110
-  cpuAllocatableEvictLowerPercent: 100
-  cpuEvictPolicy: evictByRealLimit
-  evictEnabledPriorityThreshold: 5999
-  allocatableEvictPriorityThreshold: 7999
-resourceQOSStrategy:
-  policies: {cpuPolicy: groupIdentity, netQOSPolicy: tc}
-  lsrClass:
-    cpuQOS: {enable: true, groupIdentity: 2, schedIdle: 0, coreExpeller: true}
-    memoryQOS: {enable: true, minLimitPercent: 100, lowLimitPercent: 0, throttlingPercent: 0,
-      wmarkRatio: 95, wmarkScalePermill: 20, wmarkMinAdj: -25, priorityEnable: 0, priority: 0,
-      oomKillGroup: 0}
-    resctrlQOS: {enable: true, catRangeStartPercent: 0, catRangeEndPercent: 100, mbaPercent: 100}
-    blkioQOS: {enable: false}
-    networkQOS: {enable: false, ingressRequest: 0, ingressLimit: 100, egressRequest: 0,
-      egressLimit: 100}
-  lsClass:
-    cpuQOS: {enable: true, groupIdentity: 2}
-    memoryQOS: {enable: true, lowLimitPercent: 60, wmarkRatio: 95, wmarkScalePermill: 20,
-      wmarkMinAdj: -25}
-    resctrlQOS: {enable: true, catRangeStartPercent: 0, catRangeEndPercent: 100, mbaPercent: 100}
-    networkQOS: {enable: true, ingressRequest: 60, ingressLimit: 100, egressRequest: "6G",
-      egressLimit: "10G"}
-  beClass:
-    cpuQOS: {enable: true, groupIdentity: -1}
-    memoryQOS: {enable: true, throttlingPercent: 80, wmarkRatio: 95, wmarkScalePermill: 20,
-      wmarkMinAdj: 50, pageCacheEnable: true, pageCacheLimitPercent: 60,
-      pageCacheReclaimSync: false}
-    resctrlQOS: {enable: true, catRangeStartPercent: 0, catRangeEndPercent: 30, mbaPercent: 100}
-    blkioQOS:
-      enable: true
-      blocks:
-      - {name: /dev/sdb, type: device, ioCfg: {readIOPS: 20480, writeIOPS: 10240,
-          readBPS: 104857600, writeBPS: 104857600}}
-      - {name: data-vg, type: volumegroup, ioCfg: {ioWeightPercent: 60}}
-    networkQOS: {enable: true, ingressRequest: 0, ingressLimit: 40, egressRequest: 0,
-      egressLimit: 40}
-  systemClass:
-    cpuQOS: {enable: false, groupIdentity: 0}
-    memoryQOS: {enable: false, pageCacheLimitSize: 1073741824}
-  cgroupRoot:
-    blkioQOS:
-      enable: true
-      blocks:
-      - name: /dev/sdb
-        type: device
-        ioCfg: {readLatency: 3000, writeLatency: 3000, readLatencyPercent: 95,
-          writeLatencyPercent: 95, enableUserModel: true, modelReadBPS: 209715200,
-          modelWriteBPS: 209715200, modelReadSeqIOPS: 3000, modelWriteSeqIOPS: 3000,
-          modelReadRandIOPS: 1500, modelWriteRandIOPS: 1500}
-cpuBurstStrategy: {policy: auto, cpuBurstPercent: 1000, cfsQuotaBurstPercent: 300,
-  cfsQuotaBurstPeriodSeconds: -1, sharePoolThresholdPercent: 50}
-systemStrategy: {minFreeKbytesFactor: 100, watermarkScaleFactor: 150, memcgReapBackGround: 0,
-  schedGroupIdentityEnabled: 1, schedIdleSaverWmark: 600000,
-  schedFeatures: {ID_ABSOLUTE_EXPEL: true}, pageCacheLimitEnabled: 1, totalNetworkBandwidth: 10G}
-extensions: {Object: {}}
-hostApplications:
-- name: nginx
-  priority: koord-prod
-  qos: LS
-  cgroupPath: {base: CgroupRoot, parentDir: host-latency-sensitive/, relativePath: nginx/}
-"""
-
-
 def test_the_full_example():
     """Every field of the object, under its name on the wire."""
-    slo = parse(**yaml.safe_load(FULL))
+    slo = parse(**FULL_SLO)
     assert slo.threshold == ResourceThreshold(
         enable=True,
         cpu_suppress_min_percent=5,

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from faults import hang, refuse
+from fullslo import FULL_CONFIG, spoilt
 from structlog.testing import capture_logs
 
 from koordlet.duties.mode import DutyMode
@@ -168,6 +169,24 @@ async def test_a_bad_key_keeps_its_last_good_value(agent: Agent, text: str, reas
     await agent.minutes(1)
     await agent.until(lambda: threshold(agent)["cpuSuppressThresholdPercent"] == 55)
     assert agent.reasons() == ""
+
+
+@pytest.mark.parametrize("key", FULL_CONFIG)
+async def test_a_wrong_type_in_any_field(agent: Agent, key: str) -> None:
+    """For all nodes or some: the key stays as it was; /healthz and an event say which field."""
+    agent.configure(**{key: FULL_CONFIG[key]})
+    await begin(agent)
+    written = len(agent.writes())
+    for field, value in spoilt(FULL_CONFIG[key], f"slo-controller-config.{key}-config"):
+        agent.configure(**{key: json.dumps(value)})
+        said = f"{field}: wanted "
+        await agent.until(lambda said=said: said in agent.reasons())
+        assert said in agent.told[-1]
+    await agent.minutes(1)
+    assert len(agent.writes()) == written
+
+    agent.configure(**{key: FULL_CONFIG[key]})
+    await agent.until(lambda: agent.reasons() == "")
 
 
 async def test_data_that_is_no_object(agent: Agent) -> None:

@@ -1,6 +1,7 @@
 """States from the API server: real HTTP to a scripted server, simulated time."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from apiserver import ApiServer
 from faults import refuse
+from fullslo import FULL_SLO, spoilt
 from structlog.testing import capture_logs
 
 from koordlet.api.nodemetric import NodeMetricSpec
@@ -198,6 +200,27 @@ class TestNodeSLO:
         server.objects.replace(SLOS, slo())
         await clock.until(lambda: source.health() == OK)
         assert informer.node_slo().threshold.cpu_suppress_threshold_percent == 65
+
+    async def test_a_wrong_type_in_any_field(self, server, client, clock, informer, start) -> None:
+        """Its section keeps the last good value, and both /healthz and an event say which field."""
+        told = []
+        good = {key: value for key, value in FULL_SLO.items() if key != "extensions"}  # not read
+        server.objects.create(SLOS, slo(**good))
+        source = kube_node_slo(client, "n1", informer, clock, told.append)
+        await start(source)
+        await clock.until(lambda: informer.node_slo() is not None)
+        before = dataclasses.replace(informer.node_slo(), spec={})
+
+        for field, spec in spoilt(good, "nodeSLO.spec"):
+            server.objects.replace(SLOS, slo() | {"spec": spec})
+            said = f"{field}: wanted "
+            await clock.until(lambda said=said: said in source.health().reason)
+            assert said in told[-1].message
+            assert dataclasses.replace(informer.node_slo(), spec={}) == before
+        assert len(told) > 150
+
+        server.objects.replace(SLOS, slo(**good))
+        await clock.until(lambda: source.health() == OK)
 
     async def test_deletion_leaves_it_in_force(
         self, server, client, clock, informer, start
