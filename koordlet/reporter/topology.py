@@ -7,7 +7,17 @@ from collections.abc import Callable
 from koordlet.api.noderesourcetopology import Operation, Published, new_object, patch
 from koordlet.api.nodetopology import NodeTopology
 from koordlet.kube.client import ApiClient
-from koordlet.kube.errors import ApiError, Conflict, KubeError, NotFound, PatchRefused
+from koordlet.kube.errors import (
+    ApiError,
+    BadAnswer,
+    Conflict,
+    KubeError,
+    NotFound,
+    PatchRefused,
+    ServerError,
+    TooManyRequests,
+    Unreachable,
+)
 from koordlet.kube.resource import NODE_TOPOLOGIES
 from koordlet.reporter.disputes import Disputes
 from koordlet.statesinformer.informer import StatesInformer
@@ -18,10 +28,13 @@ from koordlet.util.health import PartHealth, Status
 from koordlet.util.logs import LogState, get_logger
 from koordlet.util.stop import Stop
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0  # seconds after a write that failed, doubled by jitter
+# Seconds after a write that failed, doubled at most by jitter: a server that is away comes back,
+# but one that refuses will not soon change its mind.
+FIRST_PAUSE, LONGEST_PAUSE, LONGEST_REST = 1.0, 30.0, 300.0
 
 # The object has changed, is gone, or is there already: the watch will tell.
 _OVERTAKEN = (Conflict, NotFound, PatchRefused)
+_PASSING = (Conflict, PatchRefused, TooManyRequests, ServerError, Unreachable, BadAnswer)
 
 log = get_logger("koordlet.reporter")
 
@@ -59,7 +72,8 @@ class TopologyReporter:
         self._clock = clock
         self._interval = interval
         self._observe_only = observe_only
-        self._failures = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=1.0, draw=draw)
+        self._draw = draw  # a number from 0 to 1
+        self._failures = Backoff(FIRST_PAUSE, LONGEST_REST, jitter=1.0, draw=draw)
         self._disputes = Disputes(clock, interval, draw=draw)
         self._written: NodeTopology | None = None  # what the object says, or said at first
         self._agreed: tuple[NodeTopology, Published] | None = None  # found to say the same
@@ -68,10 +82,12 @@ class TopologyReporter:
         self._trouble = LogState(log)
 
     async def run(self, stop: Stop) -> None:
-        """Follow the object and keep it right until stop."""
+        """Follow the object and keep it right until stop, which does not wait for the server."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._own.run(stop), name="topology watch")
-            group.create_task(self._keep_right(stop), name="topology writes")
+            writes = group.create_task(self._keep_right(), name="topology writes")
+            await stop.wait()
+            writes.cancel()
 
     def health(self) -> PartHealth:
         """Degraded while the object cannot be followed or written."""
@@ -79,14 +95,14 @@ class TopologyReporter:
             return PartHealth(Status.DEGRADED, self._problem)
         return self._own.health()
 
-    async def _keep_right(self, stop: Stop) -> None:
-        while not stop.is_set():
+    async def _keep_right(self) -> None:
+        while True:
             pause = self._interval
             try:
                 await self._put_right()
             except KubeError as err:
                 pause = self._failed(err)
-            await stop.sleep(pause)
+            await self._clock.sleep(pause)
 
     async def _put_right(self) -> None:
         if self._observe_only():
@@ -136,4 +152,7 @@ class TopologyReporter:
             self._trouble.failed("topology.report_failed", error=str(err))
         self._problem = str(err)
         wanted = err.retry_after if isinstance(err, ApiError) else None
-        return max(self._failures.next(), wanted or 0.0)
+        pause = self._failures.next()
+        if isinstance(err, _PASSING):
+            pause = min(pause, LONGEST_PAUSE * (1 + self._draw()))
+        return max(pause, wanted or 0.0)

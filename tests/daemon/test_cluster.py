@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,14 @@ class Node:
             for _ in range(3):  # the network takes no simulated time
                 await asyncio.sleep(0.003)
                 await self.clock.settle()
+
+    async def until(self, holds: Callable[[], object], most: int = 120) -> None:
+        """Let seconds pass until something holds."""
+        for _ in range(most):
+            if holds():
+                return
+            await self.seconds(1)
+        raise AssertionError(f"not so after {most} simulated seconds")
 
     async def get(self, path: str, **headers: str) -> tuple[int, str]:
         """Status and text of an HTTP answer."""
@@ -274,6 +282,7 @@ async def test_one_write_an_interval_and_no_read_beside_the_watches(
 ) -> None:
     """Every request is about this node alone."""
     await node.start("--report-change-threshold=0")
+    await node.until(lambda: server.objects.all(TOPOLOGIES) and node.status())
     await node.seconds(5)
     begun = len(server.requests)
     await node.seconds(90)
@@ -443,13 +452,16 @@ class TestTopology:
     """What the cluster is told of this node's CPUs."""
 
     def told(self, server: ApiServer, key: str) -> Any:
-        [found] = server.objects.all(TOPOLOGIES)
-        return json.loads(found["metadata"]["annotations"][key])
+        """What an annotation says; None while there is no object."""
+        for found in server.objects.all(TOPOLOGIES):
+            return json.loads(found["metadata"]["annotations"][key])
+        return None
 
     async def test_it_is_told_once(self, node: Node, server: ApiServer) -> None:
         """And again when a pod has got CPUs of its own."""
         await node.start("--report-change-threshold=0")
-        await node.seconds(10)
+        await node.until(lambda: server.objects.all(TOPOLOGIES))
+        await node.seconds(6)
         [found] = server.objects.all(TOPOLOGIES)
         assert found["topologyPolicies"] == ["None"]
         [zone] = found["zones"]
@@ -465,24 +477,24 @@ class TestTopology:
         status = {"scheduling.koordinator.sh/resource-status": '{"cpuset":"1"}'}
         pod["metadata"]["annotations"] = status
         server.objects.replace(ALL_PODS, pod)
-        await node.seconds(8)
-        pools = self.told(server, "node.koordinator.sh/cpu-shared-pools")
-        assert pools == [{"socket": 0, "node": 0, "cpuset": "0,2-3"}]
+        pools = [{"socket": 0, "node": 0, "cpuset": "0,2-3"}]
+        await node.until(lambda: self.told(server, "node.koordinator.sh/cpu-shared-pools") == pools)
+        await node.seconds(6)
         assert len(server.asked("patch", TOPOLOGIES)) == 1
 
     async def test_the_gate_may_be_switched(self, node: Node, server: ApiServer) -> None:
         """Off, the cluster is neither told nor asked; this daemon knows all the same."""
         await node.start("--feature-gates=NodeTopologyReport=false")
-        await node.seconds(8)
+        await node.until(lambda: node.probe.states.node_topology())
+        await node.seconds(6)
         assert [each for each in server.requests if TOPOLOGIES in each.path] == []
         assert node.probe.states.node_topology().ls_pools[0].cpus == {0, 1, 2, 3}
 
         node.settings.gates.replace_map({})
-        await node.seconds(8)
-        assert len(server.objects.all(TOPOLOGIES)) == 1
+        await node.until(lambda: server.objects.all(TOPOLOGIES))
 
         node.settings.gates.replace_map({"NodeTopologyReport": False})
-        await node.seconds(1)
+        await node.seconds(2)
         asked = len(server.asked("watch", TOPOLOGIES))
         server.objects.delete(TOPOLOGIES, "n1")
         await node.seconds(8)
@@ -490,8 +502,8 @@ class TestTopology:
         assert len(server.asked("watch", TOPOLOGIES)) == asked
 
         node.settings.gates.replace_map({})
-        await node.seconds(8)
-        assert len(server.objects.all(TOPOLOGIES)) == 1
+        await node.until(lambda: server.objects.all(TOPOLOGIES))
+        await node.seconds(2)
         assert (await node.ctl("status"))["problems"] == {}
 
     async def test_huge_pages_are_told_if_they_are_wanted(
@@ -501,7 +513,7 @@ class TestTopology:
         pages = "sys/bus/node/devices/node0/hugepages/hugepages-1048576kB/nr_hugepages"
         node.host.write(pages, "2\n")
         await node.start("--feature-gates=HugePageReport=true")
-        await node.seconds(8)
+        await node.until(lambda: server.objects.all(TOPOLOGIES))
         [zone] = server.objects.all(TOPOLOGIES)[0]["zones"]
         amounts = {each["name"]: each["allocatable"] for each in zone["resources"]}
         assert (amounts["hugepages-1Gi"], amounts["memory"]) == ("2Gi", "14Gi")
@@ -512,7 +524,7 @@ class TestTopology:
         """Its policy, and the CPUs that it has given to a pod; nothing is told before."""
         kubelet = Kubelet(config={"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"})
         await kubelet.start()
-        kubelet.script(*[refuse(403, "Forbidden")] * 2, path="/configz")
+        kubelet.script(*[refuse(403, "Forbidden")] * 3, path="/configz")
         found = server.objects.get(ALL_NODES, "n1")
         server.objects.replace(ALL_NODES, found | {"status": found["status"] | kubelet.status})
         await node.start(
@@ -520,7 +532,8 @@ class TestTopology:
             "--kubelet-insecure-tls",
             f"--kubelet-read-only-port={kubelet.port}",
         )
-        await node.seconds(4)
+        await node.until(lambda: kubelet.requests)
+        await node.seconds(2)
         assert server.objects.all(TOPOLOGIES) == []
         problem = (await node.ctl("status"))["problems"]["source node topology"]
         assert "configz: refused with 403" in problem
@@ -528,16 +541,15 @@ class TestTopology:
         node.host.write(
             "kubelet/cpu_manager_state", '{"policyName":"static","entries":{"p":{"c":"3"}}}'
         )
-        await node.seconds(25)
-        assert self.told(server, "kubelet.koordinator.sh/cpu-manager-policy") == {
-            "policy": "static",
-            "reservedCPUs": "0",
-        }
+        policy = {"policy": "static", "reservedCPUs": "0"}
+        key = "kubelet.koordinator.sh/cpu-manager-policy"
+        await node.until(lambda: self.told(server, key) == policy)
         pools = self.told(server, "node.koordinator.sh/cpu-shared-pools")
         assert pools == [{"socket": 0, "node": 0, "cpuset": "0-2"}]
         assert self.told(server, "node.koordinator.sh/pod-cpu-allocs") == [
             {"uid": "p", "cpuset": "3", "managedByKubelet": True}
         ]
+        await node.seconds(2)
         assert (await node.ctl("status"))["problems"] == {}
         await kubelet.stop()
 

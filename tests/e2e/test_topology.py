@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from certificates import Authority
+from controlplane import REPOSITORY
 from front import Front
 from kubelet import TOKEN, Kubelet, make_kubelet, rbac
 from realdaemon import running
@@ -15,7 +17,7 @@ from realdaemon import running
 from koordlet.kube.client import ApiClient
 from koordlet.kube.config import ApiConfig
 from koordlet.kube.errors import NotFound
-from koordlet.kube.resource import NODE_TOPOLOGIES, NODES
+from koordlet.kube.resource import NODE_TOPOLOGIES, NODES, Resource
 from koordlet.plugin.testing import FakeHost
 
 PATIENCE = 60.0  # real seconds
@@ -111,6 +113,18 @@ def agent(
     return Agent(tmp_path, client, front, kubelet, node_name)
 
 
+def allowed(resource: Resource) -> set[str]:
+    """The verbs that the shipped role has for a kind of object."""
+    rules = [
+        rule
+        for document in yaml.safe_load_all((REPOSITORY / "deploy" / "rbac.yaml").read_text())
+        for rule in document.get("rules", ())
+    ]
+    return {
+        verb for rule in rules if resource.plural in rule["resources"] for verb in rule["verbs"]
+    }
+
+
 def pools(found: dict[str, Any]) -> Any:
     return json.loads(found["metadata"]["annotations"].get(POOLS, "{}"))
 
@@ -172,6 +186,8 @@ async def test_it_is_told_once_and_kept_right(
     for entry in front.requests:
         name = entry.json["metadata"]["name"] if entry.verb == "create" else entry.path
         assert node_name in entry.query.get("fieldSelector", name)
+    asked = {entry.verb for entry in front.requests if NODE_TOPOLOGIES.plural in entry.path}
+    assert asked == allowed(NODE_TOPOLOGIES)
     assert ("get", "nodes/configz") in {rbac(entry) for entry in kubelet.requests}
     assert "nodes/proxy" not in {rbac(entry)[1] for entry in kubelet.requests}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from apiserver import ApiServer
-from faults import drop, refuse
+from faults import drop, hang, refuse
 from machines import machine, topology
 from structlog.testing import capture_logs
 
@@ -192,6 +192,7 @@ async def test_a_change_is_one_patch(scene, server):
     batch = {"name": "kubernetes.io/batch-cpu", "capacity": "1k", "allocatable": "1k"}
     found["zones"][0]["resources"].append(batch)
     server.objects.replace(TOPOLOGIES, found)
+    await scene.seconds(1)
     scene.states.set_node_topology(made_from(machine=machine(topology([(0, 1)], [(4, 5)]))))
     await scene.seconds(6)
 
@@ -303,6 +304,31 @@ async def test_a_lost_write_is_made_again(scene, server, fault):
     server.script(fault, fault, method="PATCH")
     scene.states.set_node_topology(made_from(node=replace(NODE, **MORE)))
     await scene.until(lambda: "1-3" in scene.pools)
+
+
+async def test_stop_does_not_wait_for_a_server_that_hangs(scene, server):
+    """The next agent writes it."""
+    server.script(hang, method="POST")
+    scene.states.set_node_topology(made_from())
+    scene.begin()
+    for _ in range(2000):
+        await scene.clock.advance(1)
+        await asyncio.sleep(0.002)
+        if server.asked("create"):
+            break
+    await scene.end()
+    assert scene.writes() == ["create"]
+
+
+async def test_a_server_that_was_away_gets_it_soon(scene, server):
+    """Within a minute, however long it was away."""
+    await scene.start()
+    server.script(*[refuse(503)] * 100, method="PATCH")
+    scene.states.set_node_topology(made_from(node=replace(NODE, **MORE)))
+    await scene.seconds(400, step=4)
+    server.unscript()
+    await scene.seconds(40)
+    assert "1-3" in scene.pools
 
 
 async def test_a_lasting_refusal_is_tried_ever_more_rarely(scene, server):
