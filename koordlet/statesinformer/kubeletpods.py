@@ -78,7 +78,7 @@ class KubeletPods:
 
     def _is_hopeless(self, error: KubeError) -> bool:
         trouble = self._clock.monotonic() - self._failed_at
-        return self._belief.is_empty or trouble >= PATIENCE or _is_refusal(error)
+        return self._belief.is_empty or trouble >= PATIENCE or is_refusal(error)
 
     def _note(self, error: KubeError) -> None:
         self._failed_at = min(self._failed_at, self._clock.monotonic())
@@ -111,7 +111,7 @@ class KubeletPods:
         return GAP, SECOND_LOOK if self._belief.doubt else self._interval
 
 
-def _is_refusal(error: KubeError) -> bool:
+def is_refusal(error: KubeError) -> bool:
     """Whether asking again does not help until somebody changes something."""
     if isinstance(error, ApiError):
         return 400 <= error.status < 500 and error.status != 429

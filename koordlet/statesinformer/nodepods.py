@@ -7,7 +7,7 @@ from collections.abc import Callable
 from koordlet.api.node import Node
 from koordlet.api.pod import PodList
 from koordlet.kube.errors import Forbidden, KubeError, Unauthorized
-from koordlet.statesinformer.kubeletpods import KubeletPods
+from koordlet.statesinformer.kubeletpods import KubeletPods, is_refusal
 from koordlet.statesinformer.kubepods import KubePods
 from koordlet.statesinformer.podbelief import PodBelief
 from koordlet.util.backoff import Backoff
@@ -94,7 +94,9 @@ class NodePods:
 
 
 def _sentence(error: KubeError | None) -> str:
-    hint = "see --kubelet-ca-file and the like, or choose the API server: --kubelet-sync-interval=0"
+    """Why the kubelet is not asked, and what to do about it."""
     if isinstance(error, Unauthorized | Forbidden):
-        hint = "grant get on nodes/pods, which kubelets of Kubernetes 1.33 or newer look at"
-    return f"{error}; {hint}"
+        return f"{error}; grant get on nodes/pods, which kubelets from Kubernetes 1.33 on look at"
+    if error is not None and is_refusal(error):
+        return f"{error}; --kubelet-sync-interval=0 chooses the API server for good"
+    return str(error)

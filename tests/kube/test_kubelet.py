@@ -1,6 +1,7 @@
 """The kubelet is who it claims to be, gets our token only then, and cannot do us harm."""
 
 import asyncio
+import json
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -11,12 +12,14 @@ from aiohttp import web
 from apiserver import Handler
 from certificates import Authority
 from faults import answer, begin, drop, endless, hang, refuse
+from hypothesis import given
+from hypothesis import strategies as st
 from kubelet import Kubelet, api_config, make_kubelet, rbac
 from prometheus_client import CollectorRegistry
 
 from koordlet.api.node import AddressType, Node, NodeAddress
 from koordlet.kube import errors
-from koordlet.kube.kubelet import KubeletClient, KubeletOptions, kubelet_url
+from koordlet.kube.kubelet import KubeletClient, KubeletOptions, kubelet_url, read_pods
 from koordlet.kube.metrics import KubeletMetrics
 from koordlet.kube.transport import Traffic
 
@@ -289,3 +292,23 @@ async def test_answers_are_timed(kubelet: Kubelet, connect) -> None:
 
     assert (count("/pods/", "200"), count("/pods/", "403"), count("/configz", "200")) == (1, 1, 1)
     assert count("/pods/", "0") is None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["metadata", "name", "uid", "spec", "status"]), inner)
+    ),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["items", "kind", "metadata"]), JSON | st.lists(JSON)))
+def test_whatever_stands_in_a_list_of_pods(value: dict[str, Any]) -> None:
+    """Each item is a pod or a problem, or all of it is no answer."""
+    try:
+        pods, problems = read_pods(json.dumps(value).encode())
+    except errors.BadAnswer:
+        return
+    assert len(pods) + len(problems) >= len(value.get("items") or ())

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.util.documents import MAX_DEPTH, MAX_YAML_BYTES, decode
+from koordlet.util.documents import MAX_DEPTH, MAX_YAML_BYTES, decode, decode_list
 from koordlet.util.errors import InvalidObject
 
 TEXTS = st.text(
@@ -64,6 +64,32 @@ def test_json_cut_short_is_never_taken_for_whole(
 
     with pytest.raises(InvalidObject):
         decode(text[:end], "f")
+
+
+@given(st.lists(VALUES))
+def test_the_items_of_a_list_are_read_one_by_one(items: list[object]) -> None:
+    """Each once and in order; what reading makes of them stands in their place."""
+    seen: list[object] = []
+
+    def read(item: object) -> int:
+        seen.append(item)
+        return len(seen)
+
+    found = decode_list(json.dumps({"kind": "List", "items": items}).encode(), "f", read)
+
+    assert seen == items
+    assert found == {"kind": "List", "items": [turn + 1 for turn in range(len(items))]}
+
+
+@given(OBJECTS, st.data())
+def test_what_is_cut_short_has_no_list(value: dict[str, object], data: st.DataObject) -> None:
+    """A part of a list must not be taken for the whole."""
+    text = json.dumps(value).encode()
+    assert decode_list(text, "f", lambda item: item) == value
+
+    end = data.draw(st.integers(0, len(text) - 1))
+    with pytest.raises(InvalidObject, match="wanted a JSON object"):
+        decode_list(text[:end], "f", lambda item: item)
 
 
 def test_yaml_scalars_are_those_of_kubernetes() -> None:
