@@ -142,6 +142,7 @@ def connect(
             clock,
             client=client,
             kubelet=kubelet,
+            node=own_node,
             observe_only=other_agent.observe_only,
         ),
         duties=build_duties(

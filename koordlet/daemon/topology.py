@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from koordlet.api.machine import Machine, NumaMemory
+from koordlet.api.node import Node
 from koordlet.collectors.node_info import NODE_CPU_INFO, NODE_NUMA_INFO, NodeCpuInfo
 from koordlet.daemon.gated import Gated
 from koordlet.daemon.settings import Settings
@@ -14,6 +15,7 @@ from koordlet.metriccache.cache import MetricCache
 from koordlet.reporter.topology import TopologyReporter
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.kubeletfacts import KubeletSource
+from koordlet.statesinformer.kubesources import OwnObject
 from koordlet.statesinformer.kubetopology import KubeTopology
 from koordlet.statesinformer.topologysource import TopologySource
 from koordlet.util.clock import Clock
@@ -39,10 +41,11 @@ def build_topology(
     *,
     client: ApiClient,
     kubelet: KubeletClient,
+    node: OwnObject[Node],
     observe_only: Callable[[], str],
 ) -> Topology:
     """Make both parts. observe_only says why the cluster is not told, "" when it may be."""
-    options, gates, node = settings.options, settings.gates, settings.node_name
+    options, gates, name = settings.options, settings.gates, settings.node_name
     interval = options.node_topology_sync_interval.value
     ask = None if options.disable_query_kubelet_config.value else kubelet.configz
     source = TopologySource(
@@ -53,9 +56,16 @@ def build_topology(
         huge_pages=lambda: gates.enabled(HUGE_PAGES_GATE),
         interval=interval,
     )
-    own = KubeTopology(client, node, clock)
+    own = KubeTopology(client, name, clock)
     reporter = TopologyReporter(
-        client, node, states, own, clock, interval=interval, observe_only=observe_only
+        client,
+        name,
+        states,
+        own,
+        clock,
+        interval=interval,
+        owner=states.node if options.node_file.value else node.current,
+        observe_only=observe_only,
     )
     return Topology(source=source, report=Gated(gates, GATE, clock, reporter.run, reporter.health))
 

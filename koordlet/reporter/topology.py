@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
+from koordlet.api.node import Node
 from koordlet.api.noderesourcetopology import Operation, Published, new_object, patch
 from koordlet.api.nodetopology import NodeTopology
 from koordlet.kube.client import ApiClient
@@ -58,11 +59,13 @@ class TopologyReporter:
         clock: Clock,
         *,
         interval: float,
+        owner: Callable[[], Node | None],
         observe_only: Callable[[], str] = lambda: "",
         draw: Callable[[], float] = random.random,
     ) -> None:
         """interval: seconds between two looks at whether something is to be written.
 
+        owner: the Node with which a new object will go; None: there is none now.
         observe_only says why nothing is written, "" when it may be.
         """
         self._client = client
@@ -71,6 +74,7 @@ class TopologyReporter:
         self._own = own
         self._clock = clock
         self._interval = interval
+        self._owner = owner
         self._observe_only = observe_only
         self._draw = draw  # a number from 0 to 1
         self._failures = Backoff(FIRST_PAUSE, LONGEST_REST, jitter=1.0, draw=draw)
@@ -110,6 +114,8 @@ class TopologyReporter:
         wanted, published = self._states.node_topology(), self._own.published()
         if wanted is None or not self._own.synced or self._is_settled(wanted, published):
             return
+        if published is None and self._owner() is None:
+            return  # a node that was renamed or deleted: its objects shall go, too
         operations = [] if published is None else patch(published, wanted)
         if published is not None and not operations:
             self._written, self._agreed = wanted, (wanted, published)
@@ -134,11 +140,11 @@ class TopologyReporter:
 
     async def _write(self, wanted: NodeTopology, operations: list[Operation]) -> None:
         """Apply the operations; create the object when there are none."""
-        node = self._states.node()
+        owner = self._owner()
         if operations:
             await self._client.json_patch(NODE_TOPOLOGIES.object(self._name), operations)
-        elif node is not None:
-            body = new_object(self._name, node, wanted)
+        elif owner is not None:
+            body = new_object(self._name, owner, wanted)
             await self._client.create(NODE_TOPOLOGIES.collection(), body)
 
     def _works(self) -> None:

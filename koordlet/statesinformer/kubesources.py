@@ -22,7 +22,7 @@ from koordlet.statesinformer.statuswriters import StatusWriters, status_writers
 from koordlet.statesinformer.stored import Stored, stored
 from koordlet.util.clock import Clock
 from koordlet.util.errors import InvalidObject
-from koordlet.util.health import PartHealth, Status
+from koordlet.util.health import OK, PartHealth, Status
 from koordlet.util.logs import get_logger
 from koordlet.util.stop import Stop
 
@@ -62,10 +62,12 @@ class OwnObject(Generic[T]):
         publish: Callable[[ChangeKind, T | None], None],
         emit: Emit = keep_quiet,
         absent: Absent | None = None,
+        missed: str = "",
         spec_only: bool = False,
     ) -> None:
         """absent: what to do where the cluster may lack this kind of object.
 
+        missed: what health says while there is no such object; empty: that may be so.
         spec_only: the status is our own, it need not come back; read gets an older one.
         """
         self.name = name = kind.lower()
@@ -74,6 +76,7 @@ class OwnObject(Generic[T]):
         self._node_name = node_name
         self._publish = publish
         self._emit = emit
+        self._missed = missed
         self._problems: tuple[str, ...] = ()
         self._told: tuple[str, ...] = ()  # in the latest event
         self._listeners: list[Callable[[], None]] = []
@@ -101,8 +104,10 @@ class OwnObject(Generic[T]):
         return self._reflector.synced
 
     def health(self) -> PartHealth:
-        """Degraded while the server is away, or the object is not understood in every field."""
+        """Degraded while the server is away, or the object is missed or not wholly understood."""
         found = self._reflector.health()
+        if self._missed and found == OK and self.known and self.current() is None:
+            return PartHealth(Status.DEGRADED, self._missed)
         if not self._problems:
             return found
         reasons = (*self._problems, found.reason) if found.reason else self._problems
@@ -185,6 +190,8 @@ def kube_node(
         read=lambda item: Reading(parse_node(item)),
         publish=publish,
         emit=emit,
+        missed=f"wanted a Node named {node_name}, found none in the cluster; if it was renamed, "
+        "this agent has to be started anew, and else see --node-name",
     )
 
 

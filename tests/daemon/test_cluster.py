@@ -376,6 +376,27 @@ async def test_reports_go_on_after_the_server_was_away(node: Node, server: ApiSe
     assert (await node.ctl("status"))["problems"] == {}
 
 
+async def test_a_node_that_was_renamed(node: Node, server: ApiServer) -> None:
+    """Under its old name all that it owned is gone: it measures on, says why, writes nothing."""
+    await node.start("--report-change-threshold=0")
+    await node.seconds(8)
+    owned = {METRICS: "n1", SLOS: "n1", TOPOLOGIES: "n1", ALL_PODS: "shop/web"}
+    for collection, key in {ALL_NODES: "n1", **owned}.items():
+        server.objects.delete(collection, key)
+    server.objects.create(ALL_NODES, {"metadata": {"name": "n2"}})
+    await node.seconds(10)
+    writes = len(server.asked("patch")) + len(server.asked("create"))
+    await node.seconds(40)
+
+    assert len(server.asked("patch")) + len(server.asked("create")) == writes
+    status = await node.ctl("status")
+    assert status["health"] == "degraded"
+    assert "wanted a Node named n1, found none" in status["problems"]["source node"]
+    assert "wanted a NodeMetric object named n1" in status["problems"]["reporter"]
+    [series] = (await node.ctl("metrics/node_cpu_usage"))["series"]
+    assert series["count"] >= 50
+
+
 async def test_restarted_agents_wait_for_their_turn(node: Node, server: ApiServer) -> None:
     """The cluster has a fresh status; so a fleet that restarts does not report at once."""
     metric = server.objects.get(METRICS, "n1")

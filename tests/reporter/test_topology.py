@@ -61,8 +61,16 @@ class Scene:
         self.states.set_node(NODE)
         client = ApiClient(transport, clock, draw=lambda: 0.0)
         self.own = KubeTopology(client, "n1", clock)
+        self.owner: Node | None = NODE  # as the cluster has it now
         self.reporter = TopologyReporter(
-            client, "n1", self.states, self.own, clock, interval=3.0, draw=lambda: 0.0
+            client,
+            "n1",
+            self.states,
+            self.own,
+            clock,
+            interval=3.0,
+            owner=lambda: self.owner,
+            draw=lambda: 0.0,
         )
         self._stop = Stop(clock)
         self._task: asyncio.Task[None] | None = None
@@ -263,6 +271,19 @@ async def test_an_object_that_was_deleted_is_made_again(scene, server):
     await scene.seconds(6)
     assert scene.object()["metadata"]["uid"] != first
     assert scene.pools == RIGHT
+
+
+async def test_an_object_goes_with_its_node(scene, server):
+    """The Node was renamed or deleted: Kubernetes removes what it owned, time and again."""
+    await scene.start()
+    scene.owner = None
+    server.objects.delete(TOPOLOGIES, "n1")
+    await scene.seconds(60)
+    assert server.objects.all(TOPOLOGIES) == []
+
+    scene.owner = replace(NODE, uid="of the new one")
+    await scene.until(lambda: server.objects.all(TOPOLOGIES))
+    assert scene.object()["metadata"]["ownerReferences"][0]["uid"] == "of the new one"
 
 
 async def test_an_object_that_was_made_anew_by_somebody_else(scene, server):

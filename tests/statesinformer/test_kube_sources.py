@@ -156,8 +156,11 @@ class TestNode:
         assert "node.status.capacity.cpu: wanted a quantity, found many" in source.health().reason
 
         server.objects.delete(ALL_NODES, "n1")
-        await clock.until(lambda: source.health() == OK)
+        await clock.until(lambda: "wanted a Node named n1, found none" in source.health().reason)
         assert informer.node().labels == {"pool": "a"}
+        server.objects.create(ALL_NODES, node("n1", pool="b"))
+        await clock.until(lambda: source.health() == OK)
+        assert informer.node().labels == {"pool": "b"}
 
 
 class TestNodeSLO:
