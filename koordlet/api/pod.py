@@ -1,6 +1,6 @@
 """Pods, as far as this node cares: identity, class, containers and what they ask for."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from koordlet.api.fields import Fields
@@ -156,11 +156,11 @@ def check_pod_list(obj: Mapping[str, object]) -> None:
 class PodListReader:
     """Takes the items of a v1 PodList one by one.
 
-    A bad pod costs only itself. Of several pods with one uid the first is kept.
+    A bad pod costs only itself. Of several pods with one uid one is kept; see distinct.
     """
 
     def __init__(self) -> None:
-        self._pods: dict[str, Pod] = {}
+        self._pods: list[Pod] = []
         self._errors: list[InvalidObject] = []
         self._taken = 0
 
@@ -169,22 +169,31 @@ class PodListReader:
         where = _place(item, self._taken)
         self._taken += 1
         try:
-            self._keep_first(parse_pod(item, where), where)
+            self._pods.append(parse_pod(item, where))
         except InvalidObject as err:
             self._errors.append(err)
 
     def result(self) -> PodList:
         """Return the pods so far, and what was wrong with those that were left out."""
-        return tuple(self._pods.values()), tuple(self._errors)
+        pods, twins = distinct(self._pods)
+        return pods, (*self._errors, *twins)
 
-    def _keep_first(self, pod: Pod, where: str) -> None:
-        first = self._pods.setdefault(pod.uid, pod)
+
+def distinct(pods: Iterable[Pod]) -> PodList:
+    """Return the pods in order of their uids, and what is wrong with those that are left out.
+
+    Pods of one uid would share cgroups and series, so only the first by namespace and name is kept:
+    the same one in whatever order they are listed.
+    """
+    kept: dict[str, Pod] = {}
+    twins: list[InvalidObject] = []
+    for pod in sorted(pods, key=lambda pod: (pod.uid, pod.namespace, pod.name)):
+        first = kept.setdefault(pod.uid, pod)
         if first is not pod:
-            raise InvalidObject(
-                f"{where}.metadata.uid",
-                wanted="a uid of its own",
-                found=f"{pod.uid}, also used by {first.namespace}/{first.name}",
-            )
+            where = f"pod {pod.namespace}/{pod.name}.metadata.uid"
+            found = f"{pod.uid}, also used by {first.namespace}/{first.name}"
+            twins.append(InvalidObject(where, wanted="a uid of its own", found=found))
+    return tuple(kept.values()), tuple(twins)
 
 
 def _place(item: object, index: int) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from koordlet.api.pod import Pod, PodList, parse_pod
+from koordlet.api.pod import Pod, PodList, distinct, parse_pod
 from koordlet.kube.answers import Object
 from koordlet.kube.client import ApiClient
 from koordlet.kube.reflector import Reflector, Watched
@@ -76,8 +76,8 @@ class KubePods:
 
     def _take(self) -> None:
         was_listed, self._was_listed, self._taking = self._was_listed, False, False
-        pods = tuple(self._reflector.objects.values())
-        if not self._belief.take((pods, ()), told=not was_listed):
+        pods = distinct(self._reflector.objects.values())
+        if not self._belief.take(pods, told=not was_listed):
             self._doubt.set()
 
 

@@ -152,11 +152,12 @@ def test_a_bad_pod_goes_by_its_name():
     assert [err.where for err in errors] == ["pod shop/web-0.spec.containers"]
 
 
-def test_of_two_pods_with_one_uid_the_first_is_kept():
-    """Two pods of one uid would share cgroups and series."""
-    pods, errors = parse_pod_list({"items": [POD, changed("metadata/name", "impostor")]})
+@pytest.mark.parametrize("step", [1, -1])
+def test_of_two_pods_with_one_uid_the_first_by_name_is_kept(step):
+    """Two pods of one uid would share cgroups and series; a kubelet lists them in any order."""
+    pods, errors = parse_pod_list({"items": [POD, changed("metadata/name", "web-1")][::step]})
     assert [pod.name for pod in pods] == ["web-0"]
-    assert errors[0].where == "pod shop/impostor.metadata.uid"
+    assert errors[0].where == "pod shop/web-1.metadata.uid"
     assert "also used by shop/web-0" in str(errors[0])
 
 

@@ -449,6 +449,17 @@ class TestPods:
         await pass_time(lambda: informer.pods() == ())
         assert len(server.asked("list")) == 1
 
+    async def test_of_pods_with_one_uid_one_counts(self, server, informer, pods, pass_time) -> None:
+        """The first by name, and it is told that there is another."""
+        for name in ("b", "a"):
+            twin = pod("u1")
+            twin["metadata"]["name"] = name
+            server.objects.create(ALL_PODS, twin)
+        with capture_logs() as logs:
+            await pass_time(lambda: [meta.pod.name for meta in informer.pods()] == ["a"])
+        [entry] = [entry for entry in logs if entry["event"] == "source.degraded"]
+        assert "pod shop/b.metadata.uid: wanted a uid of its own" in entry["problems"][0]
+
     async def test_a_bad_pod_costs_only_itself(
         self, server, clock, informer, pods, pass_time
     ) -> None:

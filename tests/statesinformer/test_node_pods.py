@@ -327,14 +327,22 @@ class TestFromTheKubelet:
         assert await pods.until(lambda: not pods.informer.pods()) <= SECOND_LOOK + 2
         assert pods.problem == ""
 
-    async def test_of_pods_with_one_uid_the_first_stays(self, pods: Pods) -> None:
-        """And the problem is told, once."""
-        pods.kubelet.pods.append(pod("u1") | {"metadata": {"name": "impostor", "uid": "u1"}})
+    async def test_of_pods_with_one_uid_always_the_same_stays(self, pods: Pods) -> None:
+        """In whatever order the kubelet has them; and the problem is told, once."""
+        metadata = {"namespace": "shop", "uid": "u1"}
+        for name in ("web-u1-too", "web-u1-three"):
+            pods.kubelet.pods.append(pod("u1") | {"metadata": {**metadata, "name": name}})
         with capture_logs() as logs:
             await pods.until(lambda: pods.source.health().status is Status.DEGRADED)
             reason = pods.source.health().reason
-            assert "1 pods left out, the first because of pod None/impostor.metadata.uid" in reason
-            await pods.pass_time(3 * INTERVAL)
+            assert "2 pods left out, the first because of pod shop/web-u1-three" in reason
+            before = pods.informer.pods()
+            for _ in range(3):
+                pods.kubelet.pods.append(pods.kubelet.pods.pop(0))
+                asked = pods.answered
+                await pods.until(lambda asked=asked: pods.answered > asked)
+            await pods.pass_time(1)
+        assert pods.informer.pods() is before
         assert pods.informer.pod("u1").pod.name == "web-u1"
         assert [entry["event"] for entry in logs] == ["source.degraded"]
 
