@@ -425,8 +425,33 @@ async def test_what_is_wrong_with_a_nodeslo_is_told_in_the_cluster(
     assert event["involvedObject"]["kind"] == "NodeSLO"
     assert "cpuBurstPercent: wanted a whole number" in event["message"]
     assert event["source"] == {"component": "koordlet-NodeSLO", "host": "n1"}
-    assert "cpuBurstPercent" in (await node.ctl("status"))["problems"]["source nodeslo"]
+    code, text = await node.get("/healthz")
+    assert code == 200
+    assert "degraded: source nodeslo: nodeSLO.spec.cpuBurstStrategy.cpuBurstPercent: wanted" in text
     assert node.probe.states.node_slo().cpu_burst.cpu_burst_percent == 300
+
+
+async def test_what_is_wrong_with_the_config_map_is_told_in_the_cluster(
+    node: Node, server: ApiServer
+) -> None:
+    """As an event on the Node whose objects it is for, beside /healthz."""
+    server.objects.delete(SLOS, "n1")
+    config = {"name": "slo-controller-config", "namespace": "koordinator-system"}
+    bad = {"clusterStrategy": {"cpuBurstPercent": "much"}}
+    data = {"cpu-burst-config": json.dumps(bad)}
+    server.objects.create(CONFIGS, {"metadata": config, "data": data})
+    await node.start()
+    await node.seconds(8)
+
+    said = "slo-controller-config.cpu-burst-config.clusterStrategy.cpuBurstPercent: wanted a whole"
+    [event] = server.objects.all(EVENTS.collection())
+    assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "n1",
+                                       "uid": "n1"}  # fmt: skip
+    assert (event["reason"], event["type"]) == ("ConfigRejected", "Warning")
+    assert said in event["message"]
+    code, text = await node.get("/healthz")
+    assert (code, said in text) == (200, True)
+    assert node.probe.states.node_slo().cpu_burst.cpu_burst_percent == 1000
 
 
 async def test_plugins_share_the_client(node: Node, server: ApiServer) -> None:
