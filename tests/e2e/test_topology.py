@@ -100,11 +100,6 @@ class Agent:
                     return found
                 await asyncio.sleep(0.1)
 
-    async def until_written(self, count: int) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while len(self.writes()) < count:  # noqa: ASYNC110 - the server has no event to await
-                await asyncio.sleep(0.1)
-
 
 @pytest.fixture
 def agent(
@@ -206,8 +201,7 @@ async def test_a_restart_writes_nothing(
         node["metadata"]["annotations"] = {RESERVATION: '{"reservedCPUs":"0-1"}'}
         before = agent.writes()
         front.objects.replace(NODES.collection(), node)
-        await agent.until_written(2)
-        found = await agent.object()
+        found = await agent.until(lambda found: pools(found) != RIGHT)
     assert before == ["create"]
     assert pools(found) == [{"socket": 0, "node": 0, "cpuset": "2"}]
     for key in (POLICY, "node.koordinator.sh/pod-cpu-allocs"):
