@@ -17,6 +17,9 @@ from koordlet.util.logs import LogState, get_logger
 MAX_TOKEN_BYTES = 1 << 20
 READ_AGAIN_AFTER = 60.0  # seconds; for file systems on which a change cannot be seen
 RENEW_BEFORE = 10.0  # seconds before credentials of a plugin expire
+# Seconds that they count at least, unless they are refused: by a clock that is an hour fast they
+# have always expired, and a plugin would run for each request.
+LEAST_USE = 60.0
 
 log = get_logger("koordlet.kube")
 
@@ -121,16 +124,20 @@ class PluginCredentials:
         self._clock = clock
         self._environment = environment
         self._found: ExecCredential | None = None
+        self._ran_at = 0.0  # monotonic
         self._one_at_a_time = asyncio.Lock()
 
     async def current(self) -> Credential:
         async with self._one_at_a_time:
             if self._found is None or self._expired(self._found):
                 self._found = await run_plugin(self._plugin, self._environment)
+                self._ran_at = self._clock.monotonic()
             return Credential(self._found.token, self._found.certificate, self._found.key)
 
     def refused(self) -> None:
         self._found = None
 
     def _expired(self, found: ExecCredential) -> bool:
-        return found.expires is not None and self._clock.wall() >= found.expires - RENEW_BEFORE
+        if found.expires is None or self._clock.monotonic() - self._ran_at < LEAST_USE:
+            return False
+        return self._clock.wall() >= found.expires - RENEW_BEFORE

@@ -155,6 +155,28 @@ async def test_a_plugin_runs_once_until_its_token_expires(
     assert runs(tmp_path) == 3
 
 
+@pytest.mark.parametrize("error", [3600, -3600])
+async def test_a_plugin_on_a_node_whose_clock_is_an_hour_off(
+    tmp_path: Path, clock: SimulatedClock, error: int
+) -> None:
+    """Fast, its token seems to have expired, yet it runs no more than once a minute. Slow, the
+    server's refusal tells."""
+    expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(clock.wall() + 900))
+    status = {"token": "t", "expirationTimestamp": expires}
+    plugin = ExecPlugin(api_version=V1, command=str(plugin_script(tmp_path, prints(status))))
+    credentials = credentials_of(config(exec_plugin=plugin), clock, {})
+    clock.step_wall(error)
+    for _ in range(59):
+        await credentials.current()
+        await clock.advance(1)
+    assert runs(tmp_path) == 1
+
+    await clock.advance(1000)
+    credentials.refused()
+    await credentials.current()
+    assert runs(tmp_path) == 2
+
+
 async def test_a_plugin_is_told_what_it_needs(tmp_path: Path) -> None:
     """Arguments, environment, and KUBERNETES_EXEC_INFO; no shell reads any of it."""
     script = plugin_script(
