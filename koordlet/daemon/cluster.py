@@ -17,7 +17,7 @@ from koordlet.daemon.settings import Settings
 from koordlet.daemon.topology import Topology, build_topology
 from koordlet.duties.duties import ManagerDuties
 from koordlet.kube.client import ApiClient
-from koordlet.kube.config import find_config
+from koordlet.kube.config import ApiConfig, find_config
 from koordlet.kube.credentials import credentials_of
 from koordlet.kube.errors import ConfigError
 from koordlet.kube.events import EventRecorder
@@ -80,35 +80,8 @@ def connect(
         ConfigError: it is not clear which API server to use, and as whom.
     """
     options, node = settings.options, settings.node_name
-    config = find_config(
-        options.kubeconfig.value,
-        settings.environ,
-        home=Path(settings.environ.get("HOME", "/nonexistent")),
-    )
-    if config is None:
-        raise ConfigError(
-            settings.mode.reason,
-            wanted="an API server",
-            found="no kubeconfig and no service account",
-            hint="name a kubeconfig with --kubeconfig, or use --standalone",
-        )
-    credentials = credentials_of(config, clock)  # one for both: an exec plugin may cost seconds
-    transport = Transport(
-        config,
-        clock,
-        limits=Limits(qps=options.kube_api_qps.value, burst=options.kube_api_burst.value),
-        credentials=credentials,
-        observe=KubeMetrics(registry).observe,
-    )
-    client = ApiClient(transport, clock)
-    kubelet = KubeletClient(
-        config,
-        states.node,
-        clock,
-        _kubelet_options(options),
-        credentials=credentials,
-        observe=KubeletMetrics(registry).observe,
-    )
+    config = _api_config(settings)
+    client, kubelet = _clients(config, options, states, clock, registry)
     events = EventRecorder(
         client,
         node,
@@ -158,6 +131,50 @@ def connect(
             emit=events.emit,
         ),
     )
+
+
+def _api_config(settings: Settings) -> ApiConfig:
+    """Which API server to use, and as whom."""
+    config = find_config(
+        settings.options.kubeconfig.value,
+        settings.environ,
+        home=Path(settings.environ.get("HOME", "/nonexistent")),
+    )
+    if config is None:
+        raise ConfigError(
+            settings.mode.reason,
+            wanted="an API server",
+            found="no kubeconfig and no service account",
+            hint="name a kubeconfig with --kubeconfig, or use --standalone",
+        )
+    return config
+
+
+def _clients(
+    config: ApiConfig,
+    options: DaemonFlags,
+    states: StatesInformer,
+    clock: Clock,
+    registry: CollectorRegistry,
+) -> tuple[ApiClient, KubeletClient]:
+    """The clients of the API server and of the kubelet, as the same user."""
+    credentials = credentials_of(config, clock)  # one for both: an exec plugin may cost seconds
+    transport = Transport(
+        config,
+        clock,
+        limits=Limits(qps=options.kube_api_qps.value, burst=options.kube_api_burst.value),
+        credentials=credentials,
+        observe=KubeMetrics(registry).observe,
+    )
+    kubelet = KubeletClient(
+        config,
+        states.node,
+        clock,
+        _kubelet_options(options),
+        credentials=credentials,
+        observe=KubeletMetrics(registry).observe,
+    )
+    return ApiClient(transport, clock), kubelet
 
 
 def _guard(

@@ -14,6 +14,7 @@ from koordlet.collectors.sampling import SamplingPass, Surroundings
 from koordlet.daemon.actions import Actions, build_actions
 from koordlet.daemon.liveconfig import LiveConfig
 from koordlet.daemon.otheragent import OtherAgent
+from koordlet.daemon.roster import Part, Roster
 from koordlet.daemon.settings import Settings
 from koordlet.host.cgrouptree import CgroupTree
 from koordlet.host.descriptors import Descriptors
@@ -37,7 +38,6 @@ from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.podsource import PodSource
 from koordlet.util.clock import Clock
 from koordlet.util.health import OK, Health, PartHealth, Status
-from koordlet.util.stop import Stop
 from koordlet.util.tasks import Run
 
 if TYPE_CHECKING:
@@ -66,14 +66,10 @@ class Parts:
     components: Mapping[str, Run]  # what runs supervised, from before the plugins until after
 
 
-class Source(Protocol):
+class Source(Part, Protocol):
     """Something that brings states in."""
 
     name: str
-
-    async def run(self, stop: Stop) -> None: ...
-
-    def health(self) -> PartHealth: ...
 
 
 def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Path) -> Parts:
@@ -110,41 +106,21 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
     live_config = LiveConfig(settings, settings.config_file) if settings.config_file else None
     certificate = _certificate(settings)
 
-    health.register("states", states.health, ready=True)
-    health.register("sampling", sampler.health, live=True, ready=True)
-    health.register("metric cache", lambda: _cache_health(cache))
-    health.register("other agent", other_agent.health)
+    roster = Roster(health)
+    roster.add("states", states, ready=True)
+    roster.add("sampling", sampler, live=True, ready=True)
     health.register_group("collector", sampling.health)
+    health.register("metric cache", lambda: _cache_health(cache))
     health.register_group("source", lambda: {source.name: source.health() for source in sources})
-    components: dict[str, Run] = {
-        "states": states.run,
-        **{f"source {source.name}": source.run for source in sources},
-        "sampling": sampler.run,
-        "loop lag": LoopLag(exposition.internal).run,
-        "other agent": other_agent.run,
-    }
+    roster.runs |= {f"source {source.name}": source.run for source in sources}
+    roster.runs["loop lag"] = LoopLag(exposition.internal).run
+    roster.add("other agent", other_agent)
+    roster.add("evictions", actions.evictor)
+    roster.add("reporter", reporter)
+    roster.add("config", live_config)
+    roster.add("certificate", certificate)
     if cluster is not None:
-        components["events"] = cluster.events.run
-    if actions.evictor is not None:
-        health.register("evictions", actions.evictor.health)
-        components["evictions"] = actions.evictor.run
-    if reporter is not None:
-        health.register("reporter", reporter.health)
-        components["reporter"] = reporter.run
-    if cluster is not None:
-        health.register("topology report", cluster.topology.report.health)
-        components["topology report"] = cluster.topology.report.run
-    if cluster is not None and cluster.duties is not None:
-        health.register_group(cluster.duties.name, cluster.duties.health)
-        components[cluster.duties.name] = cluster.duties.run
-    if live_config is not None:
-        health.register("config", live_config.health)
-        components["config"] = live_config.run
-    if certificate is not None:
-        health.register("certificate", certificate.health)
-        components["certificate"] = certificate.run
-    if cluster is not None:
-        health.register("tokens", cluster.guard.health)
+        _add_cluster(roster, health, cluster)
     exposition.add_sources(sampling.sources)
     return Parts(
         settings=settings,
@@ -162,8 +138,17 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
         live_config=live_config,
         cluster=cluster,
         certificate=certificate,
-        components=components,
+        components=roster.runs,
     )
+
+
+def _add_cluster(roster: Roster, health: Health, cluster: "Cluster") -> None:
+    health.register("tokens", cluster.guard.health)
+    roster.runs["events"] = cluster.events.run
+    roster.add("topology report", cluster.topology.report)
+    if cluster.duties is not None:
+        health.register_group(cluster.duties.name, cluster.duties.health)
+        roster.runs[cluster.duties.name] = cluster.duties.run
 
 
 def _cache(
