@@ -14,6 +14,7 @@ from koordlet.api.qos import KubeQoS, QoSClass, compute_kube_qos, qos_with_defau
 from koordlet.util.errors import InvalidObject
 
 _FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
+_SOURCE, _MIRROR = "kubernetes.io/config.source", "kubernetes.io/config.mirror"  # the kubelet's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,11 @@ class Pod:
     def finished(self) -> bool:
         """Whether all containers have ended for good."""
         return self.phase in _FINISHED_PHASES
+
+    @property
+    def static(self) -> bool:
+        """Whether the kubelet has it from elsewhere than the API server, where it has a mirror."""
+        return self.annotations.get(_SOURCE, "api") != "api" or _MIRROR in self.annotations
 
     @property
     def raw_qos_class(self) -> QoSClass:

@@ -18,8 +18,6 @@ from koordlet.util.logs import get_logger
 from koordlet.util.stop import Stop
 
 ENDING_FOR = 120.0  # seconds that an accepted eviction counts as under way, as in Koordinator
-_SOURCE = "kubernetes.io/config.source"  # of the kubelet's own annotations
-_MIRROR = "kubernetes.io/config.mirror"
 
 log = get_logger("koordlet.executor")
 
@@ -99,7 +97,7 @@ class Evictor:
 
     def _refusal(self, pod: Pod, budget: EvictionBudget) -> Eviction | None:
         """Why the API server need not be asked; None: it shall be."""
-        if pod.annotations.get(_SOURCE, "api") != "api" or _MIRROR in pod.annotations:
+        if pod.static:
             message = "a static pod: it ends when its file is taken away"
             return Eviction(EvictionOutcome.NOT_ALLOWED, message, math.inf)
         if held := self._hold_offs.find(pod.uid):

@@ -1,5 +1,7 @@
 """Which list of pods is in force, and when a new one is not believed at once."""
 
+from collections.abc import Sequence
+
 from koordlet.api.pod import Pod, PodList
 from koordlet.util.alarm import Alarm
 from koordlet.util.logs import get_logger
@@ -12,8 +14,8 @@ log = get_logger("koordlet.statesinformer")
 class PodBelief:
     """The pods as they were listed last, whoever listed them.
 
-    A list without any pod after one with some is believed only when the next list says the same:
-    a server that has just started may not know them yet.
+    A list without any pod of the API server after one with some is believed only when the next list
+    says the same: a kubelet that has just started has only its static pods at first, or none.
     """
 
     def __init__(self, news: Alarm) -> None:
@@ -41,9 +43,10 @@ class PodBelief:
         told: the end of each pod that is missing was told, so there is nothing to doubt.
         """
         before = self._pods
-        if before and not found[0] and not told and not self.doubt:
-            log.warning("pods.vanished", pods=len(before), note="kept until seen twice")
-            self.doubt = "all pods vanished at once; looking again"
+        lost = "" if told or self.doubt else _lost(before, found[0])
+        if lost:
+            log.warning("pods.vanished", pods=len(before), which=lost, note="kept until seen twice")
+            self.doubt = f"{lost} vanished at once; looking again"
             return False
         self.doubt = ""
         if found != self._believed:
@@ -54,3 +57,12 @@ class PodBelief:
     @property
     def _pods(self) -> tuple[Pod, ...]:
         return self._believed[0] if self._believed else ()
+
+
+def _lost(before: Sequence[Pod], now: Sequence[Pod]) -> str:
+    """Which pods are gone, if that is too many to be believed."""
+    if before and not now:
+        return "all pods"
+    if all(pod.static for pod in now) and not all(pod.static for pod in before):
+        return "all pods but static ones"
+    return ""

@@ -320,6 +320,23 @@ class TestFromTheKubelet:
         await pods.pass_time(1)
         assert pods.uids == {"u1"}
 
+    async def test_a_kubelet_that_has_just_started_drops_no_pod(self, pods: Pods) -> None:
+        """It lists static pods first, whose files are at hand, and the others a little later."""
+        annotations = {"kubernetes.io/config.hash": "hash", "kubernetes.io/config.source": "file"}
+        static = pod("hash", annotations=annotations)
+        pods.kubelet.pods.append(static)
+        await pods.until(lambda: pods.uids == {"u1", "hash"})
+        listed, pods.kubelet.pods = pods.kubelet.pods, [static]
+        await pods.until(lambda: "all pods but static ones vanished" in pods.problem)
+        pods.kubelet.pods = listed
+        await pods.until(lambda: not pods.problem)
+        assert pods.uids == {"u1", "hash"}
+
+        pods.kubelet.pods = [static]
+        assert await pods.until(lambda: pods.uids == {"hash"}) <= INTERVAL + SECOND_LOOK + 2
+        pods.kubelet.pods = []
+        await pods.until(lambda: "all pods vanished" in pods.problem)
+
     async def test_an_empty_list_is_believed_when_seen_twice(self, pods: Pods) -> None:
         """The last pod may have gone."""
         pods.kubelet.pods = []
