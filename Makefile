@@ -33,7 +33,7 @@ test: $(BIN)/.dev  ## Unit, fake host and, as root on cgroup v1, real cgroup tes
 	$(BIN)/pytest -n $(WORKERS) $(ARGS)
 
 e2e-test: $(BIN)/.dev  ## Against etcd and the real CRD server (Go, etcd-server; builds it first)
-	$(BIN)/pytest tests/e2e $(ARGS)
+	$(BIN)/pytest --timeout=2700 tests/e2e $(ARGS)
 
 lint: $(BIN)/.dev  ## Style, types, import contract, generated docs
 	$(BIN)/ruff check .

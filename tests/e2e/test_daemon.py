@@ -184,7 +184,7 @@ async def test_what_a_pod_uses_reaches_the_cluster(
     created = time.monotonic()
     await metric.create()
     first = await metric.status_after("")
-    assert time.monotonic() - created < 8
+    assert time.monotonic() - created < 20, "at once, not at its place in the 30 s"
     [pod] = first["podsMetric"]
     assert (pod["namespace"], pod["name"], pod["qos"]) == ("shop", "web", "LS")
     assert milli(pod["podUsage"]["resources"]["cpu"]) == pytest.approx(500, rel=0.05)
