@@ -37,21 +37,24 @@ class Front(ApiServer):
         if not any(group in request.path for group in _CUSTOM):
             return await super()._handle(request)
         body = await request.read()
-        self.requests.append(
-            Recorded(request.method, request.path, dict(request.query), dict(request.headers), body)
+        recorded = Recorded(
+            request.method, request.path, dict(request.query), dict(request.headers), body
         )
         try:
-            return await self._hand_on(request, body)
+            return await self._hand_on(request, recorded)
         except aiohttp.ClientError as err:
+            self.requests.append(recorded)
             return status(503, "ServiceUnavailable", str(err))
 
-    async def _hand_on(self, request: web.Request, body: bytes) -> web.StreamResponse:
+    async def _hand_on(self, request: web.Request, recorded: Recorded) -> web.StreamResponse:
+        """Record the request once it is answered: then what it writes is there for all to see."""
         assert self._session is not None
         headers = {name: request.headers[name] for name in _END_TO_END if name in request.headers}
         async with self._session.request(
-            request.method, f"{self._behind}{request.path_qs}", data=body or None,
+            request.method, f"{self._behind}{request.path_qs}", data=recorded.body or None,
             headers=headers, ssl=self._ssl,
         ) as answer:  # fmt: skip
+            self.requests.append(recorded)
             kept = {name: answer.headers[name] for name in _END_TO_END if name in answer.headers}
             response = web.StreamResponse(status=answer.status, headers=kept)
             await response.prepare(request)
