@@ -44,15 +44,13 @@ class Gated:
     async def _run_until_switched(self, stop: Stop) -> None:
         own = Stop(self._clock)
         part = asyncio.ensure_future(self._run(own))
-        switched = asyncio.ensure_future(self._until_switched(stop))
         try:
-            await asyncio.wait({part, switched}, return_when=asyncio.FIRST_COMPLETED)
+            await first_of(part, self._until_switched(stop))
             own.set()
             await part
         finally:
-            switched.cancel()
             part.cancel()  # does nothing to a part that has ended
-            await asyncio.wait({part, switched})
+            await asyncio.wait({part})
 
     async def _until_switched(self, stop: Stop) -> None:
         await first_of(self._switched.wait(), stop.wait())

@@ -10,6 +10,7 @@ from koordlet.kube.resource import PODS, field_selector
 from koordlet.kube.store import Change, ChangeKind
 from koordlet.statesinformer.podbelief import SECOND_LOOK, PodBelief
 from koordlet.util.clock import Clock
+from koordlet.util.firstof import first_of
 from koordlet.util.health import PartHealth, Status
 from koordlet.util.stop import Stop
 
@@ -58,14 +59,12 @@ class KubePods:
     async def _follow_until_doubt(self, stop: Stop) -> None:
         end = Stop(self._clock)
         following = asyncio.create_task(self._reflector.run(end), name="pod list")
-        waits = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(self._doubt.wait())]
         try:
-            await asyncio.wait([following, *waits], return_when=asyncio.FIRST_COMPLETED)
+            await first_of(following, stop.wait(), self._doubt.wait())
             end.set()
             await following
         finally:
-            for task in (following, *waits):
-                task.cancel()
+            following.cancel()
 
     def _changed(self, change: Change[Pod]) -> None:
         self._was_listed |= change.kind is ChangeKind.SYNCED
