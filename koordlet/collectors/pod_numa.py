@@ -44,12 +44,12 @@ class PodNumaCollector:
         self, tick: Tick, pod: PodMeta, *, due: bool
     ) -> tuple[float, Mapping[int, int]] | None:
         known = self._known.get(pod.uid)
+        if known is not None and tick.monotonic - known[0] > REMEMBERED:
+            known = None
         if due or known is None:
             read = tick.get_at(MEMORY_NUMA, pod.cgroup)
             if read is not None:
                 return read[1], read[0]
-        if known is None or tick.monotonic - known[0] > REMEMBERED:
-            return None
         return known
 
     def families(self) -> Iterable[Metric]:

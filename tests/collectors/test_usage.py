@@ -221,6 +221,17 @@ def test_numa_memory_of_a_pod_is_read_every_fifth_tick(machine):
     assert sums == [200, 400, 600, 800, 1000]
 
 
+def test_late_tick_reads_numa_memory_of_a_pod_again(machine):
+    """A reading that is too old for its pod is replaced, whoever's turn it is."""
+    machine.run_pod("u1").group.use_memory(100 * 4096)
+    machine.host.use_memory(GIB)
+    for seconds in (1, 1, 11):
+        machine.tick(seconds)
+
+    node = machine.value(kinds.NODE_NUMA_MEMORY_USAGE, "0")
+    assert machine.value(kinds.SYS_NUMA_MEMORY_USAGE, "0") == node - 100 * 4096
+
+
 def test_node_facts_are_published(machine):
     """Topology and NUMA nodes, and how often they could be read."""
     machine.tick()
