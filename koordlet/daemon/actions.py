@@ -8,10 +8,15 @@ from prometheus_client import CollectorRegistry
 from koordlet.daemon.otheragent import OtherAgent
 from koordlet.daemon.settings import Settings
 from koordlet.executor.budget import EvictionBudget
+from koordlet.executor.claims import ClaimDesk
 from koordlet.executor.decisions import Decisions
 from koordlet.executor.eviction import EvictionApi
 from koordlet.executor.evictor import Evictor
+from koordlet.executor.kernelview import KernelView
 from koordlet.executor.metrics import EvictionMetrics
+from koordlet.executor.worker import ThreadWorker
+from koordlet.executor.writer import Writer
+from koordlet.host.host import Host
 from koordlet.util.clock import Clock
 
 
@@ -23,6 +28,8 @@ class Actions:
     decisions: Decisions
     budget: EvictionBudget
     evictor: Evictor | None  # None: there is no API server
+    claims: ClaimDesk
+    kernel: KernelView
     other_agent: OtherAgent  # while there is one, every plugin only pretends
 
     def explain(self, pod: str) -> dict[str, object]:
@@ -31,6 +38,7 @@ class Actions:
             "dryRun": self.settings.options.dry_run.value.to_json(),
             "observeOnly": self.other_agent.observe_only(),
             "evictionBudget": {"perHour": self.budget.limit, "used": self.budget.used},
+            "values": self.claims.in_force(pod),
             "decisions": self.decisions.explain(pod),
         }
 
@@ -65,10 +73,13 @@ def build_actions(
             decisions=decisions,
             metrics=metrics,
         )
+    worker, host = ThreadWorker("koordlet-kernel"), Host(settings.paths)
     return Actions(
         settings=settings,
         decisions=decisions,
         budget=budget,
         evictor=evictor,
+        claims=ClaimDesk(Writer(host), worker, clock, dry_run=pretends),
+        kernel=KernelView(host, worker, clock),
         other_agent=other_agent,
     )

@@ -96,6 +96,8 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
         metric_cache=cache,
         states_informer=states,
         evictor=actions.evictor,
+        claims=actions.claims,
+        kernel=actions.kernel,
         health=health,
         run_dir=run_dir,
         boot_id=boot_id,
@@ -116,6 +118,7 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
     roster.runs["loop lag"] = LoopLag(exposition.internal).run
     roster.add("other agent", other_agent)
     roster.add("evictions", actions.evictor)
+    roster.runs["claims"] = actions.claims.run
     roster.add("reporter", reporter)
     roster.add("config", live_config)
     roster.add("certificate", certificate)

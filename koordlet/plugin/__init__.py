@@ -5,7 +5,13 @@ See docs/writing-plugins.md for a tutorial, and koordlet.plugin.testing for the 
 
 from koordlet.api.eviction import EvictionOutcome
 from koordlet.api.features import FeatureSpec, Stage
+from koordlet.executor.claim import Claim, ClaimOutcome, ClaimState, MayClaim, Part
 from koordlet.executor.eviction import Eviction
+from koordlet.executor.kernelview import Kernel, Reading
+from koordlet.executor.target import Level, Target
+from koordlet.host import resources
+from koordlet.host.layout import Layout
+from koordlet.host.resource import Resource
 from koordlet.metriccache import kinds
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import Kind
@@ -24,6 +30,9 @@ from koordlet.util.stop import Stop
 __all__ = [
     "WAITS_FOR_EVENTS",
     "CallbackTarget",
+    "Claim",
+    "ClaimOutcome",
+    "ClaimState",
     "Client",
     "Clock",
     "ContainerMeta",
@@ -33,22 +42,31 @@ __all__ = [
     "FeatureSpec",
     "Flag",
     "FlagSet",
+    "Kernel",
     "Kind",
     "KoordletError",
+    "Layout",
+    "Level",
     "Limits",
     "Log",
+    "MayClaim",
     "MetricCache",
     "OptionError",
+    "Part",
     "PluginError",
     "PluginMetrics",
     "PluginRegistry",
     "PodMeta",
+    "Reading",
+    "Resource",
     "Stage",
     "StateType",
     "States",
     "Stop",
+    "Target",
     "Unavailable",
     "UnavailableClient",
     "UpdateCbFn",
     "kinds",
+    "resources",
 ]

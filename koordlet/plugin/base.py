@@ -2,9 +2,11 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from koordlet.executor.claim import Claim, ClaimOutcome, Claims, Key, MayClaim, NoClaims, Part
 from koordlet.executor.eviction import Eviction, EvictionRequest, Evicts, UnavailableEvictor
 from koordlet.plugin.client import Client
 from koordlet.plugin.states import States
@@ -16,6 +18,9 @@ from koordlet.util.stop import Stop
 if TYPE_CHECKING:
     from koordlet.api.features import FeatureSpec
     from koordlet.api.pod import Pod
+    from koordlet.executor.kernelview import Kernel
+    from koordlet.executor.target import Target
+    from koordlet.host.resource import Resource
     from koordlet.metriccache.cache import MetricCache
     from koordlet.plugin.metrics import PluginMetrics
     from koordlet.util.flags import FlagSet
@@ -66,14 +71,19 @@ class ExtensionPlugin(ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     """Gates of the collectors whose metrics it reads; /healthz tells when one of them is off."""
     limits: ClassVar[Limits] = Limits()
+    may_claim: ClassVar[tuple[MayClaim, ...]] = ()
+    """The kernel values it may claim. Two plugins that may claim the same are refused."""
 
     name: str
     """The name it was registered under. This and the following are bound before init_flags."""
     log: Log
     metrics: "PluginMetrics"
     clock: Clock
+    kernel: "Kernel"
+    """Kernel values to look at, off the event loop; bound before setup."""
 
     _evictor: Evicts = UnavailableEvictor()
+    _claims: Claims = NoClaims()
 
     def init_flags(self, flags: "FlagSet") -> None:  # noqa: B027 - most plugins have no flags
         """Define command line flags; called on every plugin, enabled or not.
@@ -135,7 +145,66 @@ class ExtensionPlugin(ABC):
         )
         return await self._evictor.evict(request)
 
+    async def claim(
+        self,
+        target: "Target",
+        resource: "Resource[Any]",
+        value: Any,
+        *,
+        reason: str,
+        inputs: Mapping[str, float | str] | None = None,
+        part: Part = Part.VALUE,
+        original: Any = None,
+        scope: str = "",
+    ) -> ClaimOutcome:
+        """Want a kernel value in force from now on; return what became of it.
+
+        This is the only way for a plugin to change the kernel. The claim holds until it is
+        withdrawn, replaced, or the plugin's run ends; then what was there before is put back. The
+        same claim again costs nothing. What a kernel does is an outcome, never an exception.
+
+        reason is the rule in one sentence, inputs the numbers that decided, in base units. original
+        is what to put back where that follows from the pod's spec. A scope groups claims for
+        claim_all.
+
+        Raises:
+            OptionError: the claim is not among may_claim, or its value cannot be used.
+        """
+        claim = Claim(
+            target=target,
+            resource=resource,
+            value=value,
+            reason=reason,
+            inputs=inputs or {},
+            part=part,
+            original=original,
+        )
+        return await self._claims.claim(self.name, claim, scope)
+
+    async def claim_all(self, claims: Iterable[Claim], *, scope: str = "") -> list[ClaimOutcome]:
+        """Make these the plugin's claims of a scope: those it had beside them are withdrawn.
+
+        They are brought into force together, in an order that the kernel accepts. Raises as claim
+        does; nothing has changed then.
+        """
+        return await self._claims.claim_all(self.name, claims, scope)
+
+    async def withdraw(
+        self, target: "Target", resource: "Resource[Any]", *, part: Part = Part.VALUE
+    ) -> None:
+        """Take one claim back; nothing happens when there is none."""
+        await self._claims.withdraw(self.name, Key(target, resource), part)
+
+    async def withdraw_all(self, *, scope: str | None = None) -> None:
+        """Take all claims of a scope back; None: of every scope."""
+        await self._claims.withdraw_all(self.name, scope)
+
 
 def bind_evictor(plugin: ExtensionPlugin, evictor: Evicts) -> None:
     """Have the plugin's evictions decided there; the daemon does this before setup."""
     plugin._evictor = evictor
+
+
+def bind_claims(plugin: ExtensionPlugin, claims: Claims, kernel: "Kernel") -> None:
+    """Have the plugin's claims decided there, and let it look at that kernel; before setup too."""
+    plugin._claims, plugin.kernel = claims, kernel

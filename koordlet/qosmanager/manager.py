@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from koordlet.api.features import FeatureGates
 from koordlet.executor.eviction import Evicts, UnavailableEvictor
-from koordlet.plugin.base import bind_evictor
+from koordlet.plugin.base import bind_claims, bind_evictor
 from koordlet.plugin.client import Client
 from koordlet.plugin.meter import Meter, NoGuard, ResidentMemory, account_tasks
 from koordlet.plugin.registry import Registration
@@ -20,12 +20,15 @@ from koordlet.qosmanager.metrics import PluginFamilies
 from koordlet.qosmanager.outcome import PluginState
 from koordlet.qosmanager.quarantine import Quarantine
 from koordlet.qosmanager.runner import PluginRunner
+from koordlet.util.errors import OptionError
 from koordlet.util.firstof import first_of
 from koordlet.util.health import PartHealth, Status
 from koordlet.util.logs import get_logger
 from koordlet.util.stop import Stop
 
 if TYPE_CHECKING:
+    from koordlet.executor.claims import ClaimDesk
+    from koordlet.executor.kernelview import Kernel
     from koordlet.metriccache.cache import MetricCache
     from koordlet.plugin.states import States
     from koordlet.statesinformer.informer import StatesInformer
@@ -83,13 +86,16 @@ class QOSManager:
         metric_cache: "MetricCache",
         states_informer: "StatesInformer",
         evictor: Evicts | None = None,
+        claims: "ClaimDesk | None" = None,
+        kernel: "Kernel | None" = None,
         health: "Health",
         run_dir: Path | None,
         boot_id: str,
         problems: Sequence[str] = (),
         guard: GuardOptions | None = GuardOptions(),  # noqa: B008 - frozen
     ) -> None:
-        """evictor None: there is no API server. problems: what discovery could not register.
+        """evictor None: there is no API server. claims and kernel None: nothing may be claimed or
+        looked at. problems: what discovery could not register.
 
         guard None: let plugins hold the loop.
         """
@@ -97,6 +103,7 @@ class QOSManager:
         self._client = client
         self._metric_cache = metric_cache
         self._states = states_informer
+        self._claims = claims
         self._problems = tuple(problems)
         self._memory = ResidentMemory()
         self._quarantine = Quarantine(run_dir, boot_id, config.clock)
@@ -107,9 +114,13 @@ class QOSManager:
         self.runners = tuple(self._runner(registration) for registration in config.registry)
         for registration in config.registry:
             bind_evictor(registration.plugin, evictor or UnavailableEvictor())
+            if claims is not None and kernel is not None:
+                bind_claims(registration.plugin, claims, kernel)
         for runner in self.runners:
             if runner.name in config.failures:
                 runner.breaks(config.failures[runner.name])
+            else:
+                self._declare_claims(runner)
         self._blame_hang()
         config.metrics.register(PluginFamilies(self.runners))
         self._register_health(health)
@@ -180,8 +191,25 @@ class QOSManager:
             now=self._clock.monotonic,
         )
         return PluginRunner(
-            registration, clock=self._clock, meter=meter, quarantine=self._quarantine
+            registration,
+            clock=self._clock,
+            meter=meter,
+            quarantine=self._quarantine,
+            ended=partial(self._withdraw, registration.feature),
         )
+
+    def _declare_claims(self, runner: PluginRunner) -> None:
+        """Break a plugin that may claim what another one may claim, too."""
+        if self._claims is None:
+            return
+        try:
+            self._claims.declare(runner.name, runner.registration.plugin.may_claim)
+        except OptionError as err:
+            runner.breaks(str(err))
+
+    async def _withdraw(self, plugin: str) -> None:
+        if self._claims is not None:
+            await self._claims.withdraw_all(plugin)
 
     def _blame_hang(self) -> None:
         if self._hang is None:

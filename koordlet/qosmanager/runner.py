@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from koordlet.plugin.meter import Meter
@@ -39,8 +39,10 @@ class PluginRunner:
         clock: Clock,
         meter: Meter,
         quarantine: Quarantine,
+        ended: Callable[[], Awaitable[None]],
         breaker: Breaker | None = None,
     ) -> None:
+        """ended: called after each run, however it ended, to undo what the plugin changed."""
         self.registration = registration
         self.name = registration.feature
         self.meter = meter
@@ -53,6 +55,7 @@ class PluginRunner:
         self._limits = registration.plugin.limits
         self._clock = clock
         self._quarantine = quarantine
+        self._ended = ended
         self._breaker = breaker or Breaker()
         self._setup_error = ""
         self._wake = asyncio.Event()
@@ -170,6 +173,7 @@ class PluginRunner:
             paced.set()
             await self._end(task, grace)
             await self._call_stop()
+            await self._ended()
             log.info("plugin.stopped", plugin=self.name)
         _raise_failure(task)
 

@@ -1,7 +1,7 @@
 """Runs one plugin in a test: simulated time, scripted metrics and states, captured logs, cost."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -9,18 +9,27 @@ from typing import Any, Self
 from prometheus_client import CollectorRegistry
 
 from koordlet.api.node import Node
+from koordlet.api.nodeslo import NodeSLO
 from koordlet.executor.budget import EvictionBudget
+from koordlet.executor.claims import ClaimDesk
 from koordlet.executor.decisions import Decisions
 from koordlet.executor.evictor import Evictor
+from koordlet.executor.kernelview import KernelView
 from koordlet.executor.metrics import EvictionMetrics
+from koordlet.executor.wish import Change
+from koordlet.executor.worker import InlineWorker
+from koordlet.executor.writer import Writer
+from koordlet.host.descriptors import Descriptors
+from koordlet.host.host import Host
 from koordlet.metriccache.kinds import Kind
-from koordlet.plugin.base import ExtensionPlugin, bind_evictor
+from koordlet.plugin.base import ExtensionPlugin, bind_claims, bind_evictor
 from koordlet.plugin.client import Client, UnavailableClient
 from koordlet.plugin.meter import Meter, account_tasks
 from koordlet.plugin.metrics import PluginMetrics, snake_case
 from koordlet.plugin.rounds import PacedStop
 from koordlet.plugin.testing.clock import SimulatedClock
 from koordlet.plugin.testing.evictions import ScriptedEvictions
+from koordlet.plugin.testing.host import FakeHost
 from koordlet.plugin.testing.logs import CapturedLog
 from koordlet.plugin.testing.metrics import ScriptedMetrics
 from koordlet.statesinformer.informer import StatesInformer
@@ -60,14 +69,16 @@ class PluginHarness:
         args: Sequence[str] = (),
         client: Client | None = None,
         pods: Sequence[PodMeta] = (),
+        host: FakeHost | None = None,
         standalone: bool = False,
         dry_run: bool = False,
         evict_budget_per_hour: int = 20,
     ) -> None:
         """name: the feature name, by default the class name; args: the command line.
 
-        standalone: evictions raise Unavailable, as without an API server. dry_run and
-        evict_budget_per_hour: what these flags say.
+        host: whose kernel files claims change; None: claims raise Unavailable. standalone:
+        evictions raise Unavailable, as without an API server. dry_run, which a test may switch,
+        and evict_budget_per_hour: what these flags say.
         """
         self.plugin = plugin
         self.name = name or type(plugin).__name__
@@ -79,8 +90,10 @@ class PluginHarness:
         self.states.set_node(Node("test-node"))
         self.states.set_pods(tuple(pods))
 
+        self.dry_run = dry_run
+
         async def pretends(_: str) -> bool:
-            return dry_run
+            return self.dry_run
 
         self.evictions = ScriptedEvictions(self.clock)
         self._decisions = Decisions(self.clock)
@@ -96,6 +109,8 @@ class PluginHarness:
         )
         if not standalone:
             bind_evictor(plugin, self._evictor)
+        self.changes: list[Change] = []
+        self._desk = self._claim_desk(host, pretends) if host else None
         self._client = client or UnavailableClient()
         self._rounds = 0
         self._meter = Meter(self.name, now=self.clock.monotonic)
@@ -112,6 +127,8 @@ class PluginHarness:
             asyncio.create_task(self.states.run(self._over), name="states informer"),
             asyncio.create_task(self._evictor.run(self._over), name="evictions"),
         )
+        if self._desk is not None:
+            self._background += (asyncio.create_task(self._desk.run(self._over), name="claims"),)
         await self.clock.settle()
         with self._meter.step():
             self.plugin.setup(self._client, self.metrics.cache, self.states)
@@ -141,6 +158,14 @@ class PluginHarness:
         """Make these the pods of the node; see koordlet.plugin.testing.make_pod."""
         self.states.set_pods(pods)
 
+    def set_node_slo(self, slo: NodeSLO | None) -> None:
+        """Make this the NodeSLO of the node."""
+        self.states.set_node_slo(slo)
+
+    def claims(self, place: str = "") -> list[dict[str, Any]]:
+        """The claimed values as `koordletctl explain --output json` has them."""
+        return self._desk.in_force(place) if self._desk else []
+
     async def start(self) -> None:
         """Call run, as enabling the gate does; setup is not called again."""
         self._stop = PacedStop(self.clock, self._count_round)
@@ -167,6 +192,8 @@ class PluginHarness:
             self._meter.drop(task)
             raise AssertionError(f"run did not return within {grace:g} s after the stop signal")
         await self._meter.drive(self.plugin.stop())
+        if self._desk is not None:
+            await self._desk.withdraw_all(self.name)
         left = [left for left in self._meter.tasks if not left.done()]
         for straggler in left:
             self._meter.drop(straggler)
@@ -209,6 +236,16 @@ class PluginHarness:
         """What the plugin's code has cost so far."""
         meter = self._meter
         return Cost(self._rounds, meter.cpu_seconds, meter.longest_step)
+
+    def _claim_desk(self, host: FakeHost, pretends: Callable[[str], Awaitable[bool]]) -> ClaimDesk:
+        # Files of a directory may vanish under a held descriptor, which those of a kernel cannot.
+        kernel, worker = Host(host.paths, Descriptors(0)), InlineWorker()
+        desk = ClaimDesk(
+            Writer(kernel), worker, self.clock, dry_run=pretends, listeners=[self.changes.append]
+        )
+        desk.declare(self.name, self.plugin.may_claim)
+        bind_claims(self.plugin, desk, KernelView(kernel, worker, self.clock))
+        return desk
 
     def _prepare(self, args: Sequence[str]) -> None:
         plugin: Any = self.plugin

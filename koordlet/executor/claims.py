@@ -1,0 +1,269 @@
+"""Decides on claims: combines them, has them written, and keeps what came of it for people."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Any
+
+from koordlet.executor.claim import Claim, ClaimOutcome, ClaimState, Key, MayClaim, Part
+from koordlet.executor.claimtable import ClaimTable
+from koordlet.executor.combine import Parts, combine, original
+from koordlet.executor.wish import RELEASE, Change, Landed, Listener, Wish
+from koordlet.executor.worker import Worker
+from koordlet.executor.writer import Writer
+from koordlet.util.clock import Clock
+from koordlet.util.logs import get_logger
+from koordlet.util.stop import Stop
+
+SWEEP = 10.0  # seconds after which what did not hold is tried again
+_SETTLED = (ClaimState.IN_FORCE, ClaimState.WOULD, ClaimState.UNSUPPORTED)
+
+log = get_logger("koordlet.executor")
+
+
+@dataclass(slots=True)
+class ValueInForce:
+    """One value that is claimed: what was wished, what came of it, and since when."""
+
+    wish: Any
+    landed: Landed
+    since: float  # Unix seconds of the latest change
+    tried: float  # monotonic seconds of the latest attempt
+    dry_run: bool
+
+
+class ClaimDesk:
+    """Takes the claims of all plugins. All methods belong to the event loop."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        worker: Worker,
+        clock: Clock,
+        *,
+        dry_run: Callable[[str], Awaitable[bool]],
+        listeners: Sequence[Listener] = (),
+    ) -> None:
+        """dry_run tells of a plugin whether it only pretends; it may have to find out first."""
+        self._table = ClaimTable()
+        self._writer = writer
+        self._worker = worker
+        self._clock = clock
+        self._dry_run = dry_run
+        self._listeners = tuple(listeners)
+        self._values: dict[Key, ValueInForce] = {}
+        self._pretends: dict[str, bool] = {}  # what dry_run last said
+        self._busy = asyncio.Lock()
+        self._tasks: set[asyncio.Task[set[Key]]] = set()
+
+    def declare(self, owner: str, may: tuple[MayClaim, ...]) -> None:
+        """Let a plugin claim what it declares; raises OptionError as ClaimTable.declare does."""
+        self._table.declare(owner, may)
+
+    async def claim(self, owner: str, claim: Claim, scope: str = "") -> ClaimOutcome:
+        """As Claims.claim."""
+        self._table.check(owner, claim)
+        await self._learn_dry_run(owner)
+        news = self._table.put(owner, scope, claim)
+        changed = await self._settle({claim.key} if news else set(), [claim.key])
+        return self._outcome(owner, claim.key, changed)
+
+    async def claim_all(
+        self, owner: str, claims: Iterable[Claim], scope: str = ""
+    ) -> list[ClaimOutcome]:
+        """As Claims.claim_all."""
+        claims = list(claims)
+        for claim in claims:
+            self._table.check(owner, claim)
+        await self._learn_dry_run(owner)
+        news = self._table.replace(owner, scope, claims)
+        changed = await self._settle(news, [claim.key for claim in claims])
+        return [self._outcome(owner, claim.key, changed) for claim in claims]
+
+    async def withdraw(self, owner: str, key: Key, part: Part) -> None:
+        """As Claims.withdraw."""
+        if self._table.drop(owner, key, part):
+            await self._settle({key}, [])
+
+    async def withdraw_all(self, owner: str, scope: str | None = None) -> None:
+        """As Claims.withdraw_all."""
+        await self._settle(self._table.drop_all(owner, scope), [])
+
+    async def refresh(self) -> None:
+        """Ask again who only pretends, and bring everything in line with it."""
+        for owner in {o for key in self._table.claimed() for o in self._table.owners(key).values()}:
+            await self._learn_dry_run(owner)
+
+    async def run(self, stop: Stop) -> None:
+        """Try again what did not hold, until stop."""
+        async for _ in stop.every(SWEEP):
+            await self.refresh()
+            await self._settle(set(), self._table.claimed())
+
+    def in_force(self, place: str = "") -> list[dict[str, object]]:
+        """The claimed values as JSON: all, or those of a pod (namespace/name, name, UID) or cgroup.
+
+        Times are Unix seconds.
+        """
+        return [
+            self._as_json(key, self._values[key])
+            for key in self._table.claimed()
+            if key in self._values and _is_about(key, place)
+        ]
+
+    def count(self) -> dict[str, int]:
+        """Claimed values that are in force, by plugin."""
+        counts: dict[str, int] = {}
+        for key, value in self._values.items():
+            if value.landed.state is ClaimState.IN_FORCE:
+                for owner in self._table.owners(key).values():
+                    counts[owner] = counts.get(owner, 0) + 1
+        return counts
+
+    async def _learn_dry_run(self, owner: str) -> None:
+        pretends = await self._dry_run(owner)
+        if self._pretends.get(owner) is not pretends:
+            self._pretends[owner] = pretends
+            await self._settle(
+                {k for k in self._table.claimed() if owner in self._table.owners(k).values()}, []
+            )
+
+    async def _settle(self, news: set[Key], claimed: Iterable[Key]) -> set[Key]:
+        """Have the kernel follow the claims; return the values that changed.
+
+        news: what is wished anew; claimed: what is wished as before, and tried again when due.
+        """
+        keys = list(news | {key for key in claimed if self._is_due(key)})
+        if not keys:
+            return set()
+        # In a context of its own, so that the plugin is not charged for it, and to its end even if
+        # the plugin is cancelled.
+        task = asyncio.create_task(self._bring_into_force(keys), name="claims", context=Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    async def _bring_into_force(self, keys: list[Key]) -> set[Key]:
+        async with self._busy:  # what is wished is looked up inside: it may have changed meanwhile
+            wishes = [self._wish(key) for key in keys]
+            real = [wish for wish, pretended in wishes if not pretended]
+            landed = iter(await self._worker.do(lambda: self._writer.apply(real)))
+            changed = set()
+            for wish, pretended in wishes:
+                if self._conclude(wish, _would(wish) if pretended else next(landed), pretended):
+                    changed.add(wish.key)
+        return changed
+
+    def _is_due(self, key: Key) -> bool:
+        value = self._values.get(key)
+        if value is None:
+            return True
+        return value.landed.state not in _SETTLED and (
+            self._clock.monotonic() - value.tried >= SWEEP
+        )
+
+    def _wish(self, key: Key) -> tuple[Wish, bool]:
+        """What is wished of a value, and whether only as a pretence."""
+        parts = self._table.parts(key)
+        owners = self._table.owners(key)
+        real: Parts = {p: c for p, c in parts.items() if not self._pretends.get(owners[p], False)}
+        if real:
+            names = tuple(dict.fromkeys(owners[part] for part in real))
+            return Wish(key, combine(key.resource, real), original(real), names), False
+        before = self._values.get(key)
+        if parts and (before is None or before.dry_run):
+            names = tuple(dict.fromkeys(owners.values()))
+            return Wish(key, combine(key.resource, parts), original(parts), names), True
+        return Wish(key, RELEASE), before is not None and before.dry_run
+
+    def _conclude(self, wish: Wish, landed: Landed, pretended: bool) -> bool:
+        """Keep and tell what came of a wish; return whether the value is another one now."""
+        key, before = wish.key, self._values.get(wish.key)
+        changed = landed.wrote if not pretended else before is None or before.wish != wish.value
+        if wish.value is RELEASE:
+            self._values.pop(key, None)
+        else:
+            now = self._clock.wall()
+            since = now if changed or before is None else before.since
+            self._values[key] = ValueInForce(
+                wish.value, landed, since, self._clock.monotonic(), pretended
+            )
+        self._tell(wish, landed, before, changed=changed, pretended=pretended)
+        return changed
+
+    def _tell(
+        self,
+        wish: Wish,
+        landed: Landed,
+        before: ValueInForce | None,
+        *,
+        changed: bool,
+        pretended: bool,
+    ) -> None:
+        state = landed.state
+        if state is ClaimState.FAILED and (before is None or before.landed.state is not state):
+            what = "failed"
+        elif not changed:
+            return
+        elif wish.value is RELEASE:
+            what = "restored"
+        else:
+            what = "would_set" if pretended else "set"
+        reasons = [claim.reason for claim in self._table.parts(wish.key).values()]
+        old = before.landed.value if before else landed.original
+        change = Change(what, wish.key, wish.owners, old, landed.value, "; ".join(reasons))
+        for listener in self._listeners:
+            listener(change)
+
+    def _outcome(self, owner: str, key: Key, changed: set[Key]) -> ClaimOutcome:
+        value = self._values.get(key)
+        if value is None:
+            return ClaimOutcome(ClaimState.WAITING)
+        state = ClaimState.WOULD if self._pretends.get(owner) else value.landed.state
+        return ClaimOutcome(state, value.landed.message, key in changed)
+
+    def _as_json(self, key: Key, value: ValueInForce) -> dict[str, object]:
+        owners = self._table.owners(key)
+        target = key.target
+        return {
+            "target": str(target),
+            "level": target.level.value,
+            "pod": target.pod,
+            "uid": target.uid,
+            "resource": key.resource.name,
+            "unit": key.resource.unit,
+            "value": _plain(value.landed.value),
+            "original": _plain(value.landed.original),
+            "state": value.landed.state.value,
+            "message": value.landed.message,
+            "since": value.since,
+            "dryRun": value.dry_run,
+            "claims": [
+                {
+                    "plugin": owners[part],
+                    "part": part.value,
+                    "value": _plain(claim.value),
+                    "reason": claim.reason,
+                    "inputs": dict(claim.inputs),
+                }
+                for part, claim in self._table.parts(key).items()
+            ],
+        }
+
+
+def _would(wish: Wish) -> Landed:
+    if wish.value is RELEASE:
+        return Landed(ClaimState.GONE)
+    return Landed(ClaimState.WOULD, wish.value, wish.original)
+
+
+def _is_about(key: Key, place: str) -> bool:
+    target = key.target
+    names = (target.place, target.uid, target.pod, target.pod.partition("/")[2])
+    return not place or place.strip("/") in names or target.place.startswith(f"{place}/")
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    return sorted(value) if isinstance(value, set | frozenset) else value

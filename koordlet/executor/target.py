@@ -1,0 +1,77 @@
+"""What a claim is about: a cgroup, the node as a whole, or a process."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from koordlet.api.qos import KubeQoS
+from koordlet.host.layout import Layout
+from koordlet.statesinformer.model import ContainerMeta, PodMeta
+
+
+class Level(StrEnum):
+    """Where in the tree a target is."""
+
+    NODE = "node"  # sysctl and sysfs values
+    QOS = "qos"  # the cgroup of a Kubernetes QoS class
+    POD = "pod"
+    CONTAINER = "container"  # sandboxes too
+    PROCESS = "process"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A place whose kernel values can be claimed. qos and pod are for rules and for people."""
+
+    level: Level
+    place: str  # path of a cgroup; "" for the node; the pid of a process
+    start_time: int = 0  # of a process, in ticks since boot: a pid alone may come again
+    qos: str = field(default="", compare=False)  # QoSClass of the pod; KubeQoS at level QOS
+    pod: str = field(default="", compare=False)  # namespace/name
+    uid: str = field(default="", compare=False)  # of the pod
+
+    @classmethod
+    def node(cls) -> "Target":
+        """The node, for sysctl and sysfs values."""
+        return cls(Level.NODE, "")
+
+    @classmethod
+    def qos_class(cls, layout: Layout, qos: KubeQoS) -> "Target":
+        """The cgroup of a Kubernetes QoS class; for Guaranteed that of all pods."""
+        return cls(Level.QOS, layout.qos_dir(qos), qos=qos.value)
+
+    @classmethod
+    def of_pod(cls, pod: PodMeta) -> "Target":
+        """The cgroup of a pod."""
+        return _below(pod, Level.POD, pod.cgroup)
+
+    @classmethod
+    def of_container(cls, pod: PodMeta, container: ContainerMeta) -> "Target":
+        """The cgroup of a container."""
+        return _below(pod, Level.CONTAINER, container.cgroup)
+
+    @classmethod
+    def below_pod(cls, pod: PodMeta, group: str) -> "Target":
+        """A cgroup right below that of a pod that is no known container: a sandbox."""
+        return _below(pod, Level.CONTAINER, group)
+
+    @classmethod
+    def of_process(cls, pod: PodMeta, pid: int, start_time: int) -> "Target":
+        """A process of a pod. start_time is in ticks since boot, as /proc/<pid>/stat has it."""
+        return _below(pod, Level.PROCESS, str(pid), start_time)
+
+    def __str__(self) -> str:
+        """For people: "kubepods/besteffort", "node" or "process 4711"."""
+        if self.level is Level.PROCESS:
+            return f"process {self.place}"
+        return self.place or self.level.value
+
+
+def _below(pod: PodMeta, level: Level, place: str, start_time: int = 0) -> Target:
+    return Target(
+        level,
+        place,
+        start_time,
+        qos=pod.qos.value,
+        pod=f"{pod.pod.namespace}/{pod.pod.name}",
+        uid=pod.uid,
+    )

@@ -1,0 +1,49 @@
+"""What the claims ask of the kernel, and what came of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from koordlet.executor.claim import ClaimState, Key
+
+RELEASE: Final = object()  # put back what was there before the first write
+
+
+class Wish(NamedTuple):
+    """One value that shall be in force; RELEASE: nobody claims it any more.
+
+    original: what is put back later when that is not what is found; None: what is found.
+    """
+
+    key: Key
+    value: Any
+    original: Any = None
+    owners: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """What became of a wish. value is in force now, as far as known; original is kept for later."""
+
+    state: ClaimState
+    value: Any = None
+    original: Any = None
+    message: str = ""
+    wrote: bool = False
+
+
+class Change(NamedTuple):
+    """Something that happened to a value, for logs, metrics and the audit log.
+
+    what: set, restored, foreign, retaken, yielded, failed; with dry-run would_set.
+    """
+
+    what: str
+    key: Key
+    owners: tuple[str, ...]
+    old: Any
+    new: Any
+    reason: str
+
+
+Listener = Callable[[Change], None]
