@@ -110,8 +110,8 @@ class Agent:
         return [event for event in lines if event["event"] == name]
 
     def samples_held(self) -> int:
-        """How many samples of the node's CPU the window of the last minutes has."""
-        [series] = self.ctl("metrics", "node_cpu_usage")["series"]
+        """How many samples of the node's CPU the last half hour has; an emulated start is slow."""
+        [series] = self.ctl("metrics", "node_cpu_usage", "--window=30m")["series"]
         return int(series["count"])
 
     async def until(self, condition: Callable[[], Any]) -> None:
