@@ -12,7 +12,7 @@ from koordlet.host.cpuvalues import shares_to_weight, weight_to_shares
 from koordlet.host.errors import KernelFileError, Unsupported, Vanished
 from koordlet.host.host import Host
 from koordlet.host.resource import Resource
-from koordlet.host.resources import CPU_SHARES
+from koordlet.host.resources import CPU_PERIOD, CPU_QUOTA, CPU_SHARES
 from koordlet.util.cpulist import format_cpulist
 
 
@@ -73,10 +73,13 @@ class Writer:
 
     def _write(self, key: Key, value: Any) -> None:
         path = self._host.path(key.resource, _group(key))
+        text = self._text(key.resource, value)
+        if key.resource is CPU_QUOTA and self._host.version(CPU_QUOTA) == 2:
+            text = f"{text} {self._host.read(CPU_PERIOD, _group(key))}"  # one file has both
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_TRUNC)
             try:
-                os.write(fd, self._text(key.resource, value).encode())
+                os.write(fd, text.encode())
             finally:
                 os.close(fd)
         except OSError as err:

@@ -28,6 +28,12 @@ class FakeGroup:
         path = f"{self.path}/{name}" if self.path else name
         self._host.write(f"cgroup/{controller}/{path}" if controller else f"cgroup/{path}", text)
 
+    def read(self, file: str) -> str:
+        """What a file of this group says now, named as with write, without the end of line."""
+        controller, _, name = file.rpartition("/")
+        path = f"{self.path}/{name}" if self.path else name
+        return self._host.read(f"cgroup/{controller}/{path}" if controller else f"cgroup/{path}")
+
     def use_cpu(self, seconds: float) -> None:
         """Add CPU seconds to the group's counter."""
         self._usage_ns += round(seconds * 1e9)

@@ -60,8 +60,7 @@ class FakeHost:
         self._devices: dict[str, tuple[int, int]] = {}
         self._write_machine()
         self.root = self.group("")
-        for qos in KubeQoS:
-            self.group(self.layout.qos_dir(qos))
+        self._qos_groups = {qos: self.group(self.layout.qos_dir(qos)) for qos in KubeQoS}
 
     def write(self, path: str, text: str | bytes) -> Path:
         """Write any file, for example "proc/vmstat" or "cgroup/cpu/kubepods/cpu.shares"."""
@@ -70,9 +69,17 @@ class FakeHost:
         file.write_bytes(text.encode() if isinstance(text, str) else text)
         return file
 
+    def read(self, path: str) -> str:
+        """What a file says now, named as with write, without the end of line."""
+        return (self.paths.cgroup.parent / path).read_text().rstrip("\n")
+
     def group(self, path: str) -> FakeGroup:
-        """A cgroup with all its files; made when it is not there."""
+        """A new cgroup with all its files."""
         return FakeGroup(self, path)
+
+    def qos_group(self, qos: KubeQoS) -> FakeGroup:
+        """The cgroup of a Kubernetes QoS class."""
+        return self._qos_groups[qos]
 
     def add_pod(
         self, uid: str, qos: KubeQoS = KubeQoS.BURSTABLE, containers: tuple[str, ...] = ("c1",)
