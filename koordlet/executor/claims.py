@@ -207,7 +207,7 @@ class ClaimDesk:
         elif not changed:
             return
         elif wish.value is RELEASE:
-            what = "restored"
+            what = "would_restore" if pretended else "restored"
         else:
             what = "would_set" if pretended else "set"
         reasons = [claim.reason for claim in self._table.parts(wish.key).values()]

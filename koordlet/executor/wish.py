@@ -35,7 +35,7 @@ class Landed:
 class Change(NamedTuple):
     """Something that happened to a value, for logs, metrics and the audit log.
 
-    what: set, restored, foreign, retaken, yielded, failed; with dry-run would_set.
+    what: set, restored, foreign, retaken, yielded, failed; with dry-run would_set, would_restore.
     """
 
     what: str

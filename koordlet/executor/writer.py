@@ -79,7 +79,7 @@ class Writer:
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_TRUNC)
             try:
-                os.write(fd, text.encode())
+                os.write(fd, f"{text}\n".encode())
             finally:
                 os.close(fd)
         except OSError as err:
@@ -88,7 +88,7 @@ class Writer:
     def _text(self, resource: Resource[Any], value: Any) -> str:
         version = self._host.version(resource)
         if isinstance(value, set | frozenset):
-            return format_cpulist(value) or "\n"
+            return format_cpulist(value)
         if resource is CPU_SHARES and version == 2:
             return str(shares_to_weight(value))
         return "max" if version == 2 and value == -1 else str(value)
