@@ -20,6 +20,7 @@ from koordlet.plugin.client import Client, UnavailableClient
 from koordlet.plugin.metrics import PluginMetrics
 from koordlet.plugin.registry import PluginError, PluginRegistry
 from koordlet.plugin.states import States
+from koordlet.plugin.upstreamgauge import UpstreamGauge
 from koordlet.statesinformer.callbacks import CallbackTarget, StateType, UpdateCbFn
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
 from koordlet.util.clock import Clock
@@ -67,6 +68,7 @@ __all__ = [
     "Unavailable",
     "UnavailableClient",
     "UpdateCbFn",
+    "UpstreamGauge",
     "kinds",
     "resources",
 ]

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from koordlet.plugin.registry import PluginError
+from koordlet.plugin.upstreamgauge import MAX_SERIES as MOST_UPSTREAM
+from koordlet.plugin.upstreamgauge import UpstreamGauge
 
 if TYPE_CHECKING:  # imported when the first metric is made: the package is slow to load
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -53,6 +55,22 @@ class PluginMetrics:
         names, allowed = self._check(name, labels, series=len(buckets) + 3)
         metric = Histogram(names, help, tuple(allowed), registry=self._registry, buckets=buckets)
         return BoundedHistogram(metric, allowed)
+
+    def upstream_gauge(
+        self, name: str, help: str, labels: Sequence[str], most: int = MOST_UPSTREAM
+    ) -> UpstreamGauge:
+        """A gauge with a name that Koordinator's koordlet has, exported as it is.
+
+        most: how many series it may have; see UpstreamGauge.
+        """
+        if not re.fullmatch(r"koordlet_[a-z0-9_]+", name) or name.startswith("koordlet_plugin_"):
+            raise PluginError(
+                f"plugin {self._plugin}: wanted a metric name of Koordinator's, found {name!r}; "
+                "use gauge() for others"
+            )
+        gauge = UpstreamGauge(name, help, labels, most)
+        self._registry.register(gauge)
+        return gauge
 
     def _check(
         self, name: str, labels: Labels | None, series: int = 1

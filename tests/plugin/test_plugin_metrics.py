@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from koordlet.plugin import PluginError, PluginMetrics
+from koordlet.plugin import KoordletError, PluginError, PluginMetrics
 from koordlet.plugin.metrics import snake_case
 
 
@@ -77,3 +77,42 @@ def test_wrong_labels(registry):
     gauge = PluginMetrics("P", registry).gauge("x", "help", {"a": ("1",)})
     with pytest.raises(PluginError, match=r"labels \['a'\]"):
         gauge.set(1, b="1")
+
+
+def test_upstream_gauge_has_koordinators_name(registry):
+    """A family of Koordinator's keeps its name and labels, and loses the series that are gone."""
+    gauge = PluginMetrics("P", registry).upstream_gauge("koordlet_x_cores", "X.", ("node", "type"))
+
+    def value(kind):
+        return registry.get_sample_value("koordlet_x_cores", {"node": "n", "type": kind})
+
+    gauge.set(2, node="n", type="cpuset")
+    gauge.set(3, node="n", type="cpuset")
+    assert value("cpuset") == 3
+    gauge.replace({("n", "cfsQuota"): 0.5})
+    assert (value("cpuset"), value("cfsQuota")) == (None, 0.5)
+    gauge.clear()
+    assert value("cfsQuota") is None
+    assert b"# TYPE koordlet_x_cores gauge" in generate_latest(registry)
+
+
+def test_upstream_gauge_is_bounded(registry):
+    """A thousand containers do not make a thousand series where ten are allowed."""
+    gauge = PluginMetrics("P", registry).upstream_gauge("koordlet_x", "X.", ("c",), most=10)
+    for number in range(1000):
+        gauge.set(number, c=f"c{number}")
+    assert generate_latest(registry).count(b"koordlet_x{") == 10
+    gauge.replace({(f"c{number}",): 1.0 for number in range(1000)})
+    assert generate_latest(registry).count(b"koordlet_x{") == 10
+
+
+def test_upstream_gauge_refuses_misuse(registry):
+    """Another name, a name twice and other labels are mistakes in the plugin."""
+    metrics = PluginMetrics("P", registry)
+    gauge = metrics.upstream_gauge("koordlet_x", "X.", ("node",))
+    with pytest.raises(PluginError, match="name of Koordinator"):
+        metrics.upstream_gauge("koordlet_plugin_p_x", "X.", ())
+    with pytest.raises(ValueError, match="Duplicated"):
+        metrics.upstream_gauge("koordlet_x", "X.", ())
+    with pytest.raises(KoordletError, match="wanted the labels"):
+        gauge.set(1, pod="a")
