@@ -49,10 +49,10 @@ class Claim:
     inputs: Mapping[str, float | str] = field(default_factory=dict)
     part: Part = Part.VALUE
     original: Any = None
+    key: Key = field(init=False, repr=False, compare=False)
 
-    @property
-    def key(self) -> Key:
-        return Key(self.target, self.resource)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", Key(self.target, self.resource))
 
     @property
     def substance(self) -> tuple[Any, Any]:

@@ -1,7 +1,7 @@
 """Decides on claims: combines them, has them written, and keeps what came of it for people."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +53,7 @@ class ClaimDesk:
         self._dry_run = dry_run
         self._listeners = tuple(listeners)
         self._values: dict[Key, ValueInForce] = {}
+        self._unsettled: set[Key] = set()  # claimed, but not what is wished
         self._pretends: dict[str, bool] = {}  # what dry_run last said
         self._busy = asyncio.Lock()
         self._tasks: set[asyncio.Task[set[Key]]] = set()
@@ -66,7 +67,7 @@ class ClaimDesk:
         self._table.check(owner, claim)
         await self._learn_dry_run(owner)
         news = self._table.put(owner, scope, claim)
-        changed = await self._settle({claim.key} if news else set(), [claim.key])
+        changed = await self._settle({claim.key} if news else self._due({claim.key}))
         return self._outcome(owner, claim.key, changed)
 
     async def claim_all(
@@ -75,20 +76,21 @@ class ClaimDesk:
         """As Claims.claim_all."""
         claims = list(claims)
         for claim in claims:
-            self._table.check(owner, claim)
+            if not self._table.has(owner, scope, claim):
+                self._table.check(owner, claim)
         await self._learn_dry_run(owner)
         news = self._table.replace(owner, scope, claims)
-        changed = await self._settle(news, [claim.key for claim in claims])
+        changed = await self._settle(news | self._due({claim.key for claim in claims}))
         return [self._outcome(owner, claim.key, changed) for claim in claims]
 
     async def withdraw(self, owner: str, key: Key, part: Part) -> None:
         """As Claims.withdraw."""
         if self._table.drop(owner, key, part):
-            await self._settle({key}, [])
+            await self._settle({key})
 
     async def withdraw_all(self, owner: str, scope: str | None = None) -> None:
         """As Claims.withdraw_all."""
-        await self._settle(self._table.drop_all(owner, scope), [])
+        await self._settle(self._table.drop_all(owner, scope))
 
     async def refresh(self) -> None:
         """Ask again who only pretends, and bring everything in line with it."""
@@ -99,7 +101,7 @@ class ClaimDesk:
         """Try again what did not hold, until stop."""
         async for _ in stop.every(SWEEP):
             await self.refresh()
-            await self._settle(set(), self._table.claimed())
+            await self._settle(self._due(self._unsettled))
 
     def in_force(self, place: str = "") -> list[dict[str, object]]:
         """The claimed values as JSON: all, or those of a pod (namespace/name, name, UID) or cgroup.
@@ -126,15 +128,11 @@ class ClaimDesk:
         if self._pretends.get(owner) is not pretends:
             self._pretends[owner] = pretends
             await self._settle(
-                {k for k in self._table.claimed() if owner in self._table.owners(k).values()}, []
+                {k for k in self._table.claimed() if owner in self._table.owners(k).values()}
             )
 
-    async def _settle(self, news: set[Key], claimed: Iterable[Key]) -> set[Key]:
-        """Have the kernel follow the claims; return the values that changed.
-
-        news: what is wished anew; claimed: what is wished as before, and tried again when due.
-        """
-        keys = list(news | {key for key in claimed if self._is_due(key)})
+    async def _settle(self, keys: set[Key]) -> set[Key]:
+        """Have the kernel follow the claims on these values; return those that changed."""
         if not keys:
             return set()
         # In a context of its own, so that the plugin is not charged for it, and to its end even if
@@ -144,7 +142,7 @@ class ClaimDesk:
         task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
 
-    async def _bring_into_force(self, keys: list[Key]) -> set[Key]:
+    async def _bring_into_force(self, keys: set[Key]) -> set[Key]:
         async with self._busy:  # what is wished is looked up inside: it may have changed meanwhile
             wishes = [self._wish(key) for key in keys]
             real = [wish for wish, pretended in wishes if not pretended]
@@ -155,13 +153,14 @@ class ClaimDesk:
                     changed.add(wish.key)
         return changed
 
-    def _is_due(self, key: Key) -> bool:
-        value = self._values.get(key)
-        if value is None:
-            return True
-        return value.landed.state not in _SETTLED and (
-            self._clock.monotonic() - value.tried >= SWEEP
-        )
+    def _due(self, keys: Set[Key]) -> set[Key]:
+        """Those that are claimed but not in force, and were not tried lately."""
+        since = self._clock.monotonic() - SWEEP
+        return {
+            key
+            for key in keys & self._unsettled
+            if key not in self._values or self._values[key].tried <= since
+        }
 
     def _wish(self, key: Key) -> tuple[Wish, bool]:
         """What is wished of a value, and whether only as a pretence."""
@@ -181,6 +180,8 @@ class ClaimDesk:
         """Keep and tell what came of a wish; return whether the value is another one now."""
         key, before = wish.key, self._values.get(wish.key)
         changed = landed.wrote if not pretended else before is None or before.wish != wish.value
+        settled = landed.state in _SETTLED if self._table.parts(key) else True
+        (self._unsettled.discard if settled else self._unsettled.add)(key)
         if wish.value is RELEASE:
             self._values.pop(key, None)
         else:

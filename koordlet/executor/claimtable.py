@@ -53,6 +53,10 @@ class ClaimTable:
         if other != owner:
             raise OptionError(f"{owner} claim", f"{claim.part} of {claim.key}", f"{other} has it")
 
+    def has(self, owner: str, scope: str, claim: Claim) -> bool:
+        """Whether exactly this claim is there, not one that is equal to it."""
+        return self._scopes.get((owner, scope), {}).get((claim.key, claim.part)) is claim
+
     def put(self, owner: str, scope: str, claim: Claim) -> bool:
         """Add or replace a checked claim; return whether it asks for something new."""
         slot = (claim.key, claim.part)
