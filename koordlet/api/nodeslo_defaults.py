@@ -9,6 +9,7 @@ from typing import TypeVar
 from koordlet.api.jsonrules import Struct
 from koordlet.api.nodeslo_qos import CPUQoS, MemoryQoS, QoSClassStrategy, ResctrlQoS, ResourceQoS
 from koordlet.api.nodeslo_strategies import CPUBurst, ResourceThreshold, SystemStrategy
+from koordlet.api.thresholdorder import check_order
 from koordlet.api.wire import shape_of
 
 T = TypeVar("T")
@@ -35,10 +36,12 @@ def effective_threshold(received: object, where: str) -> ResourceThreshold:
     """Return the strategy merged with its defaults. None: not received, all defaults.
 
     Raises:
-        InvalidObject: a field has the wrong type or a value that the CRD forbids. So do the other
-            functions here.
+        InvalidObject: a field has the wrong type or a value that the CRD forbids (so do the other
+            functions here), or of two thresholds the lower one is above the other.
     """
-    return _merged(THRESHOLD, ResourceThreshold(), received, where)
+    merged = _merged(THRESHOLD, ResourceThreshold(), received, where)
+    check_order(THRESHOLD.dump(merged), where)
+    return merged
 
 
 def effective_cpu_burst(received: object, where: str) -> CPUBurst:

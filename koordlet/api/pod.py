@@ -14,6 +14,8 @@ from koordlet.api.qos import KubeQoS, QoSClass, compute_kube_qos, qos_with_defau
 from koordlet.util.errors import InvalidObject
 
 _FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
+_ACTIVE_PHASES = frozenset({"Pending", "Running"})
+_DEFAULT_GRACE = 30  # seconds
 _SOURCE, _MIRROR = "kubernetes.io/config.source", "kubernetes.io/config.mirror"  # the kubelet's own
 
 
@@ -65,12 +67,22 @@ class Pod:
     statuses: tuple[ContainerStatus, ...] = ()
     init_statuses: tuple[ContainerStatus, ...] = ()
     start_time: float | None = None  # Unix seconds; None until the kubelet saw the pod
+    gone_by: float | None = None  # Unix seconds, when its grace period is over; None: not deleted
+    grace_seconds: int = _DEFAULT_GRACE  # that its containers get to end by themselves
+    requests: Mapping[str, str] = field(default_factory=dict)  # of the pod as a whole
+    limits: Mapping[str, str] = field(default_factory=dict)  # of the pod as a whole
+    overhead: Mapping[str, str] = field(default_factory=dict)  # what its sandbox takes beside
     controller: Controller | None = None  # None: nobody's, for example a static pod
 
     @property
     def finished(self) -> bool:
         """Whether all containers have ended for good."""
         return self.phase in _FINISHED_PHASES
+
+    @property
+    def active(self) -> bool:
+        """Whether it runs, or is about to."""
+        return self.phase in _ACTIVE_PHASES
 
     @property
     def static(self) -> bool:
@@ -134,6 +146,11 @@ def parse_pod(obj: object, where: str = "pod") -> Pod:
         statuses=_statuses(status, "containerStatuses"),
         init_statuses=_statuses(status, "initContainerStatuses"),
         start_time=status.time("startTime"),
+        gone_by=meta.time("deletionTimestamp"),
+        grace_seconds=_grace_seconds(spec),
+        requests=spec.nested("resources").quantities("requests"),
+        limits=spec.nested("resources").quantities("limits"),
+        overhead=spec.quantities("overhead"),
         controller=_controller(meta),
     )
 
@@ -209,6 +226,11 @@ def _place(item: object, index: int) -> str:
     if not isinstance(meta, Mapping) or not name or not isinstance(name, str):
         return f"items[{index}]"
     return f"pod {meta.get('namespace')}/{name}"
+
+
+def _grace_seconds(spec: Fields) -> int:
+    seconds = spec.integer("terminationGracePeriodSeconds")
+    return _DEFAULT_GRACE if seconds is None else max(seconds, 0)
 
 
 def _controller(meta: Fields) -> Controller | None:

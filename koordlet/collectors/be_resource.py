@@ -5,9 +5,8 @@ from math import floor
 
 from prometheus_client import Metric
 
-from koordlet.api.pod import Container, Pod
+from koordlet.api.podrequests import BATCH_CPU, pod_request
 from koordlet.api.qos import KubeQoS, QoSClass
-from koordlet.api.quantity import Quantity
 from koordlet.collectors.base import Tick
 from koordlet.collectors.exposition import gauge
 from koordlet.collectors.rates import Previous
@@ -15,7 +14,6 @@ from koordlet.host.resources import CPU_PERIOD, CPU_QUOTA, CPU_USAGE, CPUSET_CPU
 from koordlet.metriccache.kinds import NODE_BE, Cadence
 from koordlet.metriccache.sample import Sample
 
-BATCH_CPU = "kubernetes.io/batch-cpu"
 _KEY = "cpu"  # the only be_resource that Koordinator knows
 
 
@@ -30,12 +28,6 @@ def real_limit_milli(cpuset_sizes: Collection[int], quota_us: int, period_us: in
     if quota_us >= 0 and period_us > 0:
         limits.append(quota_us * 1000 // period_us)
     return min(limits, default=None)
-
-
-def batch_request_milli(pod: Pod) -> int:
-    """Return the batch CPU that a pod asks for in milli-cores: regular containers and sidecars."""
-    sidecars = (c for c in pod.init_containers if c.restart_policy == "Always")
-    return sum(map(_batch_cpu, (*pod.containers, *sidecars)))
 
 
 def usage_milli(increase_ns: int, seconds: float) -> int:
@@ -60,7 +52,7 @@ class BEResourceCollector:
         limit = _real_limit(tick, group)
         self._used_milli = usage = self._usage(tick, group)
         asked = (pod.pod for pod in tick.pods if pod.pod.raw_qos_class is QoSClass.BE)
-        yield _sample("request", sum(map(batch_request_milli, asked)))
+        yield _sample("request", sum(pod_request(pod, BATCH_CPU) for pod in asked))
         if limit is not None:
             yield _sample("real-limit", limit)
         if usage is not None:
@@ -89,12 +81,6 @@ class BEResourceCollector:
 
 def _sample(allocation: str, milli: int) -> Sample:
     return Sample(NODE_BE, milli, (_KEY, allocation))
-
-
-def _batch_cpu(container: Container) -> int:
-    """Batch CPU is a plain number whose unit is a milli-core already."""
-    text = container.requests.get(BATCH_CPU)
-    return max(Quantity.parse(text).integer, 0) if text else 0
 
 
 def _real_limit(tick: Tick, group: str) -> int | None:

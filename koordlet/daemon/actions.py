@@ -10,9 +10,10 @@ from koordlet.daemon.settings import Settings
 from koordlet.executor.budget import EvictionBudget
 from koordlet.executor.claims import ClaimDesk
 from koordlet.executor.decisions import Decisions
-from koordlet.executor.eviction import EvictionApi
+from koordlet.executor.eviction import EvictionApi, Fallback, NoEvictionApi
 from koordlet.executor.evictor import Evictor
 from koordlet.executor.kernelview import KernelView
+from koordlet.executor.kill import PodKiller
 from koordlet.executor.metrics import EvictionMetrics
 from koordlet.executor.worker import ThreadWorker
 from koordlet.executor.writer import Writer
@@ -27,7 +28,7 @@ class Actions:
     settings: Settings
     decisions: Decisions
     budget: EvictionBudget
-    evictor: Evictor | None  # None: there is no API server
+    evictor: Evictor | None  # None: there is no API server, and nothing may be killed
     claims: ClaimDesk
     kernel: KernelView
     other_agent: OtherAgent  # while there is one, every plugin only pretends
@@ -63,17 +64,20 @@ def build_actions(
         lambda: options.evict_budget_per_hour.value, clock, directory=run_dir, boot_id=boot_id
     )
     metrics = EvictionMetrics(settings.node_name, clock, registry)
+    host = Host(settings.paths)
+    killer = _killer(settings, host, clock)
     evictor = None
-    if api is not None:
+    if api is not None or killer is not None:
         evictor = Evictor(
-            api,
+            api or NoEvictionApi(),
             clock=clock,
             dry_run=pretends,
             budget=budget,
             decisions=decisions,
             metrics=metrics,
+            killer=killer,
         )
-    worker, host = ThreadWorker("koordlet-kernel"), Host(settings.paths)
+    worker = ThreadWorker("koordlet-kernel")
     return Actions(
         settings=settings,
         decisions=decisions,
@@ -83,3 +87,10 @@ def build_actions(
         kernel=KernelView(host, worker, clock),
         other_agent=other_agent,
     )
+
+
+def _killer(settings: Settings, host: Host, clock: Clock) -> PodKiller | None:
+    options = settings.options
+    if options.evict_fallback.value != Fallback.KILL or options.only_evict_by_api.value:
+        return None
+    return PodKiller(host.cgroups, ThreadWorker("koordlet-kill"), clock)

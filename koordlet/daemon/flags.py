@@ -27,6 +27,7 @@ from koordlet.daemon.rundir import default_run_dir
 from koordlet.duties.mode import DutyMode
 from koordlet.executor.budget import LARGEST
 from koordlet.executor.dryrun import DryRun
+from koordlet.executor.eviction import Fallback
 from koordlet.util.errors import OptionError
 from koordlet.util.flags import Flag, FlagSet
 
@@ -259,6 +260,16 @@ class DaemonFlags:
             "most pods that the plugins of this node evict in an hour, restarts included; 0 for no "
             "bound",
             check=within(0, LARGEST),
+        )
+        self.evict_fallback = flags.string(
+            "evict-fallback",
+            Fallback.NONE,
+            "what becomes of a victim that the Eviction API does not end, for another reason than "
+            "a 429: none, or kill its processes",
+            check=one_of(*Fallback),
+        )
+        self.only_evict_by_api = flags.bool(
+            "only-evict-by-api", False, "never kill, whatever --evict-fallback says"
         )
 
     def _define_states(self, flags: FlagSet) -> None:

@@ -80,7 +80,6 @@ INERT_FLAGS = (
     InertFlag("memory-evict-interval-seconds", INT, 1, "period of memory eviction"),
     InertFlag("memory-evict-cool-time-seconds", INT, 4, "pause after a memory eviction"),
     InertFlag("cpu-evict-cool-time-seconds", INT, 20, "pause after a CPU eviction"),
-    InertFlag("only-evict-by-api", BOOL, False, "never kill containers directly"),
     # runtime hooks
     InertFlag("runtime-hooks-network", STRING, "unix", "network of the hook server"),
     InertFlag("runtime-hooks-addr", STRING, "/host-var-run-koordlet/koordlet.sock", "its address"),

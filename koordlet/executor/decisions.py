@@ -1,6 +1,7 @@
 """The latest decisions and their reasons, for `koordletctl explain` and /explain."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from koordlet.util.clock import Clock
@@ -12,7 +13,11 @@ LONGEST_TEXT = 1000  # characters
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """Something that was done, would have been done, or was not done, and why."""
+    """Something that was done, would have been done, or was not done, and why.
+
+    pod is empty when it is about none. inputs are the numbers that decided, candidates the pods
+    that came in question, first choice first, freed what was given back.
+    """
 
     plugin: str
     feature: str
@@ -24,6 +29,9 @@ class Decision:
     outcome: str
     message: str
     dry_run: bool
+    inputs: Mapping[str, float | str] = field(default_factory=dict)
+    candidates: tuple[str, ...] = ()
+    freed: Mapping[str, float | str] = field(default_factory=dict)
 
     @property
     def what(self) -> tuple[object, ...]:
@@ -60,6 +68,13 @@ class Decisions:
             del self._entries[next(iter(self._entries))]
         return is_new
 
+    def note_freed(self, uid: str, freed: Mapping[str, float | str]) -> None:
+        """Add what a pod has given back to the latest decision about it, if that is still kept."""
+        for entry in reversed(self._entries.values()):
+            if entry.decision.uid == uid:
+                entry.decision = replace(entry.decision, freed=freed)
+                return
+
     def explain(self, pod: str = "") -> list[dict[str, object]]:
         """The decisions as JSON, latest first: all, or those about one pod.
 
@@ -83,12 +98,15 @@ def _as_json(entry: _Entry) -> dict[str, object]:
         "plugin": decision.plugin,
         "feature": decision.feature,
         "action": decision.action,
-        "pod": f"{decision.namespace}/{decision.pod}",
+        "pod": f"{decision.namespace}/{decision.pod}" if decision.pod else "",
         "uid": decision.uid,
         "outcome": decision.outcome,
         "reason": decision.reason[:LONGEST_TEXT],
         "message": decision.message[:LONGEST_TEXT],
         "dryRun": decision.dry_run,
+        "inputs": dict(decision.inputs),
+        "candidates": list(decision.candidates),
+        "freed": dict(decision.freed),
     }
 
 

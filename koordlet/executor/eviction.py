@@ -1,11 +1,23 @@
 """Evictions: what a plugin asks for, and what becomes of it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
 from koordlet.api.eviction import EvictionAnswer, EvictionOutcome
 from koordlet.api.pod import Pod
 from koordlet.util.errors import Unavailable
+
+
+class Fallback(StrEnum):
+    """What becomes of a victim that the Eviction API does not end."""
+
+    NONE = "none"
+    KILL = "kill"
+
+
+_ACCEPTED = (EvictionOutcome.EVICTED, EvictionOutcome.WOULD_EVICT, EvictionOutcome.KILLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +31,7 @@ class Eviction:
     @property
     def accepted(self) -> bool:
         """Whether this request is what ends the pod, or in dry-run would be."""
-        return self.outcome in (EvictionOutcome.EVICTED, EvictionOutcome.WOULD_EVICT)
+        return self.outcome in _ACCEPTED
 
     @property
     def ending(self) -> bool:
@@ -32,7 +44,9 @@ class EvictionRequest:
     """Who wants which pod evicted, and why.
 
     feature is the feature gate that stands behind it; reason is a sentence for people with the
-    numbers that decided; grace_seconds None leaves the pod its own grace period.
+    numbers that decided; grace_seconds None leaves the pod its own grace period. inputs are these
+    numbers in base units; candidates the pods that come in question, first victim first. cgroup is
+    the pod's; empty: not known, so that it can only be evicted through the API server.
     """
 
     plugin: str
@@ -40,6 +54,20 @@ class EvictionRequest:
     pod: Pod
     reason: str
     grace_seconds: int | None = None
+    cgroup: str = ""
+    inputs: Mapping[str, float | str] = field(default_factory=dict)
+    candidates: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldBack:
+    """Evictions that were wanted, but that nobody was asked for: outcome and message say why."""
+
+    plugin: str
+    feature: str
+    outcome: EvictionOutcome
+    reason: str
+    message: str
 
 
 class Evicts(Protocol):
@@ -52,6 +80,18 @@ class Evicts(Protocol):
             Unavailable: there is no API server.
         """
 
+    async def insist(self, request: EvictionRequest) -> Eviction:
+        """The pod's eviction was accepted, its grace is over, and it is still there.
+
+        Kill it where that is asked for; else only record that it stays.
+        """
+
+    def note_freed(self, pod: Pod, freed: Mapping[str, float | str]) -> None:
+        """Add to the record of a pod's eviction what it has given back."""
+
+    def hold_back(self, held: HeldBack) -> None:
+        """Record evictions that nobody was asked for."""
+
 
 class UnavailableEvictor:
     """What evicts where there is no API server: nobody."""
@@ -63,6 +103,15 @@ class UnavailableEvictor:
             "mode; run the agent in a cluster or with --kubeconfig, or do without"
         )
 
+    async def insist(self, request: EvictionRequest) -> Eviction:
+        return await self.evict(request)
+
+    def note_freed(self, pod: Pod, freed: Mapping[str, float | str]) -> None:
+        pass
+
+    def hold_back(self, held: HeldBack) -> None:
+        pass
+
 
 class EvictionApi(Protocol):
     """The API server, as far as evictions need it."""
@@ -72,3 +121,29 @@ class EvictionApi(Protocol):
 
     def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
         """Tell it in the cluster as an event on the pod. Never waits."""
+
+
+class NoEvictionApi:
+    """In place of the API server in standalone mode, where pods can only be killed."""
+
+    async def evict(self, pod: Pod, grace_seconds: int | None) -> EvictionAnswer:
+        """Nobody is there to ask."""
+        return EvictionAnswer(EvictionOutcome.FAILED, "standalone: there is no API server")
+
+    def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
+        """Nobody is there to be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Killing:
+    """What became of killing a pod's processes. error is for people; empty: none is left."""
+
+    killed: int
+    error: str = ""
+
+
+class Kills(Protocol):
+    """Ends the processes of a pod, at once."""
+
+    async def kill(self, group: str, uid: str) -> Killing:
+        """Kill all processes in the cgroup of the pod with this uid, and see that it is empty."""

@@ -2,14 +2,21 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import Context
+from typing import Any
 
 from koordlet.api.eviction import EvictionAnswer, EvictionOutcome
 from koordlet.api.pod import Pod
 from koordlet.executor.budget import EvictionBudget
 from koordlet.executor.decisions import Decision, Decisions
-from koordlet.executor.eviction import Eviction, EvictionApi, EvictionRequest
+from koordlet.executor.eviction import (
+    Eviction,
+    EvictionApi,
+    EvictionRequest,
+    HeldBack,
+    Kills,
+)
 from koordlet.executor.holdoff import HoldOffs
 from koordlet.executor.metrics import EvictionMetrics
 from koordlet.util.clock import Clock
@@ -19,11 +26,17 @@ from koordlet.util.stop import Stop
 
 ENDING_FOR = 120.0  # seconds that an accepted eviction counts as under way, as in Koordinator
 
+_REFUSALS = (EvictionOutcome.REFUSED, EvictionOutcome.RATE_LIMITED)  # a 429
+_ENDING = (EvictionOutcome.EVICTED, EvictionOutcome.KILLED)
+_REFUSED_PODS = 256  # that are remembered
+
 log = get_logger("koordlet.executor")
 
 
 class Evictor:
     """Evicts pods through the API server, never twice at once, and says what it did and why.
+
+    With a killer, pods that the API server does not evict for another reason than a 429 are killed.
 
     A request goes on when the plugin that waits for it is cancelled: what became of it is always
     recorded. All methods belong to the event loop.
@@ -38,9 +51,15 @@ class Evictor:
         budget: EvictionBudget,
         decisions: Decisions,
         metrics: EvictionMetrics,
+        killer: Kills | None = None,
     ) -> None:
-        """dry_run tells of a plugin whether it only pretends; it may have to find out first."""
+        """dry_run tells of a plugin whether it only pretends; it may have to find out first.
+
+        killer None: nothing is killed.
+        """
         self._api = api
+        self._killer = killer
+        self._refused: dict[str, None] = {}  # UIDs of pods after a 429, latest last
         self._clock = clock
         self._dry_run = dry_run
         self._budget = budget
@@ -60,7 +79,8 @@ class Evictor:
         if (dry, uid) in self._ending:
             return Eviction(EvictionOutcome.UNDER_WAY)
         budget = self._pretended if dry else self._budget
-        found = self._refusal(request.pod, budget)
+        held = self._hold_offs.find(uid)
+        found = self._refusal(request, held, budget, dry=dry)
         if found is not None:
             return self._conclude(request, found, dry=dry, asked=False)
         moment = budget.take()
@@ -69,11 +89,45 @@ class Evictor:
             would = Eviction(EvictionOutcome.WOULD_EVICT)
             return self._conclude(request, would, dry=True, asked=True)
         self._ending[dry, uid] = math.inf
-        # In a context of its own, so that the plugin is not charged for it.
-        task = asyncio.create_task(self._ask(request, moment), name="evict", context=Context())
-        self._requests.add(task)
-        task.add_done_callback(self._requests.discard)
-        return await asyncio.shield(task)
+        return await self._go_on(self._ask(request, moment, held))
+
+    async def insist(self, request: EvictionRequest) -> Eviction:
+        """As Evicts.insist."""
+        dry, outcome = await self._dry_run(request.plugin), EvictionOutcome.IGNORED
+        message = "accepted, but the pod still runs after its grace period"
+        killer = self._killer_for(request, outcome)
+        if dry or killer is None:
+            return self._conclude(request, Eviction(outcome, message), dry=dry, asked=True)
+        return await self._go_on(self._force(request, killer, message))
+
+    def note_freed(self, pod: Pod, freed: Mapping[str, float | str]) -> None:
+        """As Evicts.note_freed."""
+        self._decisions.note_freed(pod.uid, freed)
+
+    def hold_back(self, held: HeldBack) -> None:
+        """As Evicts.hold_back."""
+        decision = Decision(
+            plugin=held.plugin,
+            feature=held.feature,
+            action="evict",
+            namespace="",
+            pod="",
+            uid="",
+            reason=held.reason,
+            outcome=held.outcome.value,
+            message=held.message,
+            dry_run=False,
+        )
+        if self._decisions.note(decision):
+            self._metrics.count(held.plugin, held.feature, held.outcome)
+            log.info(
+                "eviction.held_back",
+                plugin=held.plugin,
+                feature=held.feature,
+                outcome=held.outcome.value,
+                reason=held.reason,
+                message=held.message,
+            )
 
     async def run(self, stop: Stop) -> None:
         """Wait for stop, then give up what is still under way."""
@@ -95,50 +149,115 @@ class Evictor:
         reason = "; ".join(filter(None, problems))
         return PartHealth(Status.DEGRADED, reason) if reason else OK
 
-    def _refusal(self, pod: Pod, budget: EvictionBudget) -> Eviction | None:
-        """Why the API server need not be asked; None: it shall be."""
-        if pod.static:
+    async def _go_on(self, work: Coroutine[Any, Any, Eviction]) -> Eviction:
+        """Do it even if the plugin that waits for it is cancelled, and at this daemon's expense."""
+        task = asyncio.create_task(work, name="evict", context=Context())
+        self._requests.add(task)
+        task.add_done_callback(self._requests.discard)
+        return await asyncio.shield(task)
+
+    def _refusal(
+        self,
+        request: EvictionRequest,
+        held: Eviction | None,
+        budget: EvictionBudget,
+        *,
+        dry: bool,
+    ) -> Eviction | None:
+        """Why nothing need be tried; None: it shall be. held: an answer that holds still."""
+        if request.pod.static:
             message = "a static pod: it ends when its file is taken away"
             return Eviction(EvictionOutcome.NOT_ALLOWED, message, math.inf)
-        if held := self._hold_offs.find(pod.uid):
+        if held is not None and (dry or not self._killer_for(request, held.outcome)):
             return held
         if wait := budget.wait:
             message = f"{budget.limit} in the past hour (--evict-budget-per-hour)"
             return Eviction(EvictionOutcome.OVER_BUDGET, message, wait)
         return None
 
-    async def _ask(self, request: EvictionRequest, moment: float) -> Eviction:
-        """Ask the API server, and settle what follows from its answer."""
+    async def _ask(
+        self, request: EvictionRequest, moment: float, held: Eviction | None
+    ) -> Eviction:
+        """Ask the API server, and settle what follows from its answer.
+
+        held: its latest answer still holds, so it is not asked again; the pod is killed at once.
+        """
         answer = EvictionAnswer(EvictionOutcome.FAILED, "koordlet ended meanwhile", certain=False)
+        killing: EvictionAnswer | None = None
         try:
             await self._budget.save()  # before: a crash must not make room for more
-            answer = await self._api.evict(request.pod, request.grace_seconds)
+            if held is None:
+                answer = await self._api.evict(request.pod, request.grace_seconds)
+                self._note_refusal(request.pod.uid, answer)
+            else:
+                answer = EvictionAnswer(held.outcome, held.message)
+            if killer := self._killer_for(request, answer.outcome):
+                killing = await _kill(killer, request, answer.message)
         except Exception as err:
             log.exception("eviction.crashed", plugin=request.plugin, pod=request.pod.name)
             answer = EvictionAnswer(EvictionOutcome.FAILED, repr(err), certain=False)
         finally:
-            eviction = self._settle(request, answer, moment)
+            eviction = self._settle(request, answer, killing, moment)
         return eviction
 
-    def _settle(self, request: EvictionRequest, answer: EvictionAnswer, moment: float) -> Eviction:
-        uid, outcome = request.pod.uid, answer.outcome
+    async def _force(self, request: EvictionRequest, killer: Kills, why: str) -> Eviction:
+        """Kill a pod whose eviction was accepted; that one is in the budget already."""
+        answer = await _kill(killer, request, why)
+        self._ending[False, request.pod.uid] = self._clock.monotonic() + ENDING_FOR
+        eviction = Eviction(answer.outcome, answer.message)
+        return self._conclude(request, eviction, dry=False, asked=True, again=True)
+
+    def _killer_for(self, request: EvictionRequest, outcome: EvictionOutcome) -> Kills | None:
+        """Who may kill the pod after this outcome; None: nobody, and never once it had a 429."""
+        after = outcome in (EvictionOutcome.FAILED, EvictionOutcome.IGNORED)
+        known = bool(request.cgroup) and request.pod.uid not in self._refused
+        return self._killer if after and known else None
+
+    def _note_refusal(self, uid: str, answer: EvictionAnswer) -> None:
+        if answer.outcome in _REFUSALS:
+            self._refused.pop(uid, None)
+            self._refused[uid] = None
+            if len(self._refused) > _REFUSED_PODS:
+                del self._refused[next(iter(self._refused))]
+
+    def _settle(
+        self,
+        request: EvictionRequest,
+        answer: EvictionAnswer,
+        killing: EvictionAnswer | None,
+        moment: float,
+    ) -> Eviction:
+        """Note who is not to be asked again yet. The API server's answer holds after a kill too."""
+        uid, final = request.pod.uid, killing or answer
         pause = 0.0
-        if outcome is EvictionOutcome.EVICTED:
-            self._ending[False, uid] = self._clock.monotonic() + ENDING_FOR
+        if answer.outcome is EvictionOutcome.EVICTED:
             self._hold_offs.end(uid)
         else:
-            del self._ending[False, uid]
             pause = self._hold_offs.begin(uid, answer)
-            if answer.certain:
+        if final.outcome in _ENDING:
+            self._ending[False, uid] = self._clock.monotonic() + ENDING_FOR
+            pause = 0.0
+        else:
+            del self._ending[False, uid]
+            if answer.certain and final.certain:
                 self._budget.give_back(moment)
-        self._forbidden = answer.message if outcome is EvictionOutcome.NOT_ALLOWED else ""
-        eviction = Eviction(outcome, answer.message, pause)
+        self._forbidden = answer.message if answer.outcome is EvictionOutcome.NOT_ALLOWED else ""
+        eviction = Eviction(final.outcome, final.message, pause)
         return self._conclude(request, eviction, dry=False, asked=True)
 
     def _conclude(
-        self, request: EvictionRequest, eviction: Eviction, *, dry: bool, asked: bool
+        self,
+        request: EvictionRequest,
+        eviction: Eviction,
+        *,
+        dry: bool,
+        asked: bool,
+        again: bool = False,
     ) -> Eviction:
-        """Record a decision; tell it unless it was told before and still holds."""
+        """Record a decision; tell it unless it was told before and still holds.
+
+        again: the pod's end was counted when its eviction was accepted.
+        """
         pod, outcome = request.pod, eviction.outcome
         decision = Decision(
             plugin=request.plugin,
@@ -151,9 +270,13 @@ class Evictor:
             outcome=outcome.value,
             message=eviction.message,
             dry_run=dry,
+            inputs=request.inputs,
+            candidates=request.candidates,
         )
         if self._decisions.note(decision) or asked:
-            self._metrics.count(request, outcome)
+            self._metrics.count(request.plugin, request.feature, outcome)
+            if outcome in _ENDING and not again:
+                self._metrics.count_pod(pod)
             log.info(
                 "eviction.decided",
                 plugin=request.plugin,
@@ -175,7 +298,8 @@ class Evictor:
             f"evict Pod:{pod.namespace}/{pod.name}, reason: evicted, message: trigger by koordlet "
             f"feature {request.feature}, kill pod: {pod.name}, {request.reason}"
         )
-        if outcome is EvictionOutcome.EVICTED:
+        if outcome in _ENDING:
+            text = f"{text} ({eviction.message})" if eviction.message else text
             self._api.announce(pod, warning=True, reason="evictPodSuccess", message=text)
         elif outcome is EvictionOutcome.WOULD_EVICT:
             text = f"dry-run, the pod stays: {text}"
@@ -188,3 +312,13 @@ class Evictor:
         now = self._clock.monotonic()
         for key in [key for key, until in self._ending.items() if until <= now]:
             del self._ending[key]
+
+
+async def _kill(killer: Kills, request: EvictionRequest, why: str) -> EvictionAnswer:
+    """Kill a pod; the answer's message begins with why it was not evicted."""
+    killing = await killer.kill(request.cgroup, request.pod.uid)
+    told = f"{why}; {killing.killed} processes killed"
+    if killing.error:
+        message = f"{told}; {killing.error}"
+        return EvictionAnswer(EvictionOutcome.FAILED, message, certain=not killing.killed)
+    return EvictionAnswer(EvictionOutcome.KILLED, told)

@@ -7,7 +7,7 @@ from prometheus_client.core import UnknownMetricFamily
 from prometheus_client.registry import Collector
 
 from koordlet.api.eviction import EvictionOutcome
-from koordlet.executor.eviction import EvictionRequest
+from koordlet.api.pod import Pod
 from koordlet.util.clock import Clock
 
 EXPIRY = 300.0  # seconds after its last increase that a pod's series is shown, as in Koordinator
@@ -37,12 +37,19 @@ class EvictionMetrics(Collector):
         )
         registry.register(self)
 
-    def count(self, request: EvictionRequest, outcome: EvictionOutcome) -> None:
+    def count(self, plugin: str, feature: str, outcome: EvictionOutcome) -> None:
         """Count one decision."""
-        self._outcomes.labels(request.plugin, request.feature, outcome.value).inc()
-        if outcome is EvictionOutcome.EVICTED:
-            self._evicted += 1
-            self._count_pod((request.pod.namespace, request.pod.name))
+        self._outcomes.labels(plugin, feature, outcome.value).inc()
+
+    def count_pod(self, pod: Pod) -> None:
+        """Count a pod that ends by a decision; once, however many decisions it took."""
+        self._evicted += 1
+        key = (pod.namespace, pod.name)
+        count, at = self._by_pod.pop(key, (0, 0.0))
+        now = self._clock.monotonic()
+        self._by_pod[key] = (count + 1 if now - at <= EXPIRY else 1, now)
+        if len(self._by_pod) > MOST_PODS:
+            del self._by_pod[next(iter(self._by_pod))]
 
     def describe(self) -> list[Metric]:
         return []  # otherwise registering would collect
@@ -63,10 +70,3 @@ class EvictionMetrics(Collector):
             if at > since:
                 detail.add_metric([self._node, namespace, name, _REASON], count)
         yield from (total, detail)
-
-    def _count_pod(self, pod: _Pod) -> None:
-        count, at = self._by_pod.pop(pod, (0, 0.0))
-        now = self._clock.monotonic()
-        self._by_pod[pod] = (count + 1 if now - at <= EXPIRY else 1, now)
-        if len(self._by_pod) > MOST_PODS:
-            del self._by_pod[next(iter(self._by_pod))]

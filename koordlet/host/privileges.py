@@ -44,6 +44,19 @@ CAPABILITIES = (
             "CPUNormalization",
         ),
     ),
+    Capability(
+        "CAP_KILL",
+        5,
+        "killing pods' processes for --evict-fallback=kill, where the kernel lacks cgroup.kill",
+        (
+            "BECPUEvict",
+            "CPUEvict",
+            "CPUAllocatableEvict",
+            "BEMemoryEvict",
+            "MemoryEvict",
+            "MemoryAllocatableEvict",
+        ),
+    ),
     Capability("CAP_NET_ADMIN", 12, "traffic classes on interfaces", ("TCNetworkQoS",)),
     Capability(
         "CAP_SYS_PTRACE",

@@ -25,6 +25,7 @@ from koordlet.util.logs import get_logger
 PATIENCE = 10.0  # seconds for the whole of one eviction; a plugin's round has thirty by default
 COMPONENT = "koordlet-qosManager"  # as Koordinator's events say
 _BY_BUDGET = "DisruptionBudget"  # the cause of a 429 that is not about the server's load
+_SEVERAL_BUDGETS = "more than one PodDisruptionBudget"  # a 500, but one that protects the pod
 _GATEWAY_TIMEOUT = 504
 
 log = get_logger("koordlet.kube")
@@ -99,6 +100,8 @@ def _outcome(err: ApiError) -> tuple[EvictionOutcome, bool]:
         return EvictionOutcome.GONE, False
     if isinstance(err, Forbidden):
         return EvictionOutcome.NOT_ALLOWED, False
+    if isinstance(err, ServerError) and _SEVERAL_BUDGETS in err.message:
+        return EvictionOutcome.REFUSED, False
     return EvictionOutcome.FAILED, isinstance(err, ServerError) and err.retry_after is not None
 
 

@@ -2,12 +2,18 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from koordlet.executor.claim import Claim, ClaimOutcome, Claims, Key, MayClaim, NoClaims, Part
-from koordlet.executor.eviction import Eviction, EvictionRequest, Evicts, UnavailableEvictor
+from koordlet.executor.eviction import (
+    Eviction,
+    EvictionRequest,
+    Evicts,
+    HeldBack,
+    UnavailableEvictor,
+)
 from koordlet.plugin.client import Client
 from koordlet.plugin.states import States
 from koordlet.statesinformer.model import PodMeta
@@ -16,6 +22,7 @@ from koordlet.util.errors import OptionError
 from koordlet.util.stop import Stop
 
 if TYPE_CHECKING:
+    from koordlet.api.eviction import EvictionOutcome
     from koordlet.api.features import FeatureSpec
     from koordlet.api.pod import Pod
     from koordlet.executor.kernelview import Kernel
@@ -84,6 +91,7 @@ class ExtensionPlugin(ABC):
 
     _evictor: Evicts = UnavailableEvictor()
     _claims: Claims = NoClaims()
+    _gate_is_on: Callable[[str], bool] = staticmethod(lambda gate: True)
 
     def init_flags(self, flags: "FlagSet") -> None:  # noqa: B027 - most plugins have no flags
         """Define command line flags; called on every plugin, enabled or not.
@@ -107,6 +115,10 @@ class ExtensionPlugin(ABC):
     async def stop(self) -> None:  # noqa: B027 - most plugins have nothing to clean up
         """Clean up after run has ended, however it ended."""
 
+    def gate(self, name: str) -> bool:
+        """Whether a feature gate is on now, for a plugin that serves or heeds several."""
+        return self._gate_is_on(name)
+
     async def evict(
         self,
         pod: "PodMeta | Pod",
@@ -114,6 +126,8 @@ class ExtensionPlugin(ABC):
         reason: str,
         feature: str = "",
         grace_seconds: int | None = None,
+        inputs: Mapping[str, float | str] | None = None,
+        candidates: Iterable[str] = (),
     ) -> Eviction:
         """End a pod through the Eviction API; return what became of it, within ten seconds.
 
@@ -123,12 +137,52 @@ class ExtensionPlugin(ABC):
 
         reason is a sentence for people with the numbers that decided. feature is the gate that
         stands behind it when the plugin serves several, by default the plugin's name.
-        grace_seconds, None: the pod's own grace period.
+        grace_seconds, None: the pod's own grace period. inputs are the numbers in base units and
+        candidates the pods that came in question, first victim first, for the record.
+
+        With --evict-fallback=kill a pod that cannot be evicted is killed, unless the API server
+        said no; for that it has to be the PodMeta.
 
         Raises:
             Unavailable: the agent runs without Kubernetes.
             OptionError: reason, feature or grace_seconds cannot be used.
         """
+        request = self._eviction(pod, reason, feature, grace_seconds, inputs, candidates)
+        return await self._evictor.evict(request)
+
+    async def insist(self, pod: "PodMeta", *, reason: str, feature: str = "") -> Eviction:
+        """Say that a pod runs on after its eviction was accepted and its grace period is over.
+
+        It is killed with --evict-fallback=kill; without, this is recorded. Raises as evict does.
+        """
+        return await self._evictor.insist(self._eviction(pod, reason, feature))
+
+    def note_freed(self, pod: "PodMeta | Pod", freed: Mapping[str, float | str]) -> None:
+        """Add to the record of a pod's eviction what it has given back, in base units."""
+        self._evictor.note_freed(_pod(pod), freed)
+
+    def hold_back(
+        self, outcome: "EvictionOutcome", *, reason: str, message: str, feature: str = ""
+    ) -> None:
+        """Record that evictions are wanted, and why nobody is asked for one."""
+        held = HeldBack(
+            plugin=self.name,
+            feature=feature or self.name,
+            outcome=outcome,
+            reason=reason,
+            message=message,
+        )
+        self._evictor.hold_back(held)
+
+    def _eviction(
+        self,
+        pod: "PodMeta | Pod",
+        reason: str,
+        feature: str,
+        grace_seconds: int | None = None,
+        inputs: Mapping[str, float | str] | None = None,
+        candidates: Iterable[str] = (),
+    ) -> EvictionRequest:
         if not reason:
             raise OptionError("evict reason", reason, "say why, with the numbers that decided")
         if feature not in ("", self.name, *self.gates):
@@ -136,14 +190,16 @@ class ExtensionPlugin(ABC):
             raise OptionError("evict feature", feature, f"use one of {known}")
         if grace_seconds is not None and grace_seconds < 0:
             raise OptionError("evict grace_seconds", grace_seconds, "use 0 or more, or None")
-        request = EvictionRequest(
+        return EvictionRequest(
             plugin=self.name,
             feature=feature or self.name,
-            pod=pod.pod if isinstance(pod, PodMeta) else pod,
+            pod=_pod(pod),
             reason=reason,
             grace_seconds=grace_seconds,
+            cgroup=pod.cgroup if isinstance(pod, PodMeta) else "",
+            inputs=inputs or {},
+            candidates=tuple(candidates),
         )
-        return await self._evictor.evict(request)
 
     async def claim(
         self,
@@ -198,6 +254,15 @@ class ExtensionPlugin(ABC):
     async def withdraw_all(self, *, scope: str | None = None) -> None:
         """Take all claims of a scope back; None: of every scope."""
         await self._claims.withdraw_all(self.name, scope)
+
+
+def _pod(pod: "PodMeta | Pod") -> "Pod":
+    return pod.pod if isinstance(pod, PodMeta) else pod
+
+
+def bind_gates(plugin: ExtensionPlugin, is_on: Callable[[str], bool]) -> None:
+    """Let the plugin ask these gates; the daemon does this before setup."""
+    plugin._gate_is_on = is_on
 
 
 def bind_evictor(plugin: ExtensionPlugin, evictor: Evicts) -> None:

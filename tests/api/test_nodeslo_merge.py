@@ -287,6 +287,37 @@ def test_a_bad_section_keeps_its_last_good_value():
             {"evictEnabledPriorityThreshold": 2**31},
             "evictEnabledPriorityThreshold: wanted a whole number of 32 bits",
         ),
+        (
+            "resourceUsedThresholdWithBE",
+            {"memoryEvictThresholdPercent": -1},
+            "memoryEvictThresholdPercent: wanted 0 to 100, found -1",
+        ),
+        (
+            "resourceUsedThresholdWithBE",
+            {"memoryEvictLowerPercent": 71},
+            "Lower.* at most memoryEvictThresholdPercent, which is 70, found 71",
+        ),
+        (
+            "resourceUsedThresholdWithBE",
+            {"cpuEvictLowerPercent": 90, "cpuEvictThresholdPercent": 80},
+            "cpuEvictLowerPercent: wanted at most cpuEvictThresholdPercent, which is 80",
+        ),
+        (
+            "resourceUsedThresholdWithBE",
+            {
+                "cpuAllocatableEvictLowerPercent": 120,
+                "cpuAllocatableEvictThresholdPercent": 110,
+            },
+            "wanted at most cpuAllocatableEvictThresholdPercent, which is 110, found 120",
+        ),
+        (
+            "resourceUsedThresholdWithBE",
+            {
+                "cpuEvictBESatisfactionLowerPercent": 60,
+                "cpuEvictBESatisfactionUpperPercent": 40,
+            },
+            "wanted at most cpuEvictBESatisfactionUpperPercent, which is 40, found 60",
+        ),
         ("resourceQOSStrategy", {"beClass": []}, "beClass: wanted an object"),
         (
             "resourceQOSStrategy",

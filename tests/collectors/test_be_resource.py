@@ -2,9 +2,8 @@
 
 import pytest
 
-from koordlet.api.pod import Container, Pod
 from koordlet.api.qos import KubeQoS
-from koordlet.collectors.be_resource import batch_request_milli, real_limit_milli, usage_milli
+from koordlet.collectors.be_resource import real_limit_milli, usage_milli
 from koordlet.metriccache.kinds import NODE_BE
 
 
@@ -37,27 +36,6 @@ def test_the_limit_is_the_smallest_cpuset_or_the_quota(sizes, quota, period, lim
 def test_usage_is_cut_to_whole_milliseconds_of_cpu_first(increase, seconds, milli):
     """Koordinator's examples."""
     assert usage_milli(increase, seconds) == milli
-
-
-@pytest.mark.parametrize(
-    ("texts", "milli"),
-    [(["1000", "500"], 1500), (["0"], 0), (["-5"], 0), ([""], 0), (["1k"], 1000)],
-)
-def test_batch_cpu_is_a_plain_number_of_milli_cores(texts, milli):
-    """Missing and non-positive requests count nothing."""
-    requests = [{"kubernetes.io/batch-cpu": text} if text else {} for text in texts]
-    pod = Pod("ns", "p", "u", containers=tuple(Container("c", r) for r in requests))
-
-    assert batch_request_milli(pod) == milli
-
-
-def test_sidecars_ask_too_and_other_init_containers_do_not():
-    """A sidecar runs as long as the pod."""
-    requests = {"kubernetes.io/batch-cpu": "250"}
-    sidecar = Container("s", requests, restart_policy="Always")
-    pod = Pod("ns", "p", "u", init_containers=(sidecar, Container("i", requests)))
-
-    assert batch_request_milli(pod) == 250
 
 
 def test_first_usage_is_unknown_and_the_second_is_a_rate(machine):

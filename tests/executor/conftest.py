@@ -11,17 +11,35 @@ from prometheus_client import CollectorRegistry
 
 from koordlet.executor.budget import EvictionBudget
 from koordlet.executor.decisions import Decisions
-from koordlet.executor.eviction import Eviction, EvictionRequest
+from koordlet.executor.eviction import Eviction, EvictionRequest, Killing
 from koordlet.executor.evictor import Evictor
 from koordlet.executor.metrics import EvictionMetrics
 from koordlet.plugin.testing import ScriptedEvictions, SimulatedClock, make_pod
 from koordlet.util.stop import Stop
 
 
+class ScriptedKiller:
+    """Kills whatever it is asked for, unless a test says what is left."""
+
+    def __init__(self) -> None:
+        self.killed: list[tuple[str, str]] = []  # cgroup and uid of each
+        self.error = ""
+
+    async def kill(self, group: str, uid: str) -> Killing:
+        """As koordlet.executor's Kills."""
+        self.killed.append((group, uid))
+        return Killing(3, self.error)
+
+
 class Bench:
     """An evictor and everything around it."""
 
-    def __init__(self, clock: SimulatedClock, directory: Path | None = None) -> None:
+    def __init__(
+        self,
+        clock: SimulatedClock,
+        directory: Path | None = None,
+        killer: ScriptedKiller | None = None,
+    ) -> None:
         self.clock = clock
         self.api = ScriptedEvictions(clock)
         self.dry_run: set[str] = set()
@@ -38,6 +56,7 @@ class Bench:
             budget=self.budget,
             decisions=self.decisions,
             metrics=EvictionMetrics("n1", clock, self.registry),
+            killer=killer,
         )
         self.stop = Stop(clock)
 
@@ -48,13 +67,19 @@ class Bench:
     def request(name: str, *, plugin: str = "MemoryEvict", **pod: Any) -> EvictionRequest:
         meta = make_pod(name, namespace="jobs", **pod)
         reason = "memory 92 %, above 70 %"
-        return EvictionRequest(plugin=plugin, feature=plugin, pod=meta.pod, reason=reason)
+        return EvictionRequest(
+            plugin=plugin, feature=plugin, pod=meta.pod, reason=reason, cgroup=meta.cgroup
+        )
 
     async def evict(self, name: str, **more: Any) -> Eviction:
         """Evict a pod of this name and let what does not take time happen."""
         task = asyncio.ensure_future(self.evictor.evict(self.request(name, **more)))
         await self.clock.settle()
         return await task
+
+    async def insist(self, name: str) -> Eviction:
+        """Say that a pod has ignored its eviction."""
+        return await self.evictor.insist(self.request(name))
 
     def count(self, outcome: str, plugin: str = "MemoryEvict") -> float:
         labels = {"plugin": plugin, "reason": plugin, "outcome": outcome}
@@ -70,6 +95,22 @@ def clock() -> SimulatedClock:
 async def bench(clock: SimulatedClock) -> AsyncIterator[Bench]:
     asyncio.get_running_loop().set_default_executor(InlineExecutor())
     bench = Bench(clock)
+    running = asyncio.create_task(bench.evictor.run(bench.stop))
+    yield bench
+    bench.stop.set()
+    await running
+
+
+@pytest.fixture
+def killer() -> ScriptedKiller:
+    return ScriptedKiller()
+
+
+@pytest.fixture
+async def lethal(clock: SimulatedClock, killer: ScriptedKiller) -> AsyncIterator[Bench]:
+    """An evictor that may kill."""
+    asyncio.get_running_loop().set_default_executor(InlineExecutor())
+    bench = Bench(clock, killer=killer)
     running = asyncio.create_task(bench.evictor.run(bench.stop))
     yield bench
     bench.stop.set()

@@ -38,6 +38,9 @@ async def test_an_eviction_is_asked_for_told_and_explained(bench) -> None:
             "reason": "memory 92 %, above 70 %",
             "message": "",
             "dryRun": False,
+            "inputs": {},
+            "candidates": [],
+            "freed": {},
         }
     ]
     value = bench.registry.get_sample_value

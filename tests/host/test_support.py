@@ -211,6 +211,7 @@ def test_capability_numbers_are_the_kernels():
 
     assert numbers == {
         "CAP_DAC_OVERRIDE": 1,
+        "CAP_KILL": 5,
         "CAP_NET_ADMIN": 12,
         "CAP_SYS_PTRACE": 19,
         "CAP_SYS_ADMIN": 21,

@@ -68,6 +68,13 @@ async def test_a_new_pod_of_that_name_lives(server: ApiServer, evictions: PodEvi
     assert len(server.objects.all(PODS.collection())) == 1
 
 
+SEVERAL_BUDGETS = answer(
+    b'{"kind": "Status", "status": "Failure", "code": 500, "message": "This pod has more than one '
+    b'PodDisruptionBudget, which the eviction subresource does not support."}',
+    500,
+)
+
+
 @pytest.mark.parametrize(
     ("fault", "outcome", "busy", "certain"),
     [
@@ -83,6 +90,7 @@ async def test_a_new_pod_of_that_name_lives(server: ApiServer, evictions: PodEvi
         (refuse(429, "TooManyRequests"), Outcome.RATE_LIMITED, True, True),
         (answer(b"slow down", 429), Outcome.RATE_LIMITED, True, True),
         (refuse(500, "InternalError"), Outcome.FAILED, False, True),
+        (SEVERAL_BUDGETS, Outcome.REFUSED, False, True),
         (refuse(503, "ServiceUnavailable"), Outcome.FAILED, False, True),
         (refuse(503, "ServiceUnavailable", headers={"Retry-After": "5"}), Outcome.FAILED, True,
          True),

@@ -1,6 +1,8 @@
 """What the DaemonSet's security context lets a process do, and what not."""
 
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from ..conftest import REAL, Tree
 # What a gate does, as one line of Python; the errors that the kernel has for who may not.
 ATTEMPTS = {
     "CAP_DAC_OVERRIDE": "open(FILE, 'w').write('10')",
+    "CAP_KILL": "os.kill(PID, 0)",
     "CAP_NET_ADMIN": "fcntl.ioctl(socket.socket(), 0x8922, struct.pack('16si12x', b'lo', 1500))",
     "CAP_SYS_PTRACE": f"os.readlink('/proc/{os.getpid()}/cwd')",
     "CAP_SYS_ADMIN": "mount(b'none', b'/dev/shm', b'tmpfs')",
@@ -54,13 +57,21 @@ def cpu_shares(tree: Tree) -> Path:
     return Path(os.path.realpath(host.path(CPU_SHARES, group.path)))
 
 
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    """A process of another user."""
+    with subprocess.Popen(["sleep", "600"], user=1000) as process:
+        yield process.pid
+        process.kill()
+
+
 def in_container(path: Path) -> str:
     return f"/host-cgroup/{path.relative_to(REAL.cgroup)}"
 
 
 @pytest.mark.parametrize("capability", ATTEMPTS)
 def test_what_a_capability_is_for(
-    capability: str, pod: dict[str, Any], contain: Any, cpu_shares: Path
+    capability: str, pod: dict[str, Any], contain: Any, cpu_shares: Path, stranger: int
 ) -> None:
     """Without it the kernel refuses, with it alone the same attempt succeeds."""
     if capability in {each.name for each in missing_capabilities(Path("/proc"))}:
@@ -68,7 +79,8 @@ def test_what_a_capability_is_for(
     os.chown(cpu_shares, 1000, 1000)
     [container] = pod["containers"]
     container["volumeMounts"][0] |= {"readOnly": False, "recursiveReadOnly": None}
-    code = attempt(ATTEMPTS[capability].replace("FILE", repr(in_container(cpu_shares))))
+    line = ATTEMPTS[capability].replace("PID", str(stranger))
+    code = attempt(line.replace("FILE", repr(in_container(cpu_shares))))
 
     assert contain(pod, *code).run().strip() in DENIED
     container["securityContext"]["capabilities"]["add"] = [capability.removeprefix("CAP_")]
