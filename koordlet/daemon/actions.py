@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from koordlet.daemon.otheragent import OtherAgent
 from koordlet.daemon.settings import Settings
+from koordlet.executor.audit.log import AuditLog
 from koordlet.executor.budget import EvictionBudget
 from koordlet.executor.claims import ClaimDesk
 from koordlet.executor.decisions import Decisions
@@ -52,6 +53,7 @@ def build_actions(
     registry: CollectorRegistry,
     api: EvictionApi | None,
     other_agent: OtherAgent,
+    audit: AuditLog,
 ) -> Actions:
     """Make the parts. api None: there is no API server."""
     options = settings.options
@@ -76,6 +78,7 @@ def build_actions(
             decisions=decisions,
             metrics=metrics,
             killer=killer,
+            audit=audit.note,
         )
     worker = ThreadWorker("koordlet-kernel")
     return Actions(

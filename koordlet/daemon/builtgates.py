@@ -2,6 +2,8 @@
 
 # Plugins add theirs.
 BUILT_GATES = (
+    "AuditEvents",
+    "AuditEventsHTTPHandler",
     "HugePageReport",
     "NodeMetricPromMetrics",
     "NodeNetworkCollector",

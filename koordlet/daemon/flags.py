@@ -25,6 +25,7 @@ from koordlet.daemon.inertflags import define_inert_flags
 from koordlet.daemon.mode import Mode
 from koordlet.daemon.rundir import default_run_dir
 from koordlet.duties.mode import DutyMode
+from koordlet.executor.audit.pages import LARGEST_PAGE
 from koordlet.executor.budget import LARGEST
 from koordlet.executor.dryrun import DryRun
 from koordlet.executor.eviction import Fallback
@@ -59,6 +60,7 @@ class DaemonFlags:
         self._define_cluster(flags)
         self._define_kubelet(flags)
         self._define_actions(flags)
+        self._define_audit(flags)
         self._define_duties(flags)
         self._define_states(flags)
         self._define_collection(flags)
@@ -270,6 +272,29 @@ class DaemonFlags:
         )
         self.only_evict_by_api = flags.bool(
             "only-evict-by-api", False, "never kill, whatever --evict-fallback says"
+        )
+
+    def _define_audit(self, flags: FlagSet) -> None:
+        self.audit_log_dir = flags.string(
+            "audit-log-dir", "/var/log/koordlet", "directory of the audit log", check=absolute
+        )
+        self.audit_verbose = flags.int(
+            "audit-verbose", 3, "most verbose audit events kept; 0 keeps all", check=at_least(0)
+        )
+        self.audit_max_disk_space_mb = flags.int(
+            "audit-max-disk-space-mb", 16, "most MiB of disk for the audit log", check=at_least(1)
+        )
+        self.audit_max_concurrent_readers = flags.int(
+            "audit-max-concurrent-readers",
+            4,
+            "clients of /events that can be in the middle of paging; one more closes the oldest",
+            check=at_least(1),
+        )
+        self.audit_max_events_limit = flags.int(
+            "audit-max-events-limit",
+            2048,
+            "largest page of /events, in events",
+            check=within(1, LARGEST_PAGE),
         )
 
     def _define_states(self, flags: FlagSet) -> None:

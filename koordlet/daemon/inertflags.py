@@ -108,12 +108,6 @@ INERT_FLAGS = (
     InertFlag("runtime-hooks-nri-socket-path", STRING, "nri/nri.sock", "below the var-run root"),
     InertFlag("runtime-hooks-nri-plugin-name", STRING, "koordlet_nri", "NRI plugin name"),
     InertFlag("runtime-hooks-nri-plugin-index", STRING, "00", "NRI plugin index", two_digits),
-    # audit
-    InertFlag("audit-log-dir", STRING, "/var/log/koordlet", "directory of audit logs"),
-    InertFlag("audit-verbose", INT, 3, "most verbose events kept; 0 keeps all"),
-    InertFlag("audit-max-disk-space-mb", INT, 16, "disk budget", at_least(1)),
-    InertFlag("audit-max-concurrent-readers", INT, 4, "open page readers"),
-    InertFlag("audit-max-events-limit", INT, 2048, "most events per request"),
     # prediction
     InertFlag(
         "prediction-checkpoint-filepath", STRING, "/prediction-checkpoints", "checkpoint directory"

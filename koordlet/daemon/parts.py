@@ -12,6 +12,7 @@ from koordlet.collectors.registry import CollectorOptions, build_collectors
 from koordlet.collectors.sampler import Sampler
 from koordlet.collectors.sampling import SamplingPass, Surroundings
 from koordlet.daemon.actions import Actions, build_actions
+from koordlet.daemon.audit import Audit, build_audit
 from koordlet.daemon.liveconfig import LiveConfig
 from koordlet.daemon.otheragent import OtherAgent
 from koordlet.daemon.roster import Part, Roster
@@ -57,6 +58,7 @@ class Parts:
     states: StatesInformer
     driver: Callable[[], str]  # the cgroup driver, as pods' cgroups show it now
     actions: Actions
+    audit: Audit
     plugins: QOSManager
     other_agent: OtherAgent
     reporter: NodeMetricReporter | None  # None: --enable-node-metric-report=false
@@ -87,8 +89,9 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
     cluster = _cluster(settings, states, cache, clock, exposition, other_agent)
     reporter = _reporter(settings, states, cache, clock, run_dir, exposition, cluster)
     api = cluster.evictions if cluster else None
+    audit = build_audit(settings, clock, exposition.internal)
     actions = build_actions(
-        settings, clock, run_dir, boot_id, exposition.internal, api, other_agent
+        settings, clock, run_dir, boot_id, exposition.internal, api, other_agent, audit.log
     )
     plugins = QOSManager(
         settings.plugins,
@@ -119,6 +122,7 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
     roster.add("other agent", other_agent)
     roster.add("evictions", actions.evictor)
     roster.runs["claims"] = actions.claims.run
+    audit.add_to(roster)
     roster.add("reporter", reporter)
     roster.add("config", live_config)
     roster.add("certificate", certificate)
@@ -135,6 +139,7 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
         states=states,
         driver=lambda: pods.layout.driver.value,
         actions=actions,
+        audit=audit,
         plugins=plugins,
         other_agent=other_agent,
         reporter=reporter,

@@ -55,6 +55,7 @@ async def run_daemon(
             if parts.cluster is not None:
                 await parts.cluster.close()
             parts.cache.close()
+            parts.audit.log.close()
 
 
 class Daemon:
@@ -70,6 +71,7 @@ class Daemon:
             health=parts.health,
             node_metric=self._node_metric,
             explain=parts.actions.explain,
+            events=parts.audit.events,
         )
         self._address = Address.parse(parts.settings.options.addr.value)
         app = create_app(sources, guard=parts.cluster.guard if parts.cluster else local_only)
@@ -170,6 +172,7 @@ class Daemon:
             release=parts.plugins.release,
             node_metric=self._node_metric,
             explain=parts.actions.explain,
+            audit=parts.audit,
             doctor=lambda: [
                 dataclasses.asdict(finding)
                 for finding in findings(Host(parts.settings.paths), self._run_dir)

@@ -8,6 +8,8 @@ from typing import Any
 
 from koordlet.api.eviction import EvictionAnswer, EvictionOutcome
 from koordlet.api.pod import Pod
+from koordlet.executor.audit.event import AuditEvent
+from koordlet.executor.audit.evictions import eviction_event
 from koordlet.executor.budget import EvictionBudget
 from koordlet.executor.decisions import Decision, Decisions
 from koordlet.executor.eviction import (
@@ -52,10 +54,12 @@ class Evictor:
         decisions: Decisions,
         metrics: EvictionMetrics,
         killer: Kills | None = None,
+        audit: Callable[[AuditEvent], None] = lambda event: None,
     ) -> None:
         """dry_run tells of a plugin whether it only pretends; it may have to find out first.
 
-        killer None: nothing is killed.
+        killer None: nothing is killed. audit is told of each pod that ends by this, or in dry-run
+        would.
         """
         self._api = api
         self._killer = killer
@@ -67,6 +71,7 @@ class Evictor:
         self._pretended = EvictionBudget(lambda: budget.limit, clock, directory=None, boot_id="")
         self._decisions = decisions
         self._metrics = metrics
+        self._audit = audit
         self._hold_offs = HoldOffs(clock)
         self._ending: dict[tuple[bool, str], float] = {}  # (dry-run, UID): until, monotonic
         self._requests: set[asyncio.Task[Eviction]] = set()
@@ -287,6 +292,8 @@ class Evictor:
                 message=eviction.message,
                 dry_run=dry,
             )
+            if eviction.accepted:
+                self._audit(eviction_event(request, outcome))
             if outcome is EvictionOutcome.WOULD_EVICT or not dry:
                 self._announce(request, eviction)
         return eviction

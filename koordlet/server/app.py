@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from koordlet.server import healthtext
+from koordlet.server.events import EventSources, events_handler
 from koordlet.server.exposition import Exposition, View
 from koordlet.server.guard import Guard, local_only
 from koordlet.server.middleware import MAX_BODY, limits
@@ -29,10 +30,11 @@ class HttpSources:
     health: Health
     node_metric: Callable[[], bytes]
     explain: Callable[[str], Mapping[str, object]]
+    events: EventSources
 
 
 def create_app(sources: HttpSources, *, guard: Guard = local_only) -> web.Application:
-    """The application; guard decides who may read /nodemetric and /explain."""
+    """The application; guard decides who may read /nodemetric, /explain and /events."""
     app = web.Application(middlewares=[limits], client_max_size=MAX_BODY)
     for path, view in (
         ("/metrics", View.ALL),
@@ -45,6 +47,7 @@ def create_app(sources: HttpSources, *, guard: Guard = local_only) -> web.Applic
     app.router.add_get("/readyz", _health(sources.health, ready=True))
     app.router.add_get("/nodemetric", _guarded(guard, _node_metric(sources.node_metric)))
     app.router.add_get("/explain", _guarded(guard, _explain(sources.explain)))
+    app.router.add_get("/events", _guarded(guard, events_handler(sources.events)))
     return app
 
 

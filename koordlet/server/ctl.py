@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from aiohttp import web
 
+from koordlet.executor.audit.query import AuditQuery, parse_query
 from koordlet.metriccache.cache import MetricCache
 from koordlet.server.middleware import MAX_BODY, limits
 from koordlet.server.responses import json_body, json_bytes
@@ -16,6 +18,14 @@ from koordlet.util.errors import OptionError
 from koordlet.util.nearest import nearest
 
 _Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+class AuditSource(Protocol):
+    """The audit log."""
+
+    async def flush(self) -> None: ...
+
+    def answer(self, query: AuditQuery) -> Mapping[str, object]: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +45,7 @@ class CtlSources:
     release: Callable[[str], bool]
     node_metric: Callable[[], bytes]
     explain: Callable[[str], Mapping[str, object]]
+    audit: AuditSource
     doctor: Callable[[], Sequence[Mapping[str, object]]]
 
 
@@ -49,6 +60,7 @@ def create_ctl_app(sources: CtlSources) -> web.Application:
     app.router.add_get("/metrics/{kind}", _in_thread(lambda request: _metrics(sources, request)))
     app.router.add_get("/nodemetric", _node_metric(sources.node_metric))
     app.router.add_get("/explain", _explain(sources.explain))
+    app.router.add_get("/audit", _audit(sources.audit))
     return app
 
 
@@ -81,6 +93,15 @@ def _explain(explain: Callable[[str], Mapping[str, object]]) -> _Handler:
         return json_body(json_bytes(explain(request.query.get("pod", ""))))
 
     return explained
+
+
+def _audit(audit: AuditSource) -> _Handler:
+    async def audited(request: web.Request) -> web.Response:
+        query = parse_query(request.query)
+        await audit.flush()
+        return json_body(await asyncio.to_thread(lambda: json_bytes(audit.answer(query))))
+
+    return audited
 
 
 def _release(sources: CtlSources) -> _Handler:

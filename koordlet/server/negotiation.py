@@ -28,6 +28,11 @@ def accepts_gzip(accept_encoding: str) -> bool:
     return weights.get("gzip", weights.get("*", 0.0)) > 0
 
 
+def accepts_json(accept: str) -> bool:
+    """Whether the client names JSON; one that takes anything has not."""
+    return any(name == "application/json" and weight for name, _, weight in _preferences(accept))
+
+
 def _preferences(header: str) -> Iterator[tuple[str, dict[str, str], float]]:
     """Each element of the list: value, parameters, weight (0 to 1; malformed counts as 0)."""
     for element in header.split(","):

@@ -1,9 +1,11 @@
 """The control socket as the daemon serves it, and koordletctl in the test's process."""
 
 import asyncio
+import tempfile
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -123,6 +125,36 @@ EXPLAINED = {
 }
 
 
+class Audited:
+    """An audit log of three events."""
+
+    def __init__(self):
+        self.directory = Path("/var/log/koordlet")
+        self.enabled, self.problem = True, ""
+        self.lines = [
+            b'{"createdAt":"2026-07-24T06:52:45.123456789+08:00","type":"pod","namespace":"jobs",'
+            b'"name":"sort","reason":"evicted","message":"kill pod: sort"}\n',
+            b'{"createdAt":"2026-07-24T06:52:46.123456789+08:00","type":"node",'
+            b'"reason":"UpdateCgroups","message":"update cpu.max to 5"}\n',
+            b'{"createdAt":"2026-07-24T06:52:47.000000000Z","reason":"CPUBurst","message":"m",'
+            b'"namespace":"shop","name":"web","container":"main"}\n',
+        ]
+
+    async def flush(self):
+        """Nothing is kept back."""
+
+    def answer(self, query):
+        with tempfile.TemporaryDirectory() as directory:
+            (Path(directory) / "audit.log").write_bytes(b"".join(self.lines))
+            events = query.find(Path(directory))
+        return {
+            "enabled": self.enabled,
+            "directory": str(self.directory),
+            "problem": self.problem,
+            "events": events,
+        }
+
+
 @dataclass
 class Daemon:
     """What a daemon would tell. Tests change it before they ask."""
@@ -134,6 +166,7 @@ class Daemon:
     status: dict = field(default_factory=lambda: dict(STATUS))
     plugins: list = field(default_factory=lambda: [dict(PLUGIN)])
     explained: dict = field(default_factory=lambda: dict(EXPLAINED))
+    audit: Audited = field(default_factory=lambda: Audited())
     findings: list = field(default_factory=lambda: [dict(finding) for finding in FINDINGS])
 
     def app(self):
@@ -147,6 +180,7 @@ class Daemon:
                 release=self._release,
                 node_metric=self._node_metric,
                 explain=self._explain,
+                audit=self.audit,
                 doctor=lambda: self.findings,
             )
         )

@@ -1,6 +1,7 @@
 """koordletctl as its users run it, against the real application on a real socket."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -21,6 +22,8 @@ EVERY_QUESTION = (
     ["nodemetric"],
     ["explain"],
     ["explain", "jobs/sort"],
+    ["audit"],
+    ["audit", "--pod=web", "--lines=1"],
     ["top"],
 )
 
@@ -187,6 +190,55 @@ def test_explain_says_what_was_decided_and_why(ctl, daemon):
     assert "jobs/crunch" not in one
     assert none.splitlines()[-1] == "nothing was decided about web"
     assert "dry-run    all plugins: another agent is here" in observing
+
+
+def test_audit_shows_the_latest_events_last(ctl, daemon):
+    """Whatever they are about; and why there may be no new ones."""
+    _, out, _ = ctl("audit")
+    _, one, _ = ctl("audit", "--reason", "evicted", "-o", "json")
+    daemon.audit.enabled, daemon.audit.problem = False, "No space left on device"
+    _, none, _ = ctl("audit", "--pod", "nobody")
+
+    assert out.splitlines() == [
+        "TIME                       ABOUT          REASON         MESSAGE",
+        "2026-07-24T06:52:45+08:00  jobs/sort      evicted        kill pod: sort",
+        "2026-07-24T06:52:46+08:00  node           UpdateCgroups  update cpu.max to 5",
+        "2026-07-24T06:52:47Z       shop/web/main  CPUBurst       m",
+    ]
+    assert [event["name"] for event in json.loads(one)["events"]] == ["sort"]
+    assert none.splitlines() == [
+        "no events in /var/log/koordlet",
+        "the gate AuditEvents is off: nothing is recorded",
+        "not everything is on disk: No space left on device",
+    ]
+
+
+def test_audit_reads_a_directory_without_a_daemon(ctl, tmp_path):
+    """After the daemon has ended, or on another machine."""
+    (tmp_path / "audit.log").write_text(
+        '{"createdAt":"2026-07-24T06:52:45Z","reason":"a","message":"one"}\n'
+        '{"createdAt":"2026-07-24T06:52:46Z","reason":"b","message":"two"}\n'
+    )
+    found = ctl("audit", "--dir", str(tmp_path), "-n1", "-o", "json")
+    wrong = ctl("audit", "--dir", str(tmp_path), "--lines=0")
+
+    assert [event["message"] for event in json.loads(found[1])["events"]] == ["two"]
+    assert wrong[0] == 2
+    assert "use 1 to 2048" in wrong[2]
+
+
+def test_audit_follows_the_log(daemon):
+    """Event by event, as they come, until ^C."""
+    command = [sys.executable, "-m", "koordlet.cli.koordletctl", "audit", "--follow", "-n1"]
+    process = subprocess.Popen(
+        [*command, "--run-dir", daemon.run_dir], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline().split()[-1] == "m"
+    daemon.audit.lines.append(daemon.audit.lines[0].replace(b"sort", b"next"))
+    assert process.stdout.readline().split()[1] == "jobs/next"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert process.stdout.read() == ""
 
 
 @pytest.mark.parametrize(

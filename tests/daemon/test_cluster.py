@@ -601,8 +601,13 @@ class TestTopology:
 
 
 async def test_a_plugin_evicts_through_the_api_server(node: Node, server: ApiServer) -> None:
-    """Told on the pod, counted, explained to koordletctl; a restart remembers the budget."""
-    await node.start("--evict-budget-per-hour=1")
+    """Told on the pod, counted, explained, audited; a restart remembers the budget."""
+    log_dir = node.run_dir.parent / "audit"
+    await node.start(
+        "--evict-budget-per-hour=1",
+        "--feature-gates=AuditEvents=true,AuditEventsHTTPHandler=true",
+        f"--audit-log-dir={log_dir}",
+    )
     await node.seconds(2)
     pod = node.probe.states.pod(UID)
     eviction = asyncio.ensure_future(node.probe.evict(pod, reason="memory 92 %", grace_seconds=5))
@@ -622,6 +627,9 @@ async def test_a_plugin_evicts_through_the_api_server(node: Node, server: ApiSer
     found = await node.ctl("explain?pod=shop/web")
     assert found["evictionBudget"] == {"perHour": 1, "used": 1}
     assert [each["outcome"] for each in found["decisions"]] == ["evicted"]
+    status, line = await node.get("/events")
+    assert (status, json.loads(line)["reason"], json.loads(line)["name"]) == (200, "evicted", "web")
+    assert [event["namespace"] for event in (await node.ctl("audit"))["events"]] == ["shop"]
 
     await node.stop()
     again = Node(node.run_dir.parent, server)

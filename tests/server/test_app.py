@@ -3,13 +3,18 @@
 import asyncio
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import Gauge
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from koordlet.executor.audit.pages import AuditPages
+from koordlet.executor.audit.reader import AuditReader
+from koordlet.plugin.testing import SimulatedClock
 from koordlet.server.app import HttpSources, create_app
+from koordlet.server.events import EventSources
 from koordlet.server.exposition import Exposition
 from koordlet.server.guard import local_only
 from koordlet.server.refusal import Refusal
@@ -17,6 +22,18 @@ from koordlet.util.errors import Unavailable
 from koordlet.util.health import OK, Health, PartHealth, Status
 
 RAW = {"Accept-Encoding": "identity"}
+
+
+async def nothing():
+    """There is nothing to flush."""
+
+
+def events_off():
+    """/events of a daemon that has not been asked to serve it."""
+    pages = AuditPages(lambda: AuditReader(Path("/nonexistent")), SimulatedClock(), most=1)
+    return EventSources(
+        pages=pages, flush=nothing, served=lambda: False, recorded=lambda: False, most=1
+    )
 
 
 class Daemon:
@@ -44,6 +61,7 @@ class Daemon:
             health=self.health,
             node_metric=self.latest,
             explain=lambda pod: {"decisions": [], "pod": pod},
+            events=events_off(),
         )
         return create_app(sources, guard=self.check)
 
@@ -109,10 +127,10 @@ async def test_nothing_can_be_changed(client, method):
 
 async def test_unknown_paths_are_not_found(client):
     """As one line of text."""
-    answer = await client.get("/events")
+    answer = await client.get("/pods")
 
     assert answer.status == 404
-    assert await answer.text() == "404 Not Found: /events\n"
+    assert await answer.text() == "404 Not Found: /pods\n"
 
 
 async def test_health_is_ok_without_trouble(client, daemon):

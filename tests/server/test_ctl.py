@@ -56,6 +56,18 @@ OTHER_WEB = make_pod("test", "web", KubeQoS.BEST_EFFORT)
 DONE = make_pod("default", "done", phase="Succeeded")
 
 
+class Audited:
+    """An audit log that says what it was asked."""
+
+    flushed = 0
+
+    async def flush(self):
+        self.flushed += 1
+
+    def answer(self, query):
+        return {"most": query.most, "pod": query.pod, "flushed": self.flushed}
+
+
 @pytest.fixture
 def clock():
     return SimulatedClock()
@@ -104,6 +116,7 @@ async def client(cache, states, quarantined):
         release=release,
         node_metric=none_yet,
         explain=lambda pod: {"decisions": [], "pod": pod},
+        audit=Audited(),
         doctor=lambda: [{"name": "psi", "supported": True}],
     )
     async with TestClient(TestServer(create_ctl_app(sources))) as client:
@@ -117,6 +130,7 @@ async def client(cache, states, quarantined):
         ("/plugins", [{"name": "PressureWatch", "state": "running"}]),
         ("/doctor", [{"name": "psi", "supported": True}]),
         ("/explain", {"decisions": [], "pod": ""}),
+        ("/audit?lines=7&pod=web", {"most": 7, "pod": "web", "flushed": 1}),
         ("/explain?pod=shop%2Fweb", {"decisions": [], "pod": "shop/web"}),
     ],
 )

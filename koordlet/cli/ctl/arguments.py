@@ -17,6 +17,9 @@ see more or less than a daemon in a container."""
 _DOCTOR_EXIT = """\
 Exit status: 0 nothing is missing for the gates that are on; 1 something is; 2 wrong usage.
 Without a daemon the gates are those that are on by default."""
+_AUDIT = """\
+The latest changes to the node, from the audit log, latest last. Asks the daemon, or with --dir
+reads the files of a directory, which needs no daemon. The gate AuditEvents has them recorded."""
 _TOP_KEYS = "Keys: q quits; c, m, p, t, n sort by cpu, memory, pressure, throttling, network."
 
 
@@ -29,10 +32,15 @@ class Options(argparse.Namespace):
     # plugins
     action: str | None = None
     plugin: str = ""
-    # metrics, explain
+    # metrics, explain, audit
     name: str | None = None
     pod: str | None = None
     window: str | None = None
+    # audit
+    lines: int = 50
+    reason: str | None = None
+    follow: bool = False
+    dir: Path | None = None  # None: ask the daemon
     # top
     sort: str = SORTS[0]
     interval: float = 1.0  # seconds between two looks
@@ -78,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     _plugins(add("plugins", "state and cost of the QoS plugins"), common)
     _metrics(add("metrics", "one kind of metric over a window, by series"))
     _explain(add("explain", "what was decided about pods, and why"))
+    _audit(add("audit", "the latest changes to the node, from the audit log", _AUDIT))
     add("nodemetric", "the NodeMetric that was reported last")
     _top(add("top", "live use of node, QoS classes and pods", epilog=f"{_TOP_KEYS}\n{_EXIT}"))
     return parser
@@ -123,6 +132,14 @@ def _explain(parser: _Parser) -> None:
         metavar="POD",
         help="only this one: namespace/name, name, UID",
     )
+
+
+def _audit(parser: _Parser) -> None:
+    parser.add_argument("--lines", "-n", type=int, metavar="N", help="so many at most (50)")
+    parser.add_argument("--pod", help="only those about this pod: namespace/name, name")
+    parser.add_argument("--reason", help="only those with this reason, for example UpdateCgroups")
+    parser.add_argument("--follow", "-f", action="store_true", help="go on with those to come")
+    parser.add_argument("--dir", type=Path, help="the --audit-log-dir to read")
 
 
 def _metrics(parser: _Parser) -> None:

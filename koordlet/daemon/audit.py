@@ -1,0 +1,70 @@
+"""The audit log of this daemon: written, served page by page, asked for by koordletctl."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from koordlet.daemon.roster import Roster
+from koordlet.daemon.settings import Settings
+from koordlet.executor.audit.files import Budget
+from koordlet.executor.audit.log import AuditLog
+from koordlet.executor.audit.pages import AuditPages
+from koordlet.executor.audit.query import AuditQuery
+from koordlet.executor.audit.reader import AuditReader
+from koordlet.executor.audit.writer import AuditWriter
+from koordlet.server.events import EventSources
+from koordlet.util.clock import Clock
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Audit:
+    """The log and who reads it."""
+
+    directory: Path
+    log: AuditLog
+    pages: AuditPages
+    events: EventSources
+
+    def add_to(self, roster: Roster) -> None:
+        """Have it run."""
+        roster.add("audit log", self.log)
+        roster.runs["audit pages"] = self.pages.run
+
+    async def flush(self) -> None:
+        """Have readers see what was noted before."""
+        await self.log.flush()
+
+    def answer(self, query: AuditQuery) -> dict[str, object]:
+        """What `koordletctl audit` shows. Blocks: not for the event loop."""
+        return {
+            "enabled": self.log.enabled(),
+            "directory": str(self.directory),
+            "problem": self.log.problem,
+            "events": query.find(self.directory),
+        }
+
+
+def build_audit(settings: Settings, clock: Clock, registry: CollectorRegistry) -> Audit:
+    """Make the parts; no file is touched before the first event."""
+    options, gates = settings.options, settings.gates
+    directory = Path(options.audit_log_dir.value)
+    budget = Budget.of(options.audit_max_disk_space_mb.value)
+    log = AuditLog(
+        AuditWriter(directory, budget, clock),
+        clock,
+        registry,
+        enabled=lambda: gates.enabled("AuditEvents"),
+        verbose=options.audit_verbose.value,
+    )
+    pages = AuditPages(
+        lambda: AuditReader(directory), clock, most=options.audit_max_concurrent_readers.value
+    )
+    events = EventSources(
+        pages=pages,
+        flush=log.flush,
+        served=lambda: gates.enabled("AuditEventsHTTPHandler"),
+        recorded=log.enabled,
+        most=options.audit_max_events_limit.value,
+    )
+    return Audit(directory=directory, log=log, pages=pages, events=events)
