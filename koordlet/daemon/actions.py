@@ -5,6 +5,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from koordlet.daemon.audit import audit_listener
 from koordlet.daemon.otheragent import OtherAgent
 from koordlet.daemon.settings import Settings
 from koordlet.executor.audit.log import AuditLog
@@ -86,7 +87,9 @@ def build_actions(
         decisions=decisions,
         budget=budget,
         evictor=evictor,
-        claims=ClaimDesk(Writer(host), worker, clock, dry_run=pretends),
+        claims=ClaimDesk(
+            Writer(host), worker, clock, dry_run=pretends, listeners=[audit_listener(settings, audit)]
+        ),
         kernel=KernelView(host, worker, clock),
         other_agent=other_agent,
     )

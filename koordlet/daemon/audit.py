@@ -7,12 +7,19 @@ from prometheus_client import CollectorRegistry
 
 from koordlet.daemon.roster import Roster
 from koordlet.daemon.settings import Settings
+from koordlet.executor.audit.changes import ChangeAudit
 from koordlet.executor.audit.files import Budget
 from koordlet.executor.audit.log import AuditLog
 from koordlet.executor.audit.pages import AuditPages
 from koordlet.executor.audit.query import AuditQuery
 from koordlet.executor.audit.reader import AuditReader
+from koordlet.executor.audit.wording import Wording
 from koordlet.executor.audit.writer import AuditWriter
+from koordlet.executor.claim import Key
+from koordlet.executor.target import Level
+from koordlet.executor.wish import Change, Listener
+from koordlet.host.errors import Unsupported
+from koordlet.host.host import Host
 from koordlet.server.events import EventSources
 from koordlet.util.clock import Clock
 
@@ -68,3 +75,25 @@ def build_audit(settings: Settings, clock: Clock, registry: CollectorRegistry) -
         most=options.audit_max_events_limit.value,
     )
     return Audit(directory=directory, log=log, pages=pages, events=events)
+
+
+def audit_listener(settings: Settings, audit: AuditLog) -> Listener:
+    """What turns changes of values into events of the audit log."""
+    host, registry = Host(settings.paths), settings.plugins.registry
+
+    def path(key: Key) -> str:
+        group = "" if key.target.level is Level.NODE else key.target.place
+        try:
+            return host.path(key.resource, group)
+        except Unsupported:
+            return str(key)
+
+    def wording(change: Change) -> Wording | None:
+        """What the first of the owners that has words of its own says."""
+        plugins = (registry.get(owner) for owner in change.owners)
+        may_claim = (may for plugin in plugins if plugin for may in plugin.plugin.may_claim)
+        return next(
+            (may.wording for may in may_claim if may.wording and may.is_for(change.key)), None
+        )
+
+    return ChangeAudit(audit.note, path, wording)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
+from koordlet.executor.audit.wording import Wording
 from koordlet.executor.target import Level, Target
 from koordlet.host.resource import Resource
 from koordlet.util.errors import Unavailable
@@ -64,21 +65,26 @@ class Claim:
 class MayClaim:
     """What a plugin may claim: a part of a resource, on targets of a level.
 
-    qos: QoSClass values of the pods, KubeQoS values at level QOS; empty: every.
+    qos: QoSClass values of the pods, KubeQoS values at level QOS; empty: every. wording is how the
+    audit log calls it when the value is set; None: as it calls any value.
     """
 
     resource: Resource[Any]
     level: Level
     qos: frozenset[str] = frozenset()
     part: Part = Part.VALUE
+    wording: Wording | None = None
 
     def covers(self, claim: Claim) -> bool:
         """Whether a claim is of this kind."""
+        return claim.part is self.part and self.is_for(claim.key)
+
+    def is_for(self, key: Key) -> bool:
+        """Whether a value is one of those that it is about."""
         return (
-            claim.resource is self.resource
-            and claim.target.level is self.level
-            and claim.part is self.part
-            and (not self.qos or claim.target.qos in self.qos)
+            key.resource is self.resource
+            and key.target.level is self.level
+            and (not self.qos or key.target.qos in self.qos)
         )
 
     def overlaps(self, other: "MayClaim") -> bool:

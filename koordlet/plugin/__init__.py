@@ -5,6 +5,7 @@ See docs/writing-plugins.md for a tutorial, and koordlet.plugin.testing for the 
 
 from koordlet.api.eviction import EvictionOutcome
 from koordlet.api.features import FeatureSpec, Stage
+from koordlet.executor.audit.wording import Wording
 from koordlet.executor.claim import Claim, ClaimOutcome, ClaimState, MayClaim, Part
 from koordlet.executor.eviction import Eviction
 from koordlet.executor.kernelview import Kernel, Reading
@@ -69,6 +70,7 @@ __all__ = [
     "UnavailableClient",
     "UpdateCbFn",
     "UpstreamGauge",
+    "Wording",
     "kinds",
     "resources",
 ]
