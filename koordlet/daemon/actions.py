@@ -88,7 +88,11 @@ def build_actions(
         budget=budget,
         evictor=evictor,
         claims=ClaimDesk(
-            Writer(host), worker, clock, dry_run=pretends, listeners=[audit_listener(settings, audit)]
+            Writer(host),
+            worker,
+            clock,
+            dry_run=pretends,
+            listeners=[audit_listener(settings, audit)],
         ),
         kernel=KernelView(host, worker, clock),
         other_agent=other_agent,

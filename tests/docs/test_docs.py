@@ -34,7 +34,10 @@ OTHERS_FLAGS = {  # of commands that are not ours
     "--field-selector",
     "--serviceaccount",
 }
-CTL_FLAGS = {"--help", "--output", "--run-dir", "--window", "--pod", "--sort", "--once"}
+CTL_FLAGS = {
+    "--help",
+    *re.findall(r'"(--[a-z-]+)"', (ROOT / "koordlet/cli/ctl/arguments.py").read_text()),
+}
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
