@@ -12,6 +12,7 @@ BENCHMARKS = (
     "imports",
     "reading",
     "report",
+    "replay",
     "loop_lag",
     "growth",
     "daemon_cost",

@@ -46,6 +46,10 @@ def _command(name: str) -> Callable[[Client, Options], int]:
             from koordlet.cli.ctl.explain import run
         case "audit":
             from koordlet.cli.ctl.audit import run
+        case "record":
+            from koordlet.cli.ctl.record import run
+        case "replay":
+            from koordlet.cli.ctl.replay import run
         case "nodemetric":
             from koordlet.cli.ctl.nodemetric import run
         case _:

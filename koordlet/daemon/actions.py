@@ -1,5 +1,6 @@
 """What acts on the node's pods, and the record of what it did."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from koordlet.executor.evictor import Evictor
 from koordlet.executor.kernelview import KernelView
 from koordlet.executor.kill import PodKiller
 from koordlet.executor.metrics import EvictionMetrics
+from koordlet.executor.wish import Listener
 from koordlet.executor.worker import ThreadWorker
 from koordlet.executor.writer import Writer
 from koordlet.host.host import Host
@@ -55,8 +57,9 @@ def build_actions(
     api: EvictionApi | None,
     other_agent: OtherAgent,
     audit: AuditLog,
+    listeners: Sequence[Listener],
 ) -> Actions:
-    """Make the parts. api None: there is no API server."""
+    """Make the parts. api None: there is no API server. listeners are told of changed values."""
     options = settings.options
 
     async def pretends(plugin: str) -> bool:
@@ -92,7 +95,7 @@ def build_actions(
             worker,
             clock,
             dry_run=pretends,
-            listeners=[audit_listener(settings, audit)],
+            listeners=[audit_listener(settings, audit), *listeners],
         ),
         kernel=KernelView(host, worker, clock),
         other_agent=other_agent,

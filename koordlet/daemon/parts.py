@@ -27,6 +27,7 @@ from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import Cadence, Keep
 from koordlet.plugin.client import UnavailableClient
 from koordlet.qosmanager.manager import QOSManager
+from koordlet.replay.recorder import Append, Recorder
 from koordlet.reporter.loop import NodeMetricReporter, ReportOptions, standalone_interval
 from koordlet.reporter.report import AllSinks, FileSink
 from koordlet.server.certificate import ServingCertificate
@@ -59,6 +60,7 @@ class Parts:
     driver: Callable[[], str]  # the cgroup driver, as pods' cgroups show it now
     actions: Actions
     audit: Audit
+    recorder: Recorder
     plugins: QOSManager
     other_agent: OtherAgent
     reporter: NodeMetricReporter | None  # None: --enable-node-metric-report=false
@@ -84,14 +86,24 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
     boot_id = parse_file(settings.paths.proc / "sys/kernel/random/boot_id", parse_boot_id)
     health, host, states = Health(), Host(settings.paths), StatesInformer(clock)
     cache = _cache(settings, states, clock, run_dir, boot_id)
-    sampling, sampler = _sampling(settings, states, cache, clock, exposition)
+    recorder = Recorder(clock)
+    append = recorder.beside(cache.append)
+    sampling, sampler = _sampling(settings, states, cache, append, clock, exposition)
     other_agent = _other_agent(settings, states, clock, exposition)
     cluster = _cluster(settings, states, cache, clock, exposition, other_agent)
     reporter = _reporter(settings, states, cache, clock, run_dir, exposition, cluster)
     api = cluster.evictions if cluster else None
     audit = build_audit(settings, clock, exposition.internal)
     actions = build_actions(
-        settings, clock, run_dir, boot_id, exposition.internal, api, other_agent, audit.log
+        settings,
+        clock,
+        run_dir,
+        boot_id,
+        exposition.internal,
+        api,
+        other_agent,
+        audit.log,
+        [recorder.changed],
     )
     plugins = QOSManager(
         settings.plugins,
@@ -100,7 +112,7 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
         states_informer=states,
         evictor=actions.evictor,
         claims=actions.claims,
-        kernel=actions.kernel,
+        kernel=recorder.kernel(actions.kernel),
         health=health,
         run_dir=run_dir,
         boot_id=boot_id,
@@ -140,6 +152,7 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
         driver=lambda: pods.layout.driver.value,
         actions=actions,
         audit=audit,
+        recorder=recorder,
         plugins=plugins,
         other_agent=other_agent,
         reporter=reporter,
@@ -204,6 +217,7 @@ def _sampling(
     settings: Settings,
     states: StatesInformer,
     cache: MetricCache,
+    append: Append,
     clock: Clock,
     exposition: Exposition,
 ) -> tuple[SamplingPass, Sampler]:
@@ -228,7 +242,7 @@ def _sampling(
         enabled=settings.gates.enabled,
         pods=states.pods,
         slo=states.node_slo,
-        append=cache.append,
+        append=append,
     )
     metrics = CollectorMetrics(exposition.internal)
     sampling = SamplingPass(collectors, periods, surroundings, clock, metrics)

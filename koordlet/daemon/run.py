@@ -7,12 +7,14 @@ import signal
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import Gauge
 
 import koordlet
 from koordlet.daemon.parts import Parts, build
+from koordlet.daemon.recording import record
 from koordlet.daemon.rundir import RunDir
 from koordlet.daemon.sdnotify import Notifier
 from koordlet.daemon.settings import Settings
@@ -177,6 +179,7 @@ class Daemon:
                 dataclasses.asdict(finding)
                 for finding in findings(Host(parts.settings.paths), self._run_dir)
             ],
+            record=partial(record, parts),
         )
 
     def _status(self) -> Mapping[str, object]:

@@ -9,9 +9,8 @@ from typing import Any
 from koordlet.executor.claim import Claim, ClaimOutcome, ClaimState, Key, MayClaim, Part
 from koordlet.executor.claimtable import ClaimTable
 from koordlet.executor.combine import Parts, combine, original
-from koordlet.executor.wish import RELEASE, Change, Landed, Listener, Wish
+from koordlet.executor.wish import RELEASE, Applies, Change, Landed, Listener, Wish
 from koordlet.executor.worker import Worker
-from koordlet.executor.writer import Writer
 from koordlet.util.clock import Clock
 from koordlet.util.logs import get_logger
 from koordlet.util.stop import Stop
@@ -38,7 +37,7 @@ class ClaimDesk:
 
     def __init__(
         self,
-        writer: Writer,
+        writer: Applies,
         worker: Worker,
         clock: Clock,
         *,

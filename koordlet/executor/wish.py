@@ -1,8 +1,8 @@
 """What the claims ask of the kernel, and what came of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from koordlet.executor.claim import ClaimState, Key
 
@@ -30,6 +30,13 @@ class Landed:
     original: Any = None
     message: str = ""
     wrote: bool = False
+
+
+class Applies(Protocol):
+    """Brings wishes into force."""
+
+    def apply(self, wishes: Sequence[Wish]) -> list[Landed]:
+        """Return what became of each. Never raises for what a kernel does."""
 
 
 class Change(NamedTuple):

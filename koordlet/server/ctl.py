@@ -1,7 +1,8 @@
 """The application behind ctl.sock: JSON for koordletctl, for the daemon's own user only."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from koordlet.statesinformer.informer import StatesInformer
 from koordlet.util.errors import OptionError
 from koordlet.util.nearest import nearest
 
-_Handler = Callable[[web.Request], Awaitable[web.Response]]
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class AuditSource(Protocol):
@@ -34,7 +35,8 @@ class CtlSources:
 
     status, plugins, release, node_metric and explain are called on the event loop and must be
     quick; the latter two are as in HttpSources. release takes a plugin out of quarantine and
-    returns whether it was in. doctor looks at the kernel and is called in a worker thread.
+    returns whether it was in. doctor looks at the kernel and is called in a worker thread. record
+    yields the lines of a record of so many seconds.
     """
 
     node: str
@@ -47,6 +49,7 @@ class CtlSources:
     explain: Callable[[str], Mapping[str, object]]
     audit: AuditSource
     doctor: Callable[[], Sequence[Mapping[str, object]]]
+    record: Callable[[float], AsyncGenerator[bytes]]
 
 
 def create_ctl_app(sources: CtlSources) -> web.Application:
@@ -61,6 +64,7 @@ def create_ctl_app(sources: CtlSources) -> web.Application:
     app.router.add_get("/nodemetric", _node_metric(sources.node_metric))
     app.router.add_get("/explain", _explain(sources.explain))
     app.router.add_get("/audit", _audit(sources.audit))
+    app.router.add_get("/record", _record(sources.record))
     return app
 
 
@@ -102,6 +106,23 @@ def _audit(audit: AuditSource) -> _Handler:
         return json_body(await asyncio.to_thread(lambda: json_bytes(audit.answer(query))))
 
     return audited
+
+
+def _record(record: Callable[[float], AsyncGenerator[bytes]]) -> _Handler:
+    async def recorded(request: web.Request) -> web.StreamResponse:
+        lines = record(parse_window(request.query.get("duration", DEFAULT_WINDOW)))
+        async with contextlib.aclosing(lines):
+            first = await anext(lines)  # what keeps it from beginning is told with a status
+            response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+            await response.prepare(request)
+            with contextlib.suppress(ConnectionError):  # the listener has had enough
+                await response.write(first)
+                async for line in lines:
+                    await response.write(line)
+                await response.write_eof()
+        return response
+
+    return recorded
 
 
 def _release(sources: CtlSources) -> _Handler:

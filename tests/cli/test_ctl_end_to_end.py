@@ -121,3 +121,34 @@ def test_a_stopped_daemon_cannot_be_asked(daemon, ctl):
 
     assert answer.returncode == 1
     assert "start koordlet" in answer.stderr
+
+
+def test_a_record_can_be_played(daemon, ctl, tmp_path):
+    """What the daemon measured goes into a file, which needs no daemon afterwards."""
+    file = tmp_path / "node.record"
+    recorded = ctl("record", str(file), "--duration=3s", "--output=json")
+    again = ctl("record", str(file))
+    daemon.stop()
+    played = ctl("replay", str(file), "--output=json")
+    table = ctl("replay", str(file), "--feature-gates=PSICollector=true")
+
+    assert json.loads(recorded.stdout)["complete"], recorded.stderr
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert (again.returncode, "wanted a new file" in again.stderr) == (1, True)
+    answer = json.loads(played.stdout)
+    assert (played.returncode, answer["problems"], answer["linesLost"]) == (0, [], 0)
+    assert 1 <= answer["seconds"] < 60
+    assert "no kernel value was changed, nor would be" in table.stdout
+
+
+def test_what_is_wrong_with_a_question_about_a_record(ctl, tmp_path):
+    """Exit status 2 for the command line, 1 for the file."""
+    file = tmp_path / "other"
+    file.write_text("{}")
+    missing = ctl("replay", str(tmp_path / "none"))
+    other = ctl("replay", str(file))
+    slo = ctl("replay", str(file), f"--nodeslo={file}.yaml")
+
+    assert (missing.returncode, other.returncode) == (1, 1)
+    assert "wanted a record" in other.stderr
+    assert slo.returncode == 1

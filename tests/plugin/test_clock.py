@@ -68,7 +68,7 @@ async def test_steps_and_suspend_move_only_their_own_time_lines():
 
 async def test_tasks_that_never_rest_are_reported(monkeypatch: pytest.MonkeyPatch):
     """A busy loop ends the test with a message instead of hanging it."""
-    monkeypatch.setattr("koordlet.plugin.testing.clock.MAX_TURNS", 50)
+    monkeypatch.setattr("koordlet.util.simulatedclock.MAX_TURNS", 50)
 
     async def busy() -> None:
         while True:  # noqa: ASYNC110

@@ -33,7 +33,7 @@ from koordlet.server.ctl import CtlSources, create_ctl_app
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
 from koordlet.util.clock import stamp
-from koordlet.util.errors import Unavailable
+from koordlet.util.errors import KoordletError, Unavailable
 
 ABSENT = {
     "cpu_pressure": None,
@@ -66,6 +66,14 @@ class Audited:
 
     def answer(self, query):
         return {"most": query.most, "pod": query.pod, "flushed": self.flushed}
+
+
+async def lines(seconds):
+    """A record of three lines, of a daemon that lets itself be recorded for a minute at most."""
+    if seconds > 60:
+        raise KoordletError("somebody records already")
+    for line in (b"first\n", f"{seconds:g}\n".encode(), b"last\n"):
+        yield line
 
 
 @pytest.fixture
@@ -118,6 +126,7 @@ async def client(cache, states, quarantined):
         explain=lambda pod: {"decisions": [], "pod": pod},
         audit=Audited(),
         doctor=lambda: [{"name": "psi", "supported": True}],
+        record=lines,
     )
     async with TestClient(TestServer(create_ctl_app(sources))) as client:
         yield client
@@ -334,3 +343,12 @@ async def test_windows_are_at_most_an_hour(client):
     answer = await (await client.get("/metrics/node_cpu_usage?window=24h")).json()
 
     assert answer["window_seconds"] == 3600
+
+
+async def test_a_record_is_streamed(client):
+    """Line by line, for the duration that was asked for; what keeps it from beginning is a 400."""
+    streamed = await client.get("/record?duration=5s")
+    refused = await client.get("/record?duration=2m")
+
+    assert (streamed.status, await streamed.text()) == (200, "first\n5\nlast\n")
+    assert (refused.status, await refused.text()) == (400, "somebody records already\n")

@@ -20,6 +20,13 @@ Without a daemon the gates are those that are on by default."""
 _AUDIT = """\
 The latest changes to the node, from the audit log, latest last. Asks the daemon, or with --dir
 reads the files of a directory, which needs no daemon. The gate AuditEvents has them recorded."""
+_RECORD = """\
+Write samples, pods, NodeSLO, kernel values that plugins look at, and what was done to a file, which
+has names, labels and annotations of pods and of the node in it."""
+_REPLAY = """\
+Run the plugins of this installation on a record in simulated time, and show side by side what they
+would do and what was done. Needs no daemon and changes nothing. What the plugins would change has
+no effect on the recorded usage; only a pod that they would evict is gone from then on."""
 _TOP_KEYS = "Keys: q quits; c, m, p, t, n sort by cpu, memory, pressure, throttling, network."
 
 
@@ -41,6 +48,13 @@ class Options(argparse.Namespace):
     reason: str | None = None
     follow: bool = False
     dir: Path | None = None  # None: ask the daemon
+    # record, replay
+    file: Path = Path()
+    duration: str = "10m"
+    nodeslo: Path | None = None  # None: the recorded one
+    feature_gates: str = ""
+    flags: Sequence[str] = ()
+    timeline: bool = False
     # top
     sort: str = SORTS[0]
     interval: float = 1.0  # seconds between two looks
@@ -88,6 +102,8 @@ def _parser() -> argparse.ArgumentParser:
     _explain(add("explain", "what was decided about pods, and why"))
     _audit(add("audit", "the latest changes to the node, from the audit log", _AUDIT))
     add("nodemetric", "the NodeMetric that was reported last")
+    _record(add("record", "write what happens on the node to a file, for replay", _RECORD))
+    _replay(add("replay", "what the plugins would do with a record", _REPLAY))
     _top(add("top", "live use of node, QoS classes and pods", epilog=f"{_TOP_KEYS}\n{_EXIT}"))
     return parser
 
@@ -148,6 +164,29 @@ def _metrics(parser: _Parser) -> None:
     parser.add_argument(
         "--window", metavar="DURATION", help="for example 30s or 5m; 1m if not given"
     )
+
+
+def _record(parser: _Parser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="to write; it must not exist yet")
+    parser.add_argument(
+        "--duration", metavar="DURATION", help="for example 90s or 1h, which is the most (10m)"
+    )
+
+
+def _replay(parser: _Parser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="a record")
+    parser.add_argument("--nodeslo", type=Path, metavar="YAML", help="a NodeSLO to use instead")
+    parser.add_argument(
+        "--feature-gates", metavar="A=true,B=false", help="gates beside those that were on"
+    )
+    parser.add_argument(
+        "--flag",
+        action="append",
+        dest="flags",
+        metavar="NAME=VALUE",
+        help="a flag of a plugin beside those that were given; may be repeated",
+    )
+    parser.add_argument("--timeline", action="store_true", help="every change, not only sums")
 
 
 def _top(parser: _Parser) -> None:

@@ -5,7 +5,7 @@ import json
 import os
 import pwd
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,30 @@ class Client:
         """
         given = {name: value for name, value in (query or {}).items() if value is not None}
         return self._ask("GET", _target(path) + (f"?{urlencode(given)}" if given else ""))
+
+    def stream(self, *path: str, query: Mapping[str, str], silence: float) -> Iterator[bytes]:
+        """Yield the lines of a long answer; silence is how many seconds may be without one.
+
+        Raises:
+            NoDaemon, NotAllowed, BadAnswer, BadQuestion: the message says what to do.
+        """
+        target = f"{_target(path)}?{urlencode(query)}"
+        connection = http.client.HTTPConnection("koordlet", timeout=self.timeout)
+        connection.sock = self._connect()
+        connection.sock.settimeout(silence)
+        try:
+            connection.request("GET", target, headers={"Connection": "close"})
+            response = connection.getresponse()
+            if response.status != 200:
+                _decoded(response.status, response.read(), target)
+            yield from response
+        except (OSError, http.client.HTTPException) as err:
+            raise BadAnswer(
+                f"wanted lines from the daemon, found none for {silence:g} s or the connection "
+                "closed: it ended meanwhile, or its log says why"
+            ) from err
+        finally:
+            connection.close()
 
     def post(self, *path: str) -> Any:
         """Give a command and return its result. Raises what get does."""

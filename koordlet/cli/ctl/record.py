@@ -1,0 +1,79 @@
+"""koordletctl record: writes what happens on the node to a file."""
+
+import gzip
+import json
+import os
+import time
+from pathlib import Path
+
+from koordlet.cli.ctl.arguments import Options
+from koordlet.cli.ctl.client import Client
+from koordlet.cli.ctl.tables import prose, show
+from koordlet.cli.ctl.units import size, span
+from koordlet.util.errors import KoordletError
+
+SILENCE = 30.0  # seconds without a line after which the daemon is given up
+MOST_BYTES = 1 << 30  # of the file
+
+_END = b'["end"'
+
+
+class CannotWrite(KoordletError):
+    """The record cannot be written there."""
+
+
+def run(client: Client, options: Options) -> int:
+    """Record until the time is over, ^C, or the daemon's end; what there is by then is kept."""
+    began = time.monotonic()
+    complete, full = False, False
+    try:
+        with _create(options.file) as raw, gzip.GzipFile(fileobj=raw, mode="wb") as file:
+            lines = client.stream("record", query={"duration": options.duration}, silence=SILENCE)
+            for line in lines:
+                file.write(line)
+                complete = line.startswith(_END)
+                full = raw.tell() > MOST_BYTES
+                if full:
+                    break
+    except KeyboardInterrupt:
+        pass  # what came so far is a record, too
+    except OSError as err:
+        raise CannotWrite(f"{options.file}: wanted to write it, found {err.strerror}") from err
+    except KoordletError:
+        _drop_if_empty(options.file)
+        raise
+    done = {
+        "file": str(options.file),
+        "bytes": options.file.stat().st_size,
+        "seconds": round(time.monotonic() - began, 1),
+        "complete": complete,
+    }
+    show(done, lambda: [prose(_told(done, full=full))], options.output)
+    return 0 if complete or not full else 1
+
+
+def _create(path: Path):  # type: ignore[no-untyped-def]  # a binary file
+    """Make a new file for its owner only; raises CannotWrite."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError as err:
+        raise CannotWrite(f"{path}: wanted a new file, found one; name another") from err
+    except OSError as err:
+        raise CannotWrite(f"{path}: wanted to make it, found {err.strerror}") from err
+    return os.fdopen(descriptor, "wb")
+
+
+def _drop_if_empty(path: Path) -> None:
+    """Remove a file in which there is no record at all."""
+    try:
+        with gzip.open(path) as file:
+            json.loads(file.readline())
+    except (OSError, EOFError, ValueError):
+        path.unlink(missing_ok=True)
+
+
+def _told(done: dict[str, object], *, full: bool) -> str:
+    text = f"{done['file']}: {span(float(str(done['seconds'])))}, {size(float(str(done['bytes'])))}"
+    if full:
+        return f"{text}; ended early, as this is the most that a record may be"
+    return text if done["complete"] else f"{text}; ended early"

@@ -1,0 +1,197 @@
+"""koordletctl replay: what the plugins would do with a record."""
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from rich.console import RenderableType
+
+from koordlet.api.features import FeatureGates
+from koordlet.api.nodeslo import NodeSLO, merge_nodeslo
+from koordlet.cli.ctl.arguments import Options
+from koordlet.cli.ctl.client import BadQuestion, Client
+from koordlet.cli.ctl.tables import figure, heading, prose, show, table
+from koordlet.cli.ctl.units import span
+from koordlet.plugin.base import ExtensionPlugin
+from koordlet.plugin.registry import PluginRegistry
+from koordlet.qosmanager.config import QOSExtensionConfig
+from koordlet.qosmanager.discovery import discover
+from koordlet.replay.comparison import as_json
+from koordlet.replay.player import Played, Player
+from koordlet.replay.recordfile import RecordFile
+from koordlet.util.documents import decode
+from koordlet.util.errors import InvalidObject, KoordletError, OptionError
+from koordlet.util.filewatch import read_bounded
+from koordlet.util.flags import FlagSet
+from koordlet.util.logs import LevelSpec, configure
+from koordlet.util.simulatedclock import SimulatedClock
+
+MAX_NODESLO = 1 << 20  # bytes
+
+
+def run(client: Client, options: Options) -> int:
+    """Play the record and show the comparison; 1 when it could not be read to its end."""
+    configure("console", LevelSpec("error"))
+    record = RecordFile.open(options.file)
+    slo = _read_slo(options.nodeslo) if options.nodeslo else None
+    began = time.perf_counter()
+    played = asyncio.run(_play(record, options, slo))
+    took = time.perf_counter() - began
+    if record.problem:
+        played.problems.append(f"the record is not whole: {record.problem}")
+    answer = as_json(played) | {"tookSeconds": round(took, 3)}
+    show(answer, lambda: view(answer, timeline=options.timeline), options.output)
+    return 0 if record.complete else 1
+
+
+async def _play(record: RecordFile, options: Options, slo: NodeSLO | None) -> Played:
+    facts = record.facts
+    try:
+        start = {name: float(facts[name]) for name in ("wall", "monotonic", "boot")}
+    except (KeyError, TypeError, ValueError) as err:
+        raise InvalidObject(str(record.path), wanted="when it began", found=repr(err)) from err
+    clock = SimulatedClock(wall=start["wall"], monotonic=start["monotonic"], boottime=start["boot"])
+    try:
+        plugins = prepare_plugins(
+            facts, clock, feature_gates=_gates(options.feature_gates), flags=options.flags
+        )
+    except OptionError as err:
+        raise BadQuestion(str(err)) from err
+    player = Player(facts, record.in_force, clock=clock, plugins=plugins, slo=slo)
+    return await player.play(record.lines())
+
+
+def prepare_plugins(
+    facts: Mapping[str, Any],
+    clock: SimulatedClock,
+    *,
+    feature_gates: Mapping[str, bool] | None = None,
+    flags: Sequence[str] = (),
+) -> dict[str, ExtensionPlugin]:
+    """The installed plugins, as their gates and flags were when it was recorded.
+
+    feature_gates and flags ("name=value") count beside those.
+
+    Raises:
+        OptionError: a gate or flag does not exist, or its value cannot be used.
+    """
+    registry, gates, known = PluginRegistry(), FeatureGates(), FlagSet()
+    discover(registry)
+    config = QOSExtensionConfig(registry, gates, clock=clock, metrics=CollectorRegistry())
+    config.init_flags(known)
+    recorded = [
+        f"--{name}={text}" for name, text in facts.get("flags", {}).items() if name in known
+    ]
+    known.parse([*recorded, *(f"--{flag}" for flag in flags)])
+    were_on = frozenset(facts.get("gates", ()))
+    as_recorded = {
+        gate: gate in were_on
+        for registration in registry
+        for gate in registration.gates
+        if gate in gates.names()
+    }
+    gates.replace_map({**as_recorded, **(feature_gates or {})})
+    return {
+        registration.feature: registration.plugin
+        for registration in registry
+        if registration.feature not in config.failures
+        and any(gates.enabled(gate) for gate in registration.gates if gate in gates.names())
+    }
+
+
+def _gates(text: str) -> dict[str, bool]:
+    """Raises OptionError."""
+    flags = FlagSet()
+    gates = flags.bool_map("feature-gates", {}, "")
+    flags.parse([f"--feature-gates={text}"])
+    return dict(gates.value)
+
+
+def _read_slo(path: Path) -> NodeSLO:
+    """The NodeSLO of a file; raises KoordletError when anything in it is wrong."""
+    try:
+        slo, problems = merge_nodeslo(decode(read_bounded(path, MAX_NODESLO), str(path)))
+    except KoordletError as err:
+        raise BadQuestion(str(err)) from err
+    if problems:
+        raise BadQuestion(f"{path}: {problems[0]}")
+    return slo
+
+
+def view(answer: Mapping[str, Any], *, timeline: bool) -> Iterator[RenderableType]:
+    """How long, what changed value by value, evictions, and what went wrong."""
+    speed = answer["seconds"] / max(answer["tookSeconds"], 0.001)
+    yield prose(
+        f"{span(answer['seconds'])} of the node in {answer['tookSeconds']:.1f} s "
+        f"({speed:.0f} times as fast)"
+    )
+    yield prose("")
+    yield from _values(answer["values"])
+    if timeline:
+        yield from _timeline(answer["changes"])
+    yield from _evictions(answer["evictions"])
+    if answer["linesLost"]:
+        yield prose(f"the record lacks {answer['linesLost']} lines: it was read too slowly")
+    for problem in answer["problems"]:
+        yield prose(problem, "yellow")
+
+
+def _values(values: list[Mapping[str, Any]]) -> Iterator[RenderableType]:
+    if not values:
+        yield prose("no kernel value was changed, nor would be")
+        return
+    rows = table(
+        "<VALUE", "<OF", ">DONE", ">HELD", ">LOW", ">MEAN", ">HIGH", ">WOULD", ">HELD", ">LOW",
+        ">MEAN", ">HIGH",
+    )  # fmt: skip
+    for row in values:
+        rows.add_row(
+            figure(row["resource"]), prose(row["place"]), *_held(row["done"]), *_held(row["would"])
+        )
+    yield rows
+
+
+def _held(held: Mapping[str, Any]) -> Iterator[RenderableType]:
+    yield figure(str(held["changes"]))
+    yield figure(span(held["seconds"]) if held["seconds"] else "-")
+    for name in ("lowest", "mean", "highest"):
+        yield figure("-" if held[name] is None else f"{held[name]:.0f}")
+
+
+def _timeline(changes: Mapping[str, list[Mapping[str, Any]]]) -> Iterator[RenderableType]:
+    both = [(change, side) for side in ("done", "would") for change in changes[side]]
+    rows = table(">AT", "<SIDE", "<WHAT", "<VALUE", "<OF", ">FROM", ">TO", "<WHY")
+    for change, side in sorted(both, key=lambda each: each[0]["at"]):
+        rows.add_row(
+            figure(f"{change['at']:.1f}"),
+            figure(side),
+            figure(change["what"].removeprefix("would_")),
+            figure(change["resource"]),
+            prose(change["place"]),
+            figure(change["old"]),
+            figure(change["new"]),
+            prose(change["reason"]),
+        )
+    yield prose("")
+    yield rows
+
+
+def _evictions(evictions: Mapping[str, list[Mapping[str, Any]]]) -> Iterator[RenderableType]:
+    for title, side in (("evictions decided", "done"), ("would be decided", "would")):
+        if not evictions[side]:
+            continue
+        yield prose("")
+        yield heading(title)
+        rows = table("<WHEN", "<PLUGIN", "<POD", "<OUTCOME", "<WHY")
+        for each in evictions[side]:
+            rows.add_row(
+                figure(each["last"]),
+                figure(each["plugin"]),
+                prose(each["pod"]),
+                figure(each["outcome"]),
+                prose(each["reason"]),
+            )
+        yield rows

@@ -1,0 +1,126 @@
+"""The kernel of a recorded node: what was read there, and what is claimed in the replay."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from koordlet.executor.claim import ClaimState, Key
+from koordlet.executor.kernelview import Reading
+from koordlet.executor.wish import RELEASE, Landed, Wish
+from koordlet.host.layout import Driver, Layout
+from koordlet.host.resource import Resource
+from koordlet.host.resources import RESOURCES
+from koordlet.replay.codec import decode
+from koordlet.util.clock import Clock
+from koordlet.util.errors import InvalidObject
+
+T = TypeVar("T")
+
+_CPUSETS = ("cpuset_cpus", "cpuset_cpus_wanted")
+_NAMES = {resource.name for resource in RESOURCES}
+
+
+class _Place(NamedTuple):
+    """A kernel value by the names that a record has for it."""
+
+    resource: str
+    group: str
+
+
+class ModelKernel:
+    """What plugins look at and claim in a replay. Nothing outside of it is touched.
+
+    A value that the replay claims is what it claims. One that was claimed while it was recorded is
+    what stood there before, as the replay may not claim it. Everything else is as it was read.
+    """
+
+    def __init__(self, layout: Layout, clock: Clock) -> None:
+        self.layout = layout
+        self._clock = clock
+        self._read: dict[_Place, Reading] = {}
+        self._originals: dict[_Place, Any] = {}
+        self._claimed: dict[_Place, Any] = {}
+        self._groups: dict[tuple[str, int], list[str]] = {}
+
+    def learn(self, resource: str, group: str, value: Any, at: float) -> None:
+        """Take what was read. None: it could not be."""
+        place = _Place(resource, group)
+        if value is None:
+            self._read.pop(place, None)
+        elif resource in _NAMES:
+            self._read[place] = Reading(_typed(resource, value), at)
+
+    def learn_original(self, resource: str, group: str, value: Any) -> None:
+        """Take what stood there before the recorded daemon changed it."""
+        if resource in _NAMES and value is not None:
+            self._originals.setdefault(_Place(resource, group), _typed(resource, value))
+
+    def learn_groups(self, group: str, depth: int, found: list[str]) -> None:
+        """Take which cgroups there were below one."""
+        self._groups[group, depth] = found
+
+    async def read(self, resource: Resource[T], group: str = "") -> T | None:
+        """As Kernel.read."""
+        reading = self._reading(_Place(resource.name, group))
+        return None if reading is None else reading.value
+
+    async def read_many(self, reads: Sequence[tuple[Resource[Any], str]]) -> list[Reading | None]:
+        """As Kernel.read_many."""
+        return [self._reading(_Place(resource.name, group)) for resource, group in reads]
+
+    async def groups_below(self, group: str, depth: int) -> list[str]:
+        """As Kernel.groups_below: as it was listed last."""
+        return list(self._groups.get((group, depth), ()))
+
+    async def supports(self, resource: Resource[Any], group: str = "") -> bool:
+        """As Kernel.supports: what was never read is taken to be there."""
+        return True
+
+    def apply(self, wishes: Sequence[Wish]) -> list[Landed]:
+        """As Writer.apply: every wish is granted."""
+        return [self._apply(wish) for wish in wishes]
+
+    def _apply(self, wish: Wish) -> Landed:
+        place = _place(wish.key)
+        before = self._reading(place)
+        old = None if before is None else before.value
+        if wish.value is RELEASE:
+            known = place in self._claimed
+            self._claimed.pop(place, None)
+            return Landed(ClaimState.GONE, self._originals.get(place), wrote=known)
+        if wish.original is not None:
+            self._originals[place] = wish.original
+        elif old is not None:
+            self._originals.setdefault(place, old)
+        self._claimed[place] = wish.value
+        original = self._originals.get(place)
+        return Landed(ClaimState.IN_FORCE, wish.value, original, wrote=old != wish.value)
+
+    def _reading(self, place: _Place) -> Reading | None:
+        for known in (self._claimed, self._originals):
+            if place in known:
+                return Reading(known[place], self._clock.monotonic())
+        return self._read.get(place)
+
+
+def layout_of(facts: Mapping[str, Any]) -> Layout:
+    """The names of pods' cgroups from the facts of a record.
+
+    Raises:
+        InvalidObject: they are missing or unusable.
+    """
+    try:
+        return Layout(Driver(facts["driver"]), str(facts["root"]))
+    except (KeyError, ValueError) as err:
+        raise InvalidObject("record", wanted="driver and root of cgroups", found=repr(err)) from err
+
+
+def _place(key: Key) -> _Place:
+    return _Place(key.resource.name, key.target.place)
+
+
+def _typed(resource: str, value: Any) -> Any:
+    """A value as reading it from the kernel gives it."""
+    if isinstance(value, list):
+        wanted = frozenset[int] if resource in _CPUSETS else tuple[int, ...]
+        return decode(wanted, value, resource)
+    return value

@@ -1,0 +1,235 @@
+"""Plays a record to QoS plugins in simulated time, and keeps what they would have done."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from koordlet.api.eviction import EvictionAnswer, EvictionOutcome
+from koordlet.api.node import Node
+from koordlet.api.nodeslo import NodeSLO, merge_nodeslo
+from koordlet.api.nodetopology import NodeTopology
+from koordlet.api.pod import Pod
+from koordlet.collectors.node_info import NODE_CPU_INFO, NODE_NUMA_INFO, NodeCpuInfo
+from koordlet.executor.budget import EvictionBudget
+from koordlet.executor.claims import ClaimDesk
+from koordlet.executor.decisions import Decisions
+from koordlet.executor.evictor import Evictor
+from koordlet.executor.metrics import EvictionMetrics
+from koordlet.executor.wish import Change
+from koordlet.executor.worker import InlineWorker
+from koordlet.host.numa import NumaNode
+from koordlet.metriccache.cache import MetricCache
+from koordlet.metriccache.kinds import Cadence, Keep
+from koordlet.plugin.base import ExtensionPlugin, bind_claims, bind_evictor
+from koordlet.plugin.client import UnavailableClient
+from koordlet.replay.codec import decode
+from koordlet.replay.lines import Line, SampleReader
+from koordlet.replay.modelkernel import ModelKernel, layout_of
+from koordlet.replay.recorder import change_json
+from koordlet.statesinformer.informer import StatesInformer
+from koordlet.statesinformer.model import PodMeta
+from koordlet.util.clock import Stamp
+from koordlet.util.errors import InvalidObject
+from koordlet.util.simulatedclock import SimulatedClock
+from koordlet.util.stop import Stop
+
+_INTERVALS = {
+    Cadence.USAGE: 1.0,
+    Cadence.PSI: 10.0,
+    Cadence.NETWORK: 1.0,
+    Cadence.NODE_INFO: 60.0,
+    Cadence.STORAGE: 60.0,
+}
+_KEPT = {Keep.NODE: 1800.0, Keep.POD: 300.0}
+
+
+@dataclass(slots=True)
+class Played:
+    """What was done while it was recorded, and what would have been; times are boot seconds."""
+
+    began: float = 0.0
+    seconds: float = 0.0
+    done: list[tuple[float, Mapping[str, Any]]] = field(default_factory=list)
+    would: list[tuple[float, Mapping[str, Any]]] = field(default_factory=list)
+    decided: list[Mapping[str, Any]] = field(default_factory=list)
+    would_decide: list[Mapping[str, Any]] = field(default_factory=list)
+    lost: int = 0  # lines that the record lacks
+    problems: list[str] = field(default_factory=list)
+
+
+class Player:
+    """A node made of a record's header, with some plugins on it."""
+
+    def __init__(
+        self,
+        facts: Mapping[str, Any],
+        in_force: Sequence[Mapping[str, Any]],
+        *,
+        clock: SimulatedClock,
+        plugins: Mapping[str, ExtensionPlugin],
+        slo: NodeSLO | None = None,
+        evict_budget_per_hour: int = 20,
+    ) -> None:
+        """plugins by name, prepared and enabled; slo counts instead of the recorded one.
+
+        Raises:
+            InvalidObject: the header lacks something.
+        """
+        self.played = Played(began=clock.boottime())
+        self._clock = clock
+        self._plugins = plugins
+        self._slo = slo
+        self._states = StatesInformer(clock)
+        self._cache = MetricCache(None, "replay", clock, intervals=_INTERVALS, retentions=_KEPT)
+        self._samples = SampleReader()
+        self._kernel = ModelKernel(layout_of(facts), clock)
+        for value in in_force:
+            self._kernel.learn_original(value["resource"], value["target"], value["original"])
+        self._desk = ClaimDesk(
+            self._kernel, InlineWorker(), clock, dry_run=_in_earnest, listeners=[self._changed]
+        )
+        self._decisions = Decisions(clock)
+        self._evicted: set[str] = set()
+        self._evictor = Evictor(
+            self,
+            clock=clock,
+            dry_run=_in_earnest,
+            budget=EvictionBudget(
+                lambda: evict_budget_per_hour, clock, directory=None, boot_id="replay"
+            ),
+            decisions=self._decisions,
+            metrics=EvictionMetrics("replay", clock, CollectorRegistry()),
+        )
+
+    async def play(self, lines: Iterable[tuple[Line, list[Any]]]) -> Played:
+        """Play all lines after the header; return what came of it."""
+        over = Stop(self._clock)
+        background = [
+            asyncio.create_task(part.run(over))
+            for part in (self._states, self._desk, self._evictor)
+        ]
+        running: dict[str, asyncio.Task[None]] = {}
+        for name, plugin in self._plugins.items():
+            self._set_up(name, plugin)
+        for kind, content in lines:
+            try:
+                await self._line(kind, content)
+            except (InvalidObject, ValueError, TypeError, KeyError, IndexError) as err:
+                self._problem(f"{kind} at {self._clock.boottime():.0f} s: {err}")
+            if not running and self._states.has_synced():
+                running = {
+                    name: asyncio.create_task(plugin.run(over))
+                    for name, plugin in self._plugins.items()
+                }
+        await self._clock.settle()
+        over.set()
+        await asyncio.wait([*running.values(), *background], timeout=1.0)
+        for name, task in running.items():
+            if task.done() and task.exception() is not None:
+                self._problem(f"plugin {name}: {task.exception()!r}")
+            task.cancel()
+        self.played.seconds = self._clock.boottime() - self.played.began
+        self.played.would_decide = list(reversed(self._decisions.explain()))
+        return self.played
+
+    async def evict(self, pod: Pod, grace_seconds: int | None) -> EvictionAnswer:
+        """As EvictionApi: the pod is gone from then on."""
+        self._evicted.add(pod.uid)
+        self._states.set_pods(self._without_evicted(self._states.pods()))
+        return EvictionAnswer(EvictionOutcome.EVICTED)
+
+    def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
+        """As EvictionApi: nobody is told."""
+
+    async def _line(self, kind: Line, content: list[Any]) -> None:
+        match kind:
+            case Line.KEYS:
+                self._samples.learn(*content)
+            case Line.TICK:
+                await self._tick(*content)
+            case Line.STATE:
+                self._state(*content)
+            case Line.READ:
+                at, resource, group, value = content
+                await self._until(at)
+                self._kernel.learn(resource, group, value, at)
+            case Line.GROUPS:
+                self._kernel.learn_groups(*content)
+            case Line.CHANGE:
+                at, change = content
+                self.played.done.append((at, change))
+                self._kernel.learn_original(change["resource"], change["place"], change["old"])
+            case Line.DECISION:
+                self.played.decided.append(*content)
+            case Line.LOST:
+                self.played.lost += int(content[0])
+            case Line.HEADER | Line.END:
+                pass
+
+    async def _tick(
+        self, wall: float, boot: float, monotonic: float, values: Mapping[str, list[float | None]]
+    ) -> None:
+        await self._until(monotonic)
+        samples = self._samples.samples(values)
+        if self._evicted:
+            samples = [s for s in samples if not self._evicted.intersection(s.key)]
+        self._cache.append(Stamp(wall, boot), samples)
+
+    async def _until(self, monotonic: float) -> None:
+        """Let time pass to that moment of the record."""
+        ahead = monotonic - self._clock.monotonic()
+        if ahead > 0:
+            await self._clock.advance(ahead)
+
+    def _state(self, name: str, value: Any) -> None:
+        states = self._states
+        match name:
+            case "node":
+                if value is not None:
+                    states.set_node(decode(Node, value, name))
+            case "pods":
+                pods: tuple[PodMeta, ...] = decode(tuple[PodMeta, ...], value, name)
+                states.set_pods(self._without_evicted(pods))
+            case "node_slo":
+                states.set_node_slo(self._slo or _node_slo(value))
+            case "node_topology":
+                if value is not None:
+                    states.set_node_topology(decode(NodeTopology, value, name))
+            case "node_cpu_info":
+                if value is not None:
+                    self._cache.put(NODE_CPU_INFO, decode(NodeCpuInfo, value, name))
+            case "node_numa_info":
+                if value is not None:
+                    wanted = tuple[NumaNode, ...]
+                    self._cache.put(NODE_NUMA_INFO, decode(wanted, value, name))
+
+    def _without_evicted(self, pods: Sequence[PodMeta]) -> tuple[PodMeta, ...]:
+        return tuple(pod for pod in pods if pod.uid not in self._evicted)
+
+    def _set_up(self, name: str, plugin: ExtensionPlugin) -> None:
+        self._desk.declare(name, plugin.may_claim)
+        bind_claims(plugin, self._desk, self._kernel)
+        bind_evictor(plugin, self._evictor)
+        plugin.setup(UnavailableClient(), self._cache, self._states)
+
+    def _changed(self, change: Change) -> None:
+        self.played.would.append((self._clock.boottime(), change_json(change)))
+
+    def _problem(self, problem: str) -> None:
+        if len(self.played.problems) < 20:
+            self.played.problems.append(problem)
+
+
+async def _in_earnest(_: str) -> bool:
+    """Nothing is pretended: there is no kernel and no cluster behind it."""
+    return False
+
+
+def _node_slo(spec: Any) -> NodeSLO | None:
+    if spec is None:
+        return None
+    slo, _ = merge_nodeslo({"spec": spec})
+    return slo

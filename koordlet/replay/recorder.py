@@ -1,0 +1,239 @@
+"""Records what happens in the daemon, for `koordletctl record`, while somebody listens."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import koordlet
+from koordlet.collectors.node_info import NODE_CPU_INFO, NODE_NUMA_INFO
+from koordlet.executor.kernelview import Kernel, Reading
+from koordlet.executor.wish import Change
+from koordlet.host.layout import Layout
+from koordlet.host.resource import Resource
+from koordlet.metriccache.cache import MetricCache
+from koordlet.metriccache.sample import Sample
+from koordlet.replay.codec import encode
+from koordlet.replay.lines import VERSION, Line, SampleWriter, write_line
+from koordlet.statesinformer.informer import StatesInformer
+from koordlet.util.clock import Clock, Stamp
+from koordlet.util.errors import KoordletError
+
+MOST_LINES = 2000  # that wait for a slow reader
+INTERVAL = 1.0  # seconds between two looks at states and decisions
+
+T = TypeVar("T")
+Append = Callable[[Stamp, Iterable[Sample]], None]
+
+
+class Busy(KoordletError):
+    """Somebody records already."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordSources:
+    """What a record is made of beside samples, kernel reads and changes.
+
+    facts: node, gates, flags and the like, as JSON. in_force: as ClaimDesk.in_force. decisions: as
+    Decisions.explain, latest first.
+    """
+
+    states: StatesInformer
+    cache: MetricCache
+    facts: Callable[[], Mapping[str, object]]
+    in_force: Callable[[], Sequence[Mapping[str, object]]]
+    decisions: Callable[[], Sequence[Mapping[str, object]]]
+
+
+class Recorder:
+    """One record at a time. Costs nothing while nobody listens."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._session: _Session | None = None
+
+    async def record(self, sources: RecordSources, seconds: float) -> AsyncGenerator[bytes]:
+        """Yield the lines of a record of that many seconds from now on.
+
+        Raises:
+            Busy: somebody records already.
+        """
+        if self._session is not None:
+            raise Busy("wanted to record, found that somebody does already; wait for its end")
+        self._session = session = _Session(asyncio.get_running_loop())
+        try:
+            yield self._header(sources)
+            end = self._clock.monotonic() + seconds
+            look = _Look(sources)
+            while self._clock.monotonic() < end:
+                for line in (*look.news(), *session.take()):
+                    yield line
+                await self._clock.sleep(INTERVAL)
+            for line in (*look.news(), *session.take()):
+                yield line
+            yield write_line(Line.END)
+        finally:
+            self._session = None
+
+    def beside(self, append: Append) -> Append:
+        """Have samples go into the record beside where they go anyway; on the sampling thread."""
+
+        def tee(at: Stamp, samples: Iterable[Sample]) -> None:
+            session = self._session
+            if session is None:
+                return append(at, samples)
+            samples = list(samples)
+            append(at, samples)
+            return session.tick(at, self._clock.monotonic(), samples) if samples else None
+
+        return tee
+
+    def changed(self, change: Change) -> None:
+        """Take a change of a kernel value."""
+        if self._session is not None:
+            self._session.put(write_line(Line.CHANGE, self._clock.boottime(), change_json(change)))
+
+    def kernel(self, kernel: Kernel) -> Kernel:
+        """The same kernel, what plugins see of which goes into the record."""
+        return _WatchedKernel(kernel, self._read, self._listed)
+
+    def _read(self, resource: Resource[Any], group: str, reading: Reading | None) -> None:
+        if self._session is not None:
+            value = None if reading is None else encode(reading.value)
+            at = self._clock.monotonic() if reading is None else reading.at
+            self._session.put(write_line(Line.READ, at, resource.name, group, value))
+
+    def _listed(self, group: str, depth: int, found: list[str]) -> None:
+        if self._session is not None:
+            self._session.put(write_line(Line.GROUPS, group, depth, found))
+
+    def _header(self, sources: RecordSources) -> bytes:
+        facts = {
+            "koordlet": koordlet.__version__,
+            "wall": self._clock.wall(),
+            "boot": self._clock.boottime(),
+            "monotonic": self._clock.monotonic(),
+            **sources.facts(),
+        }
+        return write_line(Line.HEADER, VERSION, facts, list(sources.in_force()))
+
+
+class _Session:
+    """Lines on their way to one reader; what comes while it is too slow is lost."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._lines: deque[bytes] = deque()
+        self._lost = 0
+        self._writer = SampleWriter()
+
+    def tick(self, at: Stamp, monotonic: float, samples: Sequence[Sample]) -> None:
+        """Encode here, on the sampling thread, and hand over."""
+        for line in self._writer.lines(at, monotonic, samples):
+            self._loop.call_soon_threadsafe(self.put, line)
+
+    def put(self, line: bytes) -> None:
+        if len(self._lines) >= MOST_LINES:
+            self._lost += 1
+            self._writer = SampleWriter()  # names all series again: their names may be lost
+        else:
+            self._lines.append(line)
+
+    def take(self) -> list[bytes]:
+        """What has come since the last time."""
+        lines, self._lines = list(self._lines), deque()
+        if self._lost:
+            lines.append(write_line(Line.LOST, self._lost))
+            self._lost = 0
+        return lines
+
+
+class _Look:
+    """Finds what has changed between two looks at states and decisions."""
+
+    def __init__(self, sources: RecordSources) -> None:
+        self._sources = sources
+        self._seen: dict[str, object] = {}
+        self._told = {_identity(decision) for decision in sources.decisions()}
+
+    def news(self) -> list[bytes]:
+        states, cache = self._sources.states, self._sources.cache
+        slo = states.node_slo()
+        found = {
+            "node": states.node(),
+            "pods": states.pods(),
+            "node_slo": None if slo is None else slo.spec,
+            "node_topology": states.node_topology(),
+            NODE_CPU_INFO: cache.get(NODE_CPU_INFO),
+            NODE_NUMA_INFO: cache.get(NODE_NUMA_INFO),
+        }
+        changed = {
+            name: value
+            for name, value in found.items()
+            if name not in self._seen or self._seen[name] != value
+        }
+        self._seen = found
+        lines = [write_line(Line.STATE, name, encode(value)) for name, value in changed.items()]
+        for decision in reversed(self._sources.decisions()):
+            if _identity(decision) not in self._told:
+                self._told.add(_identity(decision))
+                lines.append(write_line(Line.DECISION, decision))
+        return lines
+
+
+class _WatchedKernel:
+    """A kernel that tells what was looked at."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        read: Callable[[Resource[Any], str, Reading | None], None],
+        listed: Callable[[str, int, list[str]], None],
+    ) -> None:
+        self._kernel = kernel
+        self._read = read
+        self._listed = listed
+
+    @property
+    def layout(self) -> Layout:
+        return self._kernel.layout
+
+    async def read(self, resource: Resource[T], group: str = "") -> T | None:
+        [reading] = await self.read_many([(resource, group)])
+        return None if reading is None else reading.value
+
+    async def read_many(self, reads: Sequence[tuple[Resource[Any], str]]) -> list[Reading | None]:
+        readings = await self._kernel.read_many(reads)
+        for (resource, group), reading in zip(reads, readings, strict=True):
+            self._read(resource, group, reading)
+        return readings
+
+    async def groups_below(self, group: str, depth: int) -> list[str]:
+        found = await self._kernel.groups_below(group, depth)
+        self._listed(group, depth, found)
+        return found
+
+    async def supports(self, resource: Resource[Any], group: str = "") -> bool:
+        return await self._kernel.supports(resource, group)
+
+
+def change_json(change: Change) -> dict[str, Any]:
+    """A change as it stands in a record."""
+    return {
+        "what": change.what,
+        "resource": change.key.resource.name,
+        "unit": change.key.resource.unit,
+        "level": change.key.target.level.value,
+        "place": str(change.key.target),
+        "pod": change.key.target.pod,
+        "plugins": list(change.owners),
+        "old": encode(change.old),
+        "new": encode(change.new),
+        "reason": change.reason,
+    }
+
+
+def _identity(decision: Mapping[str, object]) -> tuple[object, ...]:
+    """What tells two decisions apart; the same one taken again is not told again."""
+    return tuple(decision.get(name) for name in ("first", "plugin", "uid", "outcome", "action"))

@@ -1,0 +1,108 @@
+"""Reads a record file as far as it can be read."""
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from koordlet.replay.lines import VERSION, Line, read_line
+from koordlet.util.errors import InvalidObject, KoordletError
+
+LONGEST_LINE = 16 << 20  # bytes; the pods of a node are one line
+MOST_BYTES = 8 << 30  # uncompressed
+
+_GZIP = zlib.MAX_WBITS | 16  # with the header of a gzip file
+_CHUNK, _PIECE = 64 << 10, 1 << 20  # bytes read, and unpacked, at once
+
+
+class NoRecord(KoordletError):
+    """The file is no record, or cannot be read at all."""
+
+
+@dataclass(slots=True)
+class RecordFile:
+    """An open record: its header, and the lines after it, once."""
+
+    path: Path
+    facts: dict[str, Any] = field(default_factory=dict)
+    in_force: list[dict[str, Any]] = field(default_factory=list)
+    complete: bool = False  # its last line was there
+    problem: str = ""  # why reading it ended early
+    _lines: Iterator[bytes] = field(default_factory=lambda: iter(()))
+
+    @classmethod
+    def open(cls, path: Path) -> "RecordFile":
+        """Open a file and read its header.
+
+        Raises:
+            NoRecord: there is none, or it is of another version.
+        """
+        record = cls(path)
+        record._lines = record._read()
+        first = next(record._lines, b"")
+        try:
+            record.facts, record.in_force = _header(first, str(path))
+        except (InvalidObject, ValueError, TypeError) as err:
+            wanted = f"a record of version {VERSION}, made by `koordletctl record`"
+            found = record.problem or str(err)
+            raise NoRecord(f"{path}: wanted {wanted}, found {found}") from err
+        return record
+
+    def lines(self) -> Iterator[tuple[Line, list[Any]]]:
+        """The lines after the header; ends at the first one that cannot be read."""
+        for number, text in enumerate(self._lines, 2):
+            try:
+                kind, content = read_line(text, f"{self.path}, line {number}")
+            except InvalidObject as err:
+                self.problem = str(err)
+                return
+            if kind is Line.END:
+                self.complete = True
+                return
+            yield kind, content
+        self.problem = self.problem or "the file ends before the record does"
+
+    def _read(self) -> Iterator[bytes]:
+        """Whole lines, up to what is damaged or missing."""
+        rest = b""
+        try:
+            with self.path.open("rb") as file:
+                for piece in _unpacked(file):
+                    *lines, rest = (rest + piece).split(b"\n")
+                    yield from lines
+                    if len(rest) > LONGEST_LINE:
+                        self.problem = f"a line of more than {LONGEST_LINE} bytes"
+                        return
+        except (OSError, ValueError, zlib.error) as err:
+            self.problem = str(err)
+
+
+def _unpacked(file: BinaryIO) -> Iterator[bytes]:
+    """What a gzip file holds, piece by piece; gzip itself withholds the last of a cut-off one.
+
+    Raises:
+        ValueError, zlib.error: it is damaged, cut off or too large.
+    """
+    inflater, size = zlib.decompressobj(_GZIP), 0
+    while chunk := file.read(_CHUNK):
+        while chunk:
+            piece = inflater.decompress(chunk, _PIECE)
+            size += len(piece)
+            yield piece
+            chunk = inflater.unconsumed_tail
+        if size > MOST_BYTES:
+            raise ValueError(f"more than {MOST_BYTES} bytes")
+    if not inflater.eof:
+        raise ValueError("the file is cut off")
+
+
+def _header(text: bytes, where: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The facts of the header and the values that were in force. Raises ValueError and its kin."""
+    kind, content = read_line(text, where)
+    if kind is not Line.HEADER:
+        raise ValueError(f"a line {kind!r} at the beginning")
+    version, facts, in_force = content
+    if version != VERSION:
+        raise ValueError(f"version {version}")
+    return dict(facts), list(in_force)

@@ -1,0 +1,80 @@
+"""A record is read as far as it can be read."""
+
+import contextlib
+import gzip
+
+import pytest
+
+from koordlet.replay.lines import VERSION, Line, write_line
+from koordlet.replay.recordfile import NoRecord, RecordFile
+
+HEADER = write_line(Line.HEADER, VERSION, {"node": "n1"}, [])
+TICKS = [write_line(Line.TICK, n, n, n, {}) for n in range(20)]
+END = write_line(Line.END)
+
+
+@pytest.fixture
+def record(tmp_path):
+    def write(*lines, cut=None):
+        path = tmp_path / "record.gz"
+        path.write_bytes(gzip.compress(b"".join(lines), mtime=0)[:cut])
+        return path
+
+    return write
+
+
+def test_a_whole_record(record):
+    """Header, lines, and that it is complete."""
+    file = RecordFile.open(record(HEADER, *TICKS, END))
+
+    assert file.facts == {"node": "n1"}
+    assert [kind for kind, _ in file.lines()] == [Line.TICK] * 20
+    assert (file.complete, file.problem) == (True, "")
+
+
+def test_truncated_at_every_byte(record):
+    """What is there is used, and that something is missing is said; never an exception."""
+    whole = record(HEADER, *TICKS, END).stat().st_size
+    counts = []
+    for cut in range(whole):
+        path = record(HEADER, *TICKS, END, cut=cut)
+        with contextlib.suppress(NoRecord):
+            file = RecordFile.open(path)
+            counts.append(len(list(file.lines())))
+            assert file.complete or file.problem
+    assert (counts[0], counts[-1]) == (0, 20)
+    assert counts == sorted(counts)
+
+
+def test_a_line_that_is_none_ends_it(record):
+    """With its number."""
+    file = RecordFile.open(record(HEADER, TICKS[0], b"nonsense\n", TICKS[1], END))
+
+    assert len(list(file.lines())) == 1
+    assert "line 3" in file.problem
+    assert not file.complete
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [b"nonsense\n"],
+        [TICKS[0]],
+        [write_line(Line.HEADER)],
+        [write_line(Line.HEADER, VERSION + 1, {}, [])],
+        [write_line(Line.HEADER, VERSION, [1], [])],
+    ],
+)
+def test_other_files_are_refused(record, lines):
+    """With what was wanted."""
+    with pytest.raises(NoRecord, match=f"wanted a record of version {VERSION}"):
+        RecordFile.open(record(*lines))
+
+
+def test_a_file_that_is_not_compressed(tmp_path):
+    """Nor a record."""
+    (tmp_path / "plain").write_bytes(HEADER)
+    with pytest.raises(NoRecord, match="incorrect header check"):
+        RecordFile.open(tmp_path / "plain")
+    with pytest.raises(NoRecord, match="No such file"):
+        RecordFile.open(tmp_path / "none")
