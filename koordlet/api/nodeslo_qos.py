@@ -52,7 +52,7 @@ class CPUQoS:
     """cpuQOS. The group identity goes with that policy, the other two with core scheduling."""
 
     enable: bool = wire("enable", False)
-    group_identity: int = wire("groupIdentity", 0)  # -1 to 2
+    group_identity: int = wire("groupIdentity", 0, limit=between(-1, 2))
     sched_idle: int = wire("schedIdle", 0)  # 1: SCHED_IDLE
     core_expeller: bool = wire("coreExpeller", False)
 

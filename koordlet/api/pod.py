@@ -73,6 +73,7 @@ class Pod:
     limits: Mapping[str, str] = field(default_factory=dict)  # of the pod as a whole
     overhead: Mapping[str, str] = field(default_factory=dict)  # what its sandbox takes beside
     controller: Controller | None = None  # None: nobody's, for example a static pod
+    runtime_class: str = ""
 
     @property
     def finished(self) -> bool:
@@ -152,6 +153,7 @@ def parse_pod(obj: object, where: str = "pod") -> Pod:
         limits=spec.nested("resources").quantities("limits"),
         overhead=spec.quantities("overhead"),
         controller=_controller(meta),
+        runtime_class=spec.text("runtimeClassName"),
     )
 
 

@@ -1,8 +1,9 @@
 """What a pod asks for of a resource, all its containers together."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from koordlet.api.pod import Container, Pod
+from koordlet.api.podtotals import is_sidecar, pod_total
 from koordlet.api.priority import PriorityClass
 from koordlet.api.quantity import Quantity
 
@@ -43,28 +44,14 @@ def pod_request(pod: Pod, name: str) -> int:
     if name in pod.requests:
         asked = amount(name, pod.requests[name])
     else:
-        lasting = sum(_request(container, name) for container in _lasting(pod))
-        asked = max([lasting, *_while_starting(pod, name)])
+        asked = pod_total(pod, lambda container: _request(container, name))
     return asked + _of(pod.overhead, name)
 
 
 def _lasting(pod: Pod) -> Iterator[Container]:
     """Regular containers and sidecars."""
     yield from pod.containers
-    yield from (c for c in pod.init_containers if _is_sidecar(c))
-
-
-def _while_starting(pod: Pod, name: str) -> Iterable[int]:
-    """What each init container asks for, beside the sidecars that were started before it."""
-    sidecars = 0
-    for container in pod.init_containers:
-        yield sidecars + _request(container, name)
-        if _is_sidecar(container):
-            sidecars += _request(container, name)
-
-
-def _is_sidecar(container: Container) -> bool:
-    return container.restart_policy == "Always"
+    yield from (c for c in pod.init_containers if is_sidecar(c))
 
 
 def _request(container: Container, name: str) -> int:

@@ -65,7 +65,7 @@ NEEDS = (
     Need(
         "cgroup",
         "group identity",
-        (table.CPU_BVT, table.SCHED_GROUP_IDENTITY),
+        (table.CPU_BVT, table.SCHED_GROUP_IDENTITY, table.SCHED_CORE),
         ("GroupIdentity",),
     ),
     Need("cgroup", "cpu idle class", (table.CPU_IDLE,), ("CoreSched",)),

@@ -434,6 +434,14 @@ SCHED_GROUP_IDENTITY = _host(
     may=_SWITCH,
     needs=ANOLIS,
 )
+SCHED_CORE = _host(
+    "sched_core",
+    "0 or 1",
+    "sys/kernel/sched_core",
+    cg.parse_number,
+    may=_SWITCH,
+    needs=ANOLIS,
+)
 SCHED_IDLE_SAVER_WMARK = _host(
     "sched_idle_saver_wmark",
     "us",

@@ -35,6 +35,7 @@ class PodMeta:
     qos: QoSClass  # the label's, else what the Kubernetes class stands for
     kube_qos: KubeQoS
     absent_at: float | None = None
+    sandbox: str = ""  # path of the pause container's cgroup; "" where it cannot be told
 
     @property
     def uid(self) -> str:

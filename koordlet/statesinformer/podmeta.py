@@ -45,7 +45,7 @@ def joined(pod: Pod, tree: Mapping[str, PodDir], layout: Layout) -> PodMeta:
     if found is None:
         return _meta(pod, layout.pod_dir(pod.qos, uid), (), None)
     containers = tuple(_joined_containers(pod.statuses + pod.init_statuses, found))
-    return _meta(pod, found.cgroup, containers, found.absent_at)
+    return _meta(pod, found.cgroup, containers, found.absent_at, _sandbox(pod, found))
 
 
 def main_layout(layouts: Iterable[Layout], default: Layout) -> Layout:
@@ -61,9 +61,24 @@ def main_layout(layouts: Iterable[Layout], default: Layout) -> Layout:
 
 
 def _meta(
-    pod: Pod, cgroup: str, containers: tuple[ContainerMeta, ...], absent_at: float | None
+    pod: Pod,
+    cgroup: str,
+    containers: tuple[ContainerMeta, ...],
+    absent_at: float | None,
+    sandbox: str = "",
 ) -> PodMeta:
-    return PodMeta(pod, cgroup, containers, pod.qos_class, pod.qos, absent_at)
+    return PodMeta(pod, cgroup, containers, pod.qos_class, pod.qos, absent_at, sandbox)
+
+
+def _sandbox(pod: Pod, found: PodDir) -> str:
+    """The one cgroup in the pod's that is of none of its containers; "" for none or several."""
+    ids = {status.container_id.partition("://")[2] for status in pod.statuses + pod.init_statuses}
+    others = [
+        child.cgroup
+        for child in found.containers
+        if _container_name(child.name, found.layout).id not in ids
+    ]
+    return others[0] if len(others) == 1 and any(ids) else ""
 
 
 def _joined_containers(statuses: Iterable[ContainerStatus], pod: PodDir) -> Iterator[ContainerMeta]:

@@ -19,7 +19,7 @@ from koordlet.api.kubeletconfig import KubeletConfig, parse_kubelet_config, stat
 from koordlet.api.machine import Cpu, CpuTopology
 from koordlet.api.nodereservation import effective_reservation, system_qos
 from koordlet.api.pod import Pod
-from koordlet.api.resourcestatus import allocated_cpus
+from koordlet.api.resourcestatus import allocated_cpus, resource_status
 from koordlet.util.cpulist import format_cpulist, parse_cpulist
 from koordlet.util.errors import InvalidObject
 
@@ -229,7 +229,34 @@ class TestResourceStatus:
         assert format_cpulist(allocated_cpus(Pod("n", "a", "u", {}, {STATUS: text}))) == cpus
 
     @pytest.mark.parametrize(
-        "text", ["", "{", "[]", "7", '{"cpuset":1}', '{"cpuset":"0-"}', "[" * 9999]
+        ("resources", "has_cpu"),
+        [
+            ('{"cpu":"2"}', True),
+            ('{"kubernetes.io/batch-cpu":2000}', True),
+            ('{"cpu":"0","kubernetes.io/batch-cpu":"0"}', False),
+            ('{"hugepages-2Mi":"1Gi"}', False),
+            ("null", False),
+        ],
+    )
+    def test_numa_nodes(self, resources, has_cpu):
+        """Which NUMA nodes were chosen, and whether for CPU; keys in any case, as with Go."""
+        text = f'{{"numanoderesources":[{{"node":1,"resources":{resources}}}]}}'
+        [found] = resource_status(Pod("n", "a", "u", {}, {STATUS: text})).numa
+        assert (found.node, found.has_cpu) == (1, has_cpu)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "{",
+            "[]",
+            "7",
+            '{"cpuset":1}',
+            '{"cpuset":"0-"}',
+            '{"numaNodeResources":[{"node":"1"}]}',
+            '{"numaNodeResources":[{"resources":{"cpu":"many"}}]}',
+            "[" * 9999,
+        ],
     )
     def test_malformed(self, text):
         """The message names the pod."""

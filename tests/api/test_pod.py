@@ -85,6 +85,25 @@ def test_reads_what_the_node_needs():
     assert not pod.finished
 
 
+def test_what_a_pod_has_beside_its_containers():
+    """Limits and overhead of its own, and a runtime that is not the usual one."""
+    pod = parse_pod(
+        {
+            "metadata": {"name": "p", "uid": "u"},
+            "spec": {
+                "resources": {"limits": {"cpu": "2"}},
+                "overhead": {"cpu": "250m"},
+                "runtimeClassName": "kata",
+            },
+        }
+    )
+    assert (pod.limits, pod.overhead, pod.runtime_class) == (
+        {"cpu": "2"},
+        {"cpu": "250m"},
+        "kata",
+    )
+
+
 def test_little_is_enough():
     """A hand-written pod needs a name and a uid; its class follows from its requests."""
     pod = parse_pod({"metadata": {"name": "p", "uid": "u"}, "spec": None})

@@ -87,6 +87,29 @@ def test_a_known_pod_finds_its_cgroups_by_ids(
     cgroup = tree[UID].cgroup
     assert (meta.cgroup, meta.absent_at) == (cgroup, 5.0)
     assert meta.containers == (ContainerMeta("c0", container_id, f"{cgroup}/{directory}", 7.0),)
+    assert meta.sandbox == f"{cgroup}/sandbox"
+
+
+@pytest.mark.parametrize(
+    ("children", "ids", "sandbox"),
+    [
+        (["1", "pause"], ["containerd://1"], "pause"),
+        (["pause"], ["containerd://1"], "pause"),
+        (["1"], ["containerd://1"], ""),
+        (["1", "2", "pause"], ["containerd://1"], ""),
+        (["pause"], [""], ""),
+        (["pause"], [], ""),
+    ],
+)
+def test_the_sandbox_is_the_only_cgroup_without_a_container(
+    children: list[str], ids: list[str], sandbox: str
+) -> None:
+    """Also while its containers have ended; not known as long as no container is."""
+    tree = tree_with(CGROUPFS, *children)
+
+    meta = joined(known_pod(*ids), tree, CGROUPFS)
+
+    assert meta.sandbox == (f"{tree[UID].cgroup}/{sandbox}" if sandbox else "")
 
 
 @pytest.mark.parametrize("container_id", ["", "containerd://", "containerd://gone", "nonsense"])

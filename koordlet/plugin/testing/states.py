@@ -19,8 +19,14 @@ def make_pod(
     labels: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
     containers: tuple[Container, ...] = (Container("main"),),
+    init_containers: tuple[Container, ...] = (),
+    sandbox: bool = False,
 ) -> PodMeta:
-    """A running pod with its cgroups (cgroupfs driver); the uid is the name unless given."""
+    """A running pod with its cgroups (cgroupfs driver); the uid is the name unless given.
+
+    A container's id is containerd://<uid>-<name>. Init containers have no cgroup: they have ended.
+    sandbox: whether the cgroup of the sandbox, sandbox-<uid>, is known.
+    """
     uid = uid or name
     ids = {container.name: f"containerd://{uid}-{container.name}" for container in containers}
     pod = Pod(
@@ -32,10 +38,12 @@ def make_pod(
         phase="Running",
         qos=qos,
         containers=containers,
+        init_containers=init_containers,
         statuses=tuple(ContainerStatus(name, id, running=True) for name, id in ids.items()),
     )
     group = _LAYOUT.pod_dir(qos, uid)
     metas = tuple(
         ContainerMeta(name, id, _LAYOUT.container_dir(group, id)) for name, id in ids.items()
     )
-    return PodMeta(pod, group, metas, pod.qos_class, qos)
+    pause = f"{group}/sandbox-{uid}" if sandbox else ""
+    return PodMeta(pod, group, metas, pod.qos_class, qos, sandbox=pause)
