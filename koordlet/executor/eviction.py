@@ -92,6 +92,9 @@ class Evicts(Protocol):
     def hold_back(self, held: HeldBack) -> None:
         """Record evictions that nobody was asked for."""
 
+    def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
+        """Tell it in the cluster as an event on the pod. Never waits."""
+
 
 class UnavailableEvictor:
     """What evicts where there is no API server: nobody."""
@@ -111,6 +114,9 @@ class UnavailableEvictor:
 
     def hold_back(self, held: HeldBack) -> None:
         pass
+
+    def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
+        """There is nobody to tell."""
 
 
 class EvictionApi(Protocol):

@@ -134,6 +134,10 @@ class Evictor:
                 message=held.message,
             )
 
+    def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
+        """As Evicts.announce."""
+        self._api.announce(pod, warning=warning, reason=reason, message=message)
+
     async def run(self, stop: Stop) -> None:
         """Wait for stop, then give up what is still under way."""
         await stop.wait()

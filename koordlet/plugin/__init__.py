@@ -7,10 +7,12 @@ from koordlet.api.eviction import EvictionOutcome
 from koordlet.api.features import FeatureSpec, Stage
 from koordlet.executor.audit.wording import Wording
 from koordlet.executor.claim import Claim, ClaimOutcome, ClaimState, MayClaim, Part
+from koordlet.executor.combine import scaled_quota
 from koordlet.executor.eviction import Eviction
 from koordlet.executor.kernelview import Kernel, Reading
 from koordlet.executor.target import Level, Target
 from koordlet.host import resources
+from koordlet.host.cpuvalues import milli_to_quota, milli_to_shares
 from koordlet.host.layout import Layout
 from koordlet.host.resource import Resource
 from koordlet.metriccache import kinds
@@ -19,13 +21,17 @@ from koordlet.metriccache.kinds import Kind
 from koordlet.plugin.base import WAITS_FOR_EVENTS, ExtensionPlugin, Limits, Log
 from koordlet.plugin.client import Client, UnavailableClient
 from koordlet.plugin.metrics import PluginMetrics
+from koordlet.plugin.noderatio import NodeRatio
+from koordlet.plugin.podsettings import PodSettings
+from koordlet.plugin.reconcile import ReconcilingPlugin, containers_of, pods_of
 from koordlet.plugin.registry import PluginError, PluginRegistry
+from koordlet.plugin.rejections import Rejections
 from koordlet.plugin.states import States
 from koordlet.plugin.upstreamgauge import UpstreamGauge
 from koordlet.statesinformer.callbacks import CallbackTarget, StateType, UpdateCbFn
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
 from koordlet.util.clock import Clock
-from koordlet.util.errors import KoordletError, OptionError, Unavailable
+from koordlet.util.errors import InvalidObject, KoordletError, OptionError, Unavailable
 from koordlet.util.flags import Flag, FlagSet
 from koordlet.util.stop import Stop
 
@@ -44,6 +50,7 @@ __all__ = [
     "FeatureSpec",
     "Flag",
     "FlagSet",
+    "InvalidObject",
     "Kernel",
     "Kind",
     "KoordletError",
@@ -53,13 +60,17 @@ __all__ = [
     "Log",
     "MayClaim",
     "MetricCache",
+    "NodeRatio",
     "OptionError",
     "Part",
     "PluginError",
     "PluginMetrics",
     "PluginRegistry",
     "PodMeta",
+    "PodSettings",
     "Reading",
+    "ReconcilingPlugin",
+    "Rejections",
     "Resource",
     "Stage",
     "StateType",
@@ -71,6 +82,11 @@ __all__ = [
     "UpdateCbFn",
     "UpstreamGauge",
     "Wording",
+    "containers_of",
     "kinds",
+    "milli_to_quota",
+    "milli_to_shares",
+    "pods_of",
     "resources",
+    "scaled_quota",
 ]

@@ -201,6 +201,16 @@ class ExtensionPlugin(ABC):
             candidates=tuple(candidates),
         )
 
+    def announce(
+        self, pod: "PodMeta | Pod", *, reason: str, message: str, warning: bool = True
+    ) -> None:
+        """Tell something as a Kubernetes event on a pod; to nobody where there is no Kubernetes.
+
+        reason is one word in CamelCase, message a sentence for people.
+        """
+        about = pod.pod if isinstance(pod, PodMeta) else pod
+        self._evictor.announce(about, warning=warning, reason=reason, message=message)
+
     async def claim(
         self,
         target: "Target",

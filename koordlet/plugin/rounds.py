@@ -1,5 +1,6 @@
 """The stop signal that a plugin gets: it also tells when each of the plugin's rounds runs."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from koordlet.util.clock import Clock
@@ -18,10 +19,10 @@ class PacedStop(Stop):
         self._began: dict[object, float] = {}
         self._pausing = 0
 
-    async def every(self, interval: float) -> AsyncIterator[int]:
-        """Yield the number of the round, at once and then every interval seconds, until stop."""
+    async def every(self, interval: float, wake: asyncio.Event | None = None) -> AsyncIterator[int]:
+        """As Stop.every."""
         loop = object()
-        turns = super().every(interval)
+        turns = super().every(interval, wake)
         self._pausing += 1
         try:
             async for turn in turns:

@@ -62,6 +62,10 @@ class Flag(Generic[T]):
     def default_text(self) -> str:
         return self.kind.write(self.default)
 
+    def is_like(self, kind: Kind[Any], default: object, help: str) -> bool:
+        """Whether another definition means the same flag."""
+        return (self.kind, self.default, self.help) == (kind, default, help)
+
     def give(self, text: str) -> None:
         """Take one occurrence on the command line.
 
@@ -116,12 +120,19 @@ class FlagSet:
 
     def __init__(self, owner: str = "koordlet") -> None:
         self._owner = owner
+        self._shares = False
         self._flags: dict[str, Flag[Any]] = {}
 
     def owned_by(self, owner: str) -> "FlagSet":
         """Return a view of the same flags; what is defined through it belongs to the owner."""
         view = FlagSet(owner)
         view._flags = self._flags
+        return view
+
+    def shared(self) -> "FlagSet":
+        """Return a view through which several owners may define the same flag, each alike."""
+        view = self.owned_by(self._owner)
+        view._shares = True
         return view
 
     def bool(self, name: str, default: _Bool, help: str) -> Flag[_Bool]:
@@ -176,6 +187,9 @@ class FlagSet:
         if not name or name.startswith("-") or "=" in name or name in _HELP:
             raise OptionError(f"--{name}", name, f"not a flag name; {self._owner} defines it")
         taken = self._flags.get(name)
+        if taken is not None and self._shares and taken.is_like(kind, default, help):
+            taken.owner = f"{taken.owner}, {self._owner}"
+            return taken
         if taken is not None:
             hint = f"flag of {taken.owner}; {self._owner} must choose another name"
             raise OptionError(f"--{name}", name, hint)

@@ -51,16 +51,21 @@ class Stop:
             working.cancel()
             await asyncio.wait({working})
 
-    async def every(self, interval: float) -> AsyncIterator[int]:
+    async def every(self, interval: float, wake: asyncio.Event | None = None) -> AsyncIterator[int]:
         """Yield the number of the round, at once and then every interval seconds, until stop.
 
         The pace is fixed: a round that takes longer than the interval skips the turns it missed.
+        With an event there is also a round, with the number of the next one, as soon as it is set;
+        it is cleared before each round.
         """
         start = self._clock.monotonic()
         turn = 0
         while not self.is_set():
+            early = wake is not None and wake.is_set()
+            if wake is not None:
+                wake.clear()
             yield turn
             elapsed = self._clock.monotonic() - start
-            turn = max(turn + 1, int(elapsed / interval) + 1)
-            if await self.sleep(start + turn * interval - self._clock.monotonic()):
+            turn = max(turn + (not early), int(elapsed / interval) + 1)
+            if await self.sleep(start + turn * interval - self._clock.monotonic(), wake):
                 return

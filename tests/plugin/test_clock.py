@@ -46,6 +46,28 @@ async def test_a_loop_runs_once_per_interval():
     assert task.done()
 
 
+async def test_an_event_adds_rounds_and_takes_none_away():
+    """A round that was woken is early; the next regular one keeps its time."""
+    clock = SimulatedClock(monotonic=0)
+    stop, wake = Stop(clock), asyncio.Event()
+    rounds: list[float] = []
+
+    async def run() -> None:
+        async for _ in stop.every(10, wake):
+            rounds.append(clock.monotonic())
+
+    task = asyncio.create_task(run())
+    for seconds in (3, 4, 14):
+        await clock.advance(seconds)
+        wake.set()
+    await clock.advance(10)
+    stop.set()
+    await clock.settle()
+
+    assert rounds == [0, 3, 7, 10, 20, 21, 30]
+    assert task.done()
+
+
 async def test_a_cancelled_sleeper_is_forgotten():
     """Cancelling a sleeping task leaves nothing to wake."""
     clock = SimulatedClock()

@@ -1,0 +1,43 @@
+"""What pods ask for by labels, annotations and spec; a pod keeps its last good settings."""
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from koordlet.api.pod import Pod
+from koordlet.plugin.rejections import Rejections
+from koordlet.util.errors import InvalidObject
+
+W = TypeVar("W")
+
+
+class PodSettings(Generic[W]):
+    """Reads the settings of each version of a pod once."""
+
+    def __init__(self, read: Callable[[Pod], W | None], rejections: Rejections) -> None:
+        """read: returns None for a pod that does not matter; raises InvalidObject."""
+        self._read = read
+        self._rejections = rejections
+        self._kept: dict[str, tuple[Pod, W | None]] = {}  # by UID
+
+    def of(self, pod: Pod) -> W | None:
+        """Return a pod's settings; the last good ones while the present ones cannot be used."""
+        kept = self._kept.get(pod.uid)
+        if kept is not None and kept[0] is pod:
+            return kept[1]
+        found = self._last_good(pod) if kept is None else self._last_good(pod, kept[1])
+        self._kept[pod.uid] = (pod, found)
+        return found
+
+    def forget(self, uid: str) -> None:
+        """The pod is gone."""
+        self._kept.pop(uid, None)
+        self._rejections.forget(uid)
+
+    def _last_good(self, pod: Pod, last: W | None = None) -> W | None:
+        try:
+            found = self._read(pod)
+        except InvalidObject as err:
+            self._rejections.reject(pod.uid, err, pod)
+            return last
+        self._rejections.accept(pod.uid)
+        return found

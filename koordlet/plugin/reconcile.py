@@ -1,0 +1,142 @@
+"""Plugins whose claims follow from pods and one rule: made anew only where something changed."""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar
+
+from koordlet.executor.claim import Claim
+from koordlet.plugin.base import ExtensionPlugin
+from koordlet.plugin.client import Client
+from koordlet.plugin.podsettings import PodSettings
+from koordlet.plugin.rejections import Rejections
+from koordlet.plugin.states import States
+from koordlet.statesinformer.callbacks import StateType
+from koordlet.statesinformer.model import ContainerMeta, PodMeta
+from koordlet.util.stop import Stop
+
+if TYPE_CHECKING:
+    from koordlet.api.pod import Pod
+    from koordlet.metriccache.cache import MetricCache
+    from koordlet.util.flags import Flag, FlagSet
+
+R = TypeVar("R")
+W = TypeVar("W")
+
+KATA = "kata"  # runtime class whose containers have no cgroups on this host
+
+
+class _Reconciled(NamedTuple, Generic[R]):
+    """What the claims of a pod were made of."""
+
+    meta: PodMeta
+    rule: R
+    claims: tuple[Claim, ...]
+
+
+class ReconcilingPlugin(ExtensionPlugin, Generic[R, W]):
+    """Keeps the claims of each pod what its settings and the rule say.
+
+    A round runs when pods or one of the states in follows changed, and every
+    --runtime-hooks-reconcile-interval. The claims of a pod are one scope, named by its UID. A round
+    in which nothing changed looks at no kernel file.
+    """
+
+    follows: ClassVar[tuple[StateType, ...]] = ()
+    """States, beside the pods, that the rule is made of."""
+
+    states: States
+    rejections: Rejections
+    settings: PodSettings[W]
+
+    @abstractmethod
+    def rule(self) -> R | None:
+        """What holds for all pods now; None: nothing is claimed."""
+
+    @abstractmethod
+    def wants(self, pod: "Pod") -> W | None:
+        """Return what a pod asks for; None: this plugin has nothing to do with it.
+
+        Called once for each version of a pod.
+
+        Raises:
+            InvalidObject: it cannot be used; what it asked for before stays.
+        """
+
+    @abstractmethod
+    def claims(self, meta: PodMeta, wants: W, rule: R) -> Iterable[Claim]:
+        """Return the claims of a pod, the pod's before those of its containers. Pure."""
+
+    def init_flags(self, flags: "FlagSet") -> None:
+        self._interval = reconcile_interval(flags)
+
+    def setup(self, client: Client, metric_cache: "MetricCache", states_informer: States) -> None:
+        self.states = states_informer
+        self.rejections = Rejections(self)
+        self.settings = PodSettings(self.wants, self.rejections)
+        self._changed = asyncio.Event()
+        self._reconciled: dict[str, _Reconciled[R]] = {}  # by UID
+        self._rule: R | None = None
+        for state in (StateType.ALL_PODS, *self.follows):
+            states_informer.register_callbacks(
+                state, self.name, "have pods reconciled", lambda *_: self._changed.set()
+            )
+
+    async def run(self, stop: Stop) -> None:
+        self._reconciled.clear()  # with the last run its claims have ended
+        async for _ in stop.every(self._interval.value, self._changed):
+            if self.states.has_synced():
+                await self.reconcile()
+
+    async def reconcile(self) -> None:
+        """Have every pod's claims follow from what is known now."""
+        rule = self.rule()
+        if rule == self._rule:
+            rule = self._rule  # so that comparing it again, for each pod, costs nothing
+        self._rule = rule
+        pods = () if rule is None else tuple(pods_of(self.states))
+        for uid in self._reconciled.keys() - {meta.uid for meta in pods}:
+            del self._reconciled[uid]
+            self.settings.forget(uid)
+            await self.withdraw_all(scope=uid)
+        if rule is not None:
+            for meta in pods:
+                await self._reconcile_pod(meta, rule)
+
+    async def _reconcile_pod(self, meta: PodMeta, rule: R) -> None:
+        before = self._reconciled.get(meta.uid)
+        if before is not None and before.rule is rule and before.meta is meta:
+            return
+        if before is not None and before.rule is rule and before.meta == meta:
+            self._reconciled[meta.uid] = before._replace(meta=meta)
+            return
+        wants = self.settings.of(meta.pod)
+        claims = () if wants is None else tuple(self.claims(meta, wants, rule))
+        if claims != (before.claims if before else ()):
+            await self.claim_all(claims, scope=meta.uid)
+        self._reconciled[meta.uid] = _Reconciled(meta, rule, claims)
+        await asyncio.sleep(0)  # others may want the loop: there can be many pods
+
+
+def pods_of(states: States) -> Iterator[PodMeta]:
+    """The pods that run or are about to, and have a cgroup."""
+    for meta in states.pods():
+        if meta.pod.active and (meta.containers or meta.sandbox):
+            yield meta
+
+
+def containers_of(meta: PodMeta) -> Iterator[ContainerMeta]:
+    """The containers of a pod, init containers too, that its spec names and that have a cgroup."""
+    if meta.pod.runtime_class != KATA:
+        names = {container.name for container in meta.pod.containers + meta.pod.init_containers}
+        yield from (container for container in meta.containers if container.name in names)
+
+
+def reconcile_interval(flags: "FlagSet") -> "Flag[float]":
+    """Define, or find, the flag for the seconds between two rounds."""
+    return flags.shared().duration(
+        "runtime-hooks-reconcile-interval",
+        10.0,
+        "Longest time between two looks at the settings of pods; changes are seen at once",
+        check=lambda seconds: "" if seconds >= 1 else "use at least 1s",
+    )
