@@ -79,8 +79,13 @@ def eventually(daemon, ctl):
     return eventually
 
 
+def pressure_watch(plugins):
+    [found] = [plugin for plugin in plugins if plugin["name"] == "PressureWatch"]
+    return found
+
+
 def plugin_is(state):
-    return lambda plugins: plugins[0]["state"] == state
+    return lambda plugins: pressure_watch(plugins)["state"] == state
 
 
 def test_a_daemon_is_asked_and_told(eventually, ctl):
@@ -94,7 +99,7 @@ def test_a_daemon_is_asked_and_told(eventually, ctl):
 
     assert top["node"]["name"] == "n1"
     assert (top["pods"][0]["uid"], top["pods"][0]["memory_bytes"]) == (UID, 64 * 2**20)
-    assert "koordletctl plugins release PressureWatch" in quarantined[0]["reason"]
+    assert "koordletctl plugins release PressureWatch" in pressure_watch(quarantined)["reason"]
     assert (released.returncode, released.stdout) == (0, "PressureWatch is released\n")
     assert "NodeTopologyReport, PSICollector, PodNetworkCollector, PressureWatch" in status.stdout
     assert json.loads(doctor.stdout)["seen_by"] == "seen by the daemon"

@@ -1,10 +1,16 @@
 """The daemon's flags: Koordinator's are all there with its defaults, ours are checked."""
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from koordlet.api.features import FeatureGates
 from koordlet.daemon.flagchecks import Tri
 from koordlet.daemon.flags import DaemonFlags, define_flags
 from koordlet.daemon.mode import Mode
+from koordlet.plugin import PluginRegistry
+from koordlet.plugin.testing import SimulatedClock
+from koordlet.qosmanager.config import QOSExtensionConfig
+from koordlet.qosmanager.discovery import discover
 from koordlet.util.errors import OptionError
 from koordlet.util.flags import FlagSet
 
@@ -163,10 +169,24 @@ def flags(flag_set: FlagSet) -> DaemonFlags:
     return define_flags(flag_set)
 
 
+@pytest.fixture(scope="module")
+def installed() -> FlagSet:
+    """The flags of the daemon and of the plugins that ship with it."""
+    flag_set, registry = FlagSet(), PluginRegistry()
+    define_flags(flag_set)
+    discover(registry)
+    config = QOSExtensionConfig(
+        registry, FeatureGates(), clock=SimulatedClock(), metrics=CollectorRegistry()
+    )
+    config.init_flags(flag_set)
+    assert not config.failures
+    return flag_set
+
+
 @pytest.mark.parametrize(("name", "kind", "default"), TABLE)
-def test_koordinators_flags_are_accepted(flag_set, flags, name, kind, default):
+def test_koordinators_flags_are_accepted(installed, name, kind, default):
     """Same name, type and default; the default given on the command line changes nothing."""
-    flag = flag_set[name]
+    flag_set, flag = installed, installed[name]
     assert kind in flag.kind.name
     assert flag.default_text == ("" if default == "-" else default)
     before = flag.value
@@ -175,9 +195,10 @@ def test_koordinators_flags_are_accepted(flag_set, flags, name, kind, default):
 
 
 def test_there_are_no_flags_but_koordinators_and_ours(flag_set, flags):
+    """Some of Koordinator's are those of plugins."""
     ours = {row.name: row.default for row in flag_set.describe()}
     for name, _, _ in TABLE:
-        del ours[name]
+        ours.pop(name, None)
     assert ours == OURS
 
 

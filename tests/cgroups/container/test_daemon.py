@@ -83,7 +83,8 @@ async def test_it_reports_from_its_pod(
     await agent.until(lambda: cluster.usage("web"))
     await agent.until(lambda: agent.get("/healthz")[0] == 200)
     assert not agent.has(r'koordlet_kernel_reads_total{.*outcome="(failed|hung)".*} [1-9]')
-    assert agent.lacks("process", "privilege") == []
+    lacking = [each["name"] for each in agent.lacks("process", "privilege")]
+    assert lacking == ["CAP_DAC_OVERRIDE"]  # that is for cgroups of another user than root
 
     held = agent.samples_held()
     agent.container.stop()

@@ -1,0 +1,130 @@
+"""Gives best-effort pods the CPU shares, CPU quota and memory limit of their batch resources.
+
+Reads batch-cpu and batch-memory of the pods' containers (or of their annotation), the NodeSLO's CPU
+suppress policy and the node's CPU normalization ratio; claims the values of the pods' and
+containers' cgroups. The kubelet leaves them at the least there is, as it does not know batch
+resources.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from koordlet.api.batchresources import BatchResources, BatchShare, batch_resources
+from koordlet.api.nodeslo import NodeSLO
+from koordlet.api.nodeslo_strategies import CPUSuppressPolicy
+from koordlet.api.pod import Pod
+from koordlet.api.qos import QoSClass
+from koordlet.plugin import (
+    Claim,
+    Client,
+    Level,
+    MayClaim,
+    MetricCache,
+    NodeRatio,
+    PluginRegistry,
+    PodMeta,
+    ReconcilingPlugin,
+    States,
+    StateType,
+    Target,
+    containers_of,
+    milli_to_quota,
+    milli_to_shares,
+    resources,
+    scaled_quota,
+)
+
+NAME = "BatchResource"
+NO_LIMIT = -1
+_RESOURCES = (resources.CPU_SHARES, resources.CPU_QUOTA, resources.MEMORY_LIMIT)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRule:
+    """What holds for all best-effort pods."""
+
+    quota: bool = True  # False: their CPU is limited as a whole, by the quota of their class
+    ratio: float | None = None  # how much faster this node's CPUs are; None: not normalized
+
+
+def has_own_quota(slo: NodeSLO | None) -> bool:
+    """Whether each best-effort pod has a quota: not while CPU suppress sets that of them all."""
+    if slo is None or not slo.threshold.enable:
+        return True
+    return slo.threshold.cpu_suppress_policy is not CPUSuppressPolicy.CFS_QUOTA
+
+
+def batch_claims(meta: PodMeta, batch: BatchResources, rule: BatchRule) -> Iterator[Claim]:
+    """Return the claims of a best-effort pod, and of those of its containers that have shares."""
+    yield from _claims(Target.of_pod(meta), batch.pod, rule)
+    for container in containers_of(meta):
+        share = batch.containers.get(container.name)
+        if share is not None:
+            yield from _claims(Target.of_container(meta, container), share, rule)
+
+
+def _claims(target: Target, share: BatchShare, rule: BatchRule) -> Iterator[Claim]:
+    yield Claim(
+        target=target,
+        resource=resources.CPU_SHARES,
+        value=milli_to_shares(share.cpu_request),
+        reason="CPU shares of the batch-cpu request",
+        inputs={"batch_cpu_request_cores": share.cpu_request / 1000},
+    )
+    yield _quota_claim(target, share.cpu_limit, rule)
+    limited = share.memory_limit is not None
+    yield Claim(
+        target=target,
+        resource=resources.MEMORY_LIMIT,
+        value=share.memory_limit if limited else NO_LIMIT,
+        reason="the batch-memory limit" if limited else "no batch-memory limit",
+        inputs={"batch_memory_limit_bytes": share.memory_limit} if share.memory_limit else {},
+    )
+
+
+def _quota_claim(target: Target, limit: int | None, rule: BatchRule) -> Claim:
+    """limit is in thousandths of a core; None: no limit."""
+    value, inputs = NO_LIMIT, {}
+    if not rule.quota:
+        reason = "no CPU quota of its own: CPU suppress limits best-effort pods as a whole"
+    elif limit is None:
+        reason = "no batch-cpu limit"
+    else:
+        reason = "CPU quota of the batch-cpu limit"
+        value = scaled_quota(milli_to_quota(limit), rule.ratio or 1.0)
+        inputs = {"batch_cpu_limit_cores": limit / 1000}
+        if rule.ratio is not None:
+            inputs["cpu_normalization_ratio"] = rule.ratio
+    return Claim(
+        target=target, resource=resources.CPU_QUOTA, value=value, reason=reason, inputs=inputs
+    )
+
+
+class BatchResource(ReconcilingPlugin[BatchRule, BatchResources]):
+    """Keeps the cgroups of best-effort pods at their batch resources."""
+
+    gates = (NAME,)
+    may_claim = tuple(
+        MayClaim(resource, level, frozenset({QoSClass.BE}))
+        for resource in _RESOURCES
+        for level in (Level.POD, Level.CONTAINER)
+    )
+    follows = (StateType.NODE_SLO_SPEC, StateType.NODE_METADATA)
+
+    def setup(self, client: Client, metric_cache: MetricCache, states_informer: States) -> None:
+        super().setup(client, metric_cache, states_informer)
+        self._ratio = NodeRatio(states_informer, self.rejections)
+
+    def rule(self) -> BatchRule:
+        return BatchRule(has_own_quota(self.states.node_slo()), self._ratio.now())
+
+    def wants(self, pod: Pod) -> BatchResources | None:
+        return batch_resources(pod) if pod.raw_qos_class is QoSClass.BE else None
+
+    def claims(self, meta: PodMeta, wants: BatchResources, rule: BatchRule) -> Iterator[Claim]:
+        return batch_claims(meta, wants, rule)
+
+
+def register(registry: PluginRegistry) -> None:
+    """Entry point."""
+    registry.register_qos_ext_plugin(NAME, None, BatchResource())

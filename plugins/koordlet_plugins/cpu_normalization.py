@@ -1,0 +1,121 @@
+"""Lowers the CPU quotas of latency-sensitive pods where CPUs are faster than the cluster counts on.
+
+Reads the ratio in the node's annotations and the CPU limits of pods and containers; claims a ratio
+for their CPU quotas. What the quota is without it follows from the limit.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from koordlet.api.pod import Container, Pod
+from koordlet.api.podtotals import pod_limit
+from koordlet.api.qos import QoSClass
+from koordlet.api.quantity import Quantity
+from koordlet.api.resourcestatus import allocated_cpus
+from koordlet.plugin import (
+    Claim,
+    Client,
+    Level,
+    MayClaim,
+    MetricCache,
+    NodeRatio,
+    Part,
+    PluginRegistry,
+    PodMeta,
+    ReconcilingPlugin,
+    States,
+    StateType,
+    Target,
+    containers_of,
+    milli_to_quota,
+    resources,
+)
+
+NAME = "CPUNormalization"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """CPU limits in thousandths of a core. pod None: there is none for it as a whole."""
+
+    pod: int | None
+    containers: Mapping[str, int]  # of those that have one
+
+
+def cpu_limits(pod: Pod) -> Limits | None:
+    """Return the limits to normalize; None: the class of the pod is not normalized, or it has none.
+
+    Raises:
+        InvalidObject: it is not clear whether the scheduler has given CPUs to the pod.
+    """
+    if not _is_normalized(pod):
+        return None
+    everyone = pod.containers + pod.init_containers
+    named = {one.name: milli for one in everyone if (milli := _limit(one)) > 0}
+    total = pod_limit(pod, "cpu")
+    return Limits(total.milli if total else None, named) if named else None
+
+
+def _is_normalized(pod: Pod) -> bool:
+    """LS pods, and those without a class that share their CPUs as well."""
+    if pod.raw_qos_class is QoSClass.NONE:
+        return not allocated_cpus(pod)
+    return pod.raw_qos_class is QoSClass.LS
+
+
+def _limit(container: Container) -> int:
+    text = container.limits.get("cpu")
+    return Quantity.parse(text).milli if text else 0
+
+
+def ratio_claims(meta: PodMeta, limits: Limits, ratio: float) -> Iterator[Claim]:
+    """Return the claims of a pod and of its containers that have a limit."""
+    if limits.pod is not None:
+        yield _claim(Target.of_pod(meta), limits.pod, ratio)
+    for container in containers_of(meta):
+        if container.name in limits.containers:
+            target = Target.of_container(meta, container)
+            yield _claim(target, limits.containers[container.name], ratio)
+
+
+def _claim(target: Target, limit: int, ratio: float) -> Claim:
+    return Claim(
+        target=target,
+        resource=resources.CPU_QUOTA,
+        part=Part.RATIO,
+        value=ratio,
+        original=milli_to_quota(limit),
+        reason="CPU quota of the limit, divided by how much faster this node's CPUs are",
+        inputs={"cpu_limit_cores": limit / 1000, "cpu_normalization_ratio": ratio},
+    )
+
+
+class CPUNormalization(ReconcilingPlugin[float, Limits]):
+    """Keeps the quotas of latency-sensitive pods at what a usual CPU does in that time."""
+
+    gates = (NAME,)
+    may_claim = tuple(
+        MayClaim(resources.CPU_QUOTA, level, part=Part.RATIO)
+        for level in (Level.POD, Level.CONTAINER)
+    )
+    follows = (StateType.NODE_METADATA,)
+
+    def setup(self, client: Client, metric_cache: MetricCache, states_informer: States) -> None:
+        super().setup(client, metric_cache, states_informer)
+        self._ratio = NodeRatio(states_informer, self.rejections)
+
+    def rule(self) -> float | None:
+        """The ratio; None where it would not lower a quota."""
+        ratio = self._ratio.now()
+        return ratio if ratio is not None and ratio > 1 else None
+
+    def wants(self, pod: Pod) -> Limits | None:
+        return cpu_limits(pod)
+
+    def claims(self, meta: PodMeta, wants: Limits, rule: float) -> Iterator[Claim]:
+        return ratio_claims(meta, wants, rule)
+
+
+def register(registry: PluginRegistry) -> None:
+    """Entry point."""
+    registry.register_qos_ext_plugin(NAME, None, CPUNormalization())

@@ -1,0 +1,14 @@
+"""Tells the scheduler of Anolis and Alibaba Cloud kernels which pods are latency sensitive.
+
+Reads the CPU QoS of the classes in the NodeSLO and of LS pods in their annotation; claims
+cpu.bvt_warp_ns, from 2 (latency sensitive) to -1 (best effort), of QoS classes, pods and
+containers. Other kernels have no such value: there this is told once, and nothing is done.
+"""
+
+from koordlet.plugin import PluginRegistry
+from koordlet_plugins.group_identity.plugin import NAME, GroupIdentity
+
+
+def register(registry: PluginRegistry) -> None:
+    """Entry point."""
+    registry.register_qos_ext_plugin(NAME, None, GroupIdentity())
