@@ -44,6 +44,8 @@ def _command(name: str) -> Callable[[Client, Options], int]:
             from koordlet.cli.ctl.metrics import run
         case "explain":
             from koordlet.cli.ctl.explain import run
+        case "dry-run":
+            from koordlet.cli.ctl.dryrun import run
         case "audit":
             from koordlet.cli.ctl.audit import run
         case "record":

@@ -29,23 +29,12 @@ from koordlet.util.clock import Clock
 class Actions:
     """The parts through which plugins act."""
 
-    settings: Settings
     decisions: Decisions
     budget: EvictionBudget
     evictor: Evictor | None  # None: there is no API server, and nothing may be killed
     claims: ClaimDesk
     kernel: KernelView
     other_agent: OtherAgent  # while there is one, every plugin only pretends
-
-    def explain(self, pod: str) -> dict[str, object]:
-        """What was decided, as JSON; see Decisions.explain."""
-        return {
-            "dryRun": self.settings.options.dry_run.value.to_json(),
-            "observeOnly": self.other_agent.observe_only(),
-            "evictionBudget": {"perHour": self.budget.limit, "used": self.budget.used},
-            "values": self.claims.in_force(pod),
-            "decisions": self.decisions.explain(pod),
-        }
 
 
 def build_actions(
@@ -63,7 +52,7 @@ def build_actions(
     options = settings.options
 
     async def pretends(plugin: str) -> bool:
-        return options.dry_run.value.covers(plugin) or bool(await other_agent.judged())
+        return settings.dry_run.covers(plugin) or bool(await other_agent.judged())
 
     decisions = Decisions(clock)
     budget = EvictionBudget(
@@ -86,7 +75,6 @@ def build_actions(
         )
     worker = ThreadWorker("koordlet-kernel")
     return Actions(
-        settings=settings,
         decisions=decisions,
         budget=budget,
         evictor=evictor,

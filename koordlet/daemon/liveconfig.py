@@ -2,7 +2,7 @@
 
 import asyncio
 
-from koordlet.daemon.configfile import ConfigFile, compare, load_config
+from koordlet.daemon.configfile import ConfigChange, ConfigFile, compare, load_config
 from koordlet.daemon.settings import Settings
 from koordlet.util.errors import OptionError
 from koordlet.util.filewatch import FileReadError, FileWatch
@@ -11,6 +11,7 @@ from koordlet.util.logs import get_logger, parse_levels, set_levels
 from koordlet.util.stop import Stop
 
 INTERVAL = 1.0  # seconds between two looks at the file
+DRY_RUN = "dry-run"
 
 log = get_logger("koordlet.daemon")
 
@@ -79,11 +80,12 @@ class LiveConfig:
         try:
             settings.flags.set_from_config(change.in_force, read.where)
             wanted = settings.plugins.gate_values(settings.options.feature_gates.value)
-            settings.plugins.check_names("dry-run", settings.options.dry_run.value.plugins)
+            settings.plugins.check_names(DRY_RUN, settings.options.dry_run.value.plugins)
             switched = settings.gates.replace_map(wanted)
         except OptionError:
             settings.flags.set_from_config(self._in_force)
             raise
+        self._settle_dry_run(change, read)
         set_levels(parse_levels(settings.options.log_level.value))
         self._in_force = dict(change.in_force)
         self._waiting = change.needs_restart
@@ -96,3 +98,10 @@ class LiveConfig:
         )
         if change.needs_restart:
             log.warning("config.needs_restart", keys=list(change.needs_restart))
+
+    def _settle_dry_run(self, change: ConfigChange, read: ConfigFile) -> None:
+        """A file that says something about dry-run, or no longer does, wins over the hand."""
+        if DRY_RUN in read.values or DRY_RUN in change.live:
+            forgotten = self._settings.dry_run.forget()
+            if forgotten:
+                log.warning("dry_run.as_configured", switched_by_hand_before=dict(forgotten))

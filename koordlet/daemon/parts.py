@@ -13,6 +13,8 @@ from koordlet.collectors.sampler import Sampler
 from koordlet.collectors.sampling import SamplingPass, Surroundings
 from koordlet.daemon.actions import Actions, build_actions
 from koordlet.daemon.audit import Audit, build_audit
+from koordlet.daemon.dryrun import DryRunSwitch
+from koordlet.daemon.explain import Explainer
 from koordlet.daemon.liveconfig import LiveConfig
 from koordlet.daemon.otheragent import OtherAgent
 from koordlet.daemon.roster import Part, Roster
@@ -61,6 +63,8 @@ class Parts:
     actions: Actions
     audit: Audit
     recorder: Recorder
+    explainer: Explainer
+    dry_run: DryRunSwitch
     plugins: QOSManager
     other_agent: OtherAgent
     reporter: NodeMetricReporter | None  # None: --enable-node-metric-report=false
@@ -153,6 +157,8 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
         actions=actions,
         audit=audit,
         recorder=recorder,
+        explainer=Explainer(settings=settings, states=states, actions=actions, host=host),
+        dry_run=DryRunSwitch(settings=settings, actions=actions),
         plugins=plugins,
         other_agent=other_agent,
         reporter=reporter,

@@ -18,6 +18,8 @@ from koordlet.daemon.recording import record
 from koordlet.daemon.rundir import RunDir
 from koordlet.daemon.sdnotify import Notifier
 from koordlet.daemon.settings import Settings
+from koordlet.executor.inforce import cpu_limits
+from koordlet.executor.target import Level
 from koordlet.host.descriptors import raise_nofile
 from koordlet.host.host import Host
 from koordlet.host.privileges import missing_privileges
@@ -72,7 +74,7 @@ class Daemon:
             exposition=parts.exposition,
             health=parts.health,
             node_metric=self._node_metric,
-            explain=parts.actions.explain,
+            explain=parts.explainer.explain,
             events=parts.audit.events,
         )
         self._address = Address.parse(parts.settings.options.addr.value)
@@ -169,11 +171,13 @@ class Daemon:
             node=parts.settings.node_name,
             cache=parts.cache,
             states=parts.states,
+            cpu_limits=lambda: cpu_limits(parts.actions.claims.snapshot(Level.QOS)),
             status=self._status,
             plugins=lambda: [dataclasses.asdict(plugin) for plugin in parts.plugins.describe()],
             release=parts.plugins.release,
             node_metric=self._node_metric,
-            explain=parts.actions.explain,
+            explain=parts.explainer.explain,
+            dry_run=parts.dry_run,
             audit=parts.audit,
             doctor=lambda: [
                 dataclasses.asdict(finding)
@@ -202,6 +206,12 @@ class Daemon:
             "health": worst(health).value,
             "problems": {name: part.reason for name, part in health.items() if part.reason},
             "observe_only": parts.other_agent.observe_only(),
+            "claims": parts.actions.claims.count(),
+            "dry_run": settings.dry_run.to_json(),
+            "evictions": {
+                "per_hour": parts.actions.budget.limit,
+                "used": parts.actions.budget.used,
+            },
             "gates_on": working,
             "gates_not_built": sorted(filter(gates.enabled, set(gates.names()) - set(working))),
             "manager_duties": self._manager_duties(),

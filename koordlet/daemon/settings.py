@@ -13,6 +13,7 @@ from koordlet.daemon.builtgates import BUILT_GATES
 from koordlet.daemon.configfile import ConfigFile, load_config
 from koordlet.daemon.flags import DaemonFlags, define_flags
 from koordlet.daemon.mode import Mode, detect_mode
+from koordlet.executor.dryrun import LiveDryRun
 from koordlet.host.paths import HostPaths
 from koordlet.plugin.registry import PluginRegistry
 from koordlet.qosmanager.config import QOSExtensionConfig
@@ -32,6 +33,7 @@ class Settings:
     plugins: QOSExtensionConfig
     plugin_problems: tuple[str, ...]  # what discovery could not register
     config_file: ConfigFile | None
+    dry_run: LiveDryRun
     node_name: str
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -107,6 +109,7 @@ def load_settings(
         plugins=plugins,
         plugin_problems=problems,
         config_file=config_file,
+        dry_run=LiveDryRun(lambda: options.dry_run.value, plugins.names),
         environ=environ,
         node_name=options.node_name.value or environ.get("NODE_NAME") or socket.gethostname(),
     )

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from contextvars import Context
-from dataclasses import dataclass
-from typing import Any
 
 from koordlet.executor.claim import Claim, ClaimOutcome, ClaimState, Key, MayClaim, Part
 from koordlet.executor.claimtable import ClaimTable
 from koordlet.executor.combine import Parts, combine, original
+from koordlet.executor.inforce import ClaimedValue, ValueInForce, as_json, is_about
+from koordlet.executor.target import Level
 from koordlet.executor.wish import RELEASE, Applies, Change, Landed, Listener, Wish
 from koordlet.executor.worker import Worker
 from koordlet.util.clock import Clock
@@ -19,17 +19,6 @@ SWEEP = 10.0  # seconds after which what did not hold is tried again
 _SETTLED = (ClaimState.IN_FORCE, ClaimState.WOULD, ClaimState.UNSUPPORTED)
 
 log = get_logger("koordlet.executor")
-
-
-@dataclass(slots=True)
-class ValueInForce:
-    """One value that is claimed: what was wished, what came of it, and since when."""
-
-    wish: Any
-    landed: Landed
-    since: float  # Unix seconds of the latest change
-    tried: float  # monotonic seconds of the latest attempt
-    dry_run: bool
 
 
 class ClaimDesk:
@@ -103,23 +92,25 @@ class ClaimDesk:
             await self._settle(self._due(self._unsettled))
 
     def in_force(self, place: str = "") -> list[dict[str, object]]:
-        """The claimed values as JSON: all, or those of a pod (namespace/name, name, UID) or cgroup.
+        """The claimed values as JSON: all, or those that concern a pod or cgroup; see is_about."""
+        return [as_json(claimed) for claimed in self.snapshot() if is_about(claimed.key, place)]
 
-        Times are Unix seconds.
-        """
+    def snapshot(self, *levels: Level) -> list[ClaimedValue]:
+        """The claimed values of these levels, without any of all, for any thread."""
         return [
-            self._as_json(key, self._values[key])
+            ClaimedValue(key, self._values[key], self._claims_on(key))
             for key in self._table.claimed()
-            if key in self._values and _is_about(key, place)
+            if key in self._values and (not levels or key.target.level in levels)
         ]
 
-    def count(self) -> dict[str, int]:
-        """Claimed values that are in force, by plugin."""
-        counts: dict[str, int] = {}
+    def count(self) -> dict[str, dict[str, int]]:
+        """Claimed values by plugin and state, whether they are in force or not."""
+        counts: dict[str, dict[str, int]] = {}
         for key, value in self._values.items():
-            if value.landed.state is ClaimState.IN_FORCE:
-                for owner in self._table.owners(key).values():
-                    counts[owner] = counts.get(owner, 0) + 1
+            state = value.landed.state.value
+            for owner in set(self._table.owners(key).values()):
+                of_owner = counts.setdefault(owner, {})
+                of_owner[state] = of_owner.get(state, 0) + 1
         return counts
 
     async def _learn_dry_run(self, owner: str) -> None:
@@ -223,47 +214,12 @@ class ClaimDesk:
         state = ClaimState.WOULD if self._pretends.get(owner) else value.landed.state
         return ClaimOutcome(state, value.landed.message, key in changed)
 
-    def _as_json(self, key: Key, value: ValueInForce) -> dict[str, object]:
+    def _claims_on(self, key: Key) -> tuple[tuple[str, Claim], ...]:
         owners = self._table.owners(key)
-        target = key.target
-        return {
-            "target": str(target),
-            "level": target.level.value,
-            "pod": target.pod,
-            "uid": target.uid,
-            "resource": key.resource.name,
-            "unit": key.resource.unit,
-            "value": _plain(value.landed.value),
-            "original": _plain(value.landed.original),
-            "state": value.landed.state.value,
-            "message": value.landed.message,
-            "since": value.since,
-            "dryRun": value.dry_run,
-            "claims": [
-                {
-                    "plugin": owners[part],
-                    "part": part.value,
-                    "value": _plain(claim.value),
-                    "reason": claim.reason,
-                    "inputs": dict(claim.inputs),
-                }
-                for part, claim in self._table.parts(key).items()
-            ],
-        }
+        return tuple((owners[part], claim) for part, claim in self._table.parts(key).items())
 
 
 def _would(wish: Wish) -> Landed:
     if wish.value is RELEASE:
         return Landed(ClaimState.GONE)
     return Landed(ClaimState.WOULD, wish.value, wish.original)
-
-
-def _is_about(key: Key, place: str) -> bool:
-    target = key.target
-    names = (target.place, target.uid, target.pod, target.pod.partition("/")[2])
-    return not place or place.strip("/") in names or target.place.startswith(f"{place}/")
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
-    return sorted(value) if isinstance(value, set | frozenset) else value

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 
+from koordlet.api.nodemetric import time_text
 from koordlet.util.clock import Clock
 
 KEPT = 256  # decisions
@@ -92,8 +92,8 @@ def _is_about(decision: Decision, pod: str) -> bool:
 def _as_json(entry: _Entry) -> dict[str, object]:
     decision = entry.decision
     return {
-        "first": _time(entry.first),
-        "last": _time(entry.last),
+        "first": time_text(entry.first),
+        "last": time_text(entry.last),
         "times": entry.times,
         "plugin": decision.plugin,
         "feature": decision.feature,
@@ -108,7 +108,3 @@ def _as_json(entry: _Entry) -> dict[str, object]:
         "candidates": list(decision.candidates),
         "freed": dict(decision.freed),
     }
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

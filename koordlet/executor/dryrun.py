@@ -1,5 +1,6 @@
 """Which plugins only pretend."""
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -14,6 +15,40 @@ class DryRun:
         """Whether this plugin only pretends."""
         return self.everybody or plugin in self.plugins
 
+
+class LiveDryRun:
+    """What --dry-run or the config file says, and what was switched by hand since.
+
+    The latter lasts until the process ends or forget is called.
+    """
+
+    def __init__(
+        self, configured: Callable[[], DryRun], plugins: Callable[[], Iterable[str]]
+    ) -> None:
+        """configured is asked each time, as it may change; plugins are those there are."""
+        self._configured = configured
+        self._plugins = plugins
+        self._by_hand: dict[str, bool] = {}
+
+    def covers(self, plugin: str) -> bool:
+        """Whether this plugin only pretends."""
+        return self._by_hand.get(plugin, self._configured().covers(plugin))
+
+    def switch(self, plugins: Iterable[str], on: bool) -> None:
+        """Have plugins pretend, or have them act."""
+        self._by_hand |= dict.fromkeys(plugins, on)
+
+    def forget(self) -> Mapping[str, bool]:
+        """Go back to what is configured; return what was switched by hand."""
+        forgotten, self._by_hand = self._by_hand, {}
+        return forgotten
+
+    def by_hand(self, plugin: str) -> bool:
+        """Whether it was switched by hand."""
+        return plugin in self._by_hand
+
     def to_json(self) -> bool | list[str]:
-        """As a config file may say it."""
-        return sorted(self.plugins) or self.everybody
+        """The plugins that pretend; true: all, also those to come."""
+        if self._configured().everybody and not self._by_hand:
+            return True
+        return sorted(filter(self.covers, self._plugins())) or False

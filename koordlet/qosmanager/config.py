@@ -86,13 +86,17 @@ class QOSExtensionConfig:
         explicit = {name: value for name, value in switches.items() if name not in _ALL}
         return {**groups, **feature_gates, **explicit}
 
+    def names(self) -> list[str]:
+        """The installed plugins, by name."""
+        return sorted(registration.feature for registration in self.registry)
+
     def check_names(self, option: str, names: Iterable[str]) -> None:
         """See that all names are those of installed plugins.
 
         Raises:
             OptionError: one is not.
         """
-        known = [registration.feature for registration in self.registry]
+        known = self.names()
         for name in names:
             if name not in known:
                 hint = f"no plugin of this name; the nearest is {nearest(name, known)!r}"

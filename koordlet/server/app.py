@@ -1,12 +1,13 @@
 """The HTTP application that Prometheus, the kubelet and people talk to."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from aiohttp import web
 
 from koordlet.server import healthtext
 from koordlet.server.events import EventSources, events_handler
+from koordlet.server.explain import Explain, explain_handler
 from koordlet.server.exposition import Exposition, View
 from koordlet.server.guard import Guard, local_only
 from koordlet.server.middleware import MAX_BODY, limits
@@ -22,14 +23,13 @@ class HttpSources:
     """What the endpoints show.
 
     node_metric returns the latest NodeMetric object as JSON, or raises Unavailable with the reason
-    why there is none. explain returns what was decided about a pod (namespace/name, name or UID),
-    or for "" about all. Both are called on the event loop.
+    why there is none. It is called on the event loop.
     """
 
     exposition: Exposition
     health: Health
     node_metric: Callable[[], bytes]
-    explain: Callable[[str], Mapping[str, object]]
+    explain: Explain
     events: EventSources
 
 
@@ -46,7 +46,7 @@ def create_app(sources: HttpSources, *, guard: Guard = local_only) -> web.Applic
     app.router.add_get("/livez", _health(sources.health, live=True))
     app.router.add_get("/readyz", _health(sources.health, ready=True))
     app.router.add_get("/nodemetric", _guarded(guard, _node_metric(sources.node_metric)))
-    app.router.add_get("/explain", _guarded(guard, _explain(sources.explain)))
+    app.router.add_get("/explain", _guarded(guard, explain_handler(sources.explain)))
     app.router.add_get("/events", _guarded(guard, events_handler(sources.events)))
     return app
 
@@ -85,13 +85,6 @@ def _node_metric(latest: Callable[[], bytes]) -> Handler:
         return json_body(latest())
 
     return node_metric
-
-
-def _explain(explain: Callable[[str], Mapping[str, object]]) -> Handler:
-    async def explained(request: web.Request) -> web.Response:
-        return json_response(explain(request.query.get("pod", "")))
-
-    return explained
 
 
 def _guarded(guard: Guard, handler: Handler) -> Handler:

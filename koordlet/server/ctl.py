@@ -10,6 +10,7 @@ from aiohttp import web
 
 from koordlet.executor.audit.query import AuditQuery, parse_query
 from koordlet.metriccache.cache import MetricCache
+from koordlet.server.explain import Explain, explain_handler
 from koordlet.server.middleware import MAX_BODY, limits
 from koordlet.server.responses import json_body, json_bytes
 from koordlet.server.top import top
@@ -19,6 +20,14 @@ from koordlet.util.errors import OptionError
 from koordlet.util.nearest import nearest
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class DryRunSource(Protocol):
+    """Who only pretends."""
+
+    def describe(self) -> Mapping[str, object]: ...
+
+    async def switch(self, plugin: str, *, on: bool) -> Mapping[str, object]: ...
 
 
 class AuditSource(Protocol):
@@ -33,20 +42,22 @@ class AuditSource(Protocol):
 class CtlSources:
     """What the endpoints show. All results must be JSON, or know how to be text.
 
-    status, plugins, release, node_metric and explain are called on the event loop and must be
-    quick; the latter two are as in HttpSources. release takes a plugin out of quarantine and
-    returns whether it was in. doctor looks at the kernel and is called in a worker thread. record
-    yields the lines of a record of so many seconds.
+    cpu_limits, status, plugins, release and node_metric are called on the event loop and must be
+    quick; the last is as in HttpSources. cpu_limits are the cores that plugins hold cgroups to.
+    release takes a plugin out of quarantine and returns whether it was in. doctor looks at the
+    kernel and is called in a worker thread. record yields the lines of a record of so many seconds.
     """
 
     node: str
     cache: MetricCache
     states: StatesInformer
+    cpu_limits: Callable[[], Mapping[str, float]]
     status: Callable[[], Mapping[str, object]]
     plugins: Callable[[], Sequence[Mapping[str, object]]]
     release: Callable[[str], bool]
     node_metric: Callable[[], bytes]
-    explain: Callable[[str], Mapping[str, object]]
+    explain: Explain
+    dry_run: DryRunSource
     audit: AuditSource
     doctor: Callable[[], Sequence[Mapping[str, object]]]
     record: Callable[[float], AsyncGenerator[bytes]]
@@ -62,7 +73,9 @@ def create_ctl_app(sources: CtlSources) -> web.Application:
     app.router.add_get("/top", _in_thread(lambda _: _top(sources)))
     app.router.add_get("/metrics/{kind}", _in_thread(lambda request: _metrics(sources, request)))
     app.router.add_get("/nodemetric", _node_metric(sources.node_metric))
-    app.router.add_get("/explain", _explain(sources.explain))
+    app.router.add_get("/explain", explain_handler(sources.explain))
+    app.router.add_get("/dry-run", _quick(sources.dry_run.describe))
+    app.router.add_post("/dry-run/{plugin}/{switch:on|off}", _switch(sources.dry_run))
     app.router.add_get("/audit", _audit(sources.audit))
     app.router.add_get("/record", _record(sources.record))
     return app
@@ -92,11 +105,12 @@ def _node_metric(latest: Callable[[], bytes]) -> _Handler:
     return node_metric
 
 
-def _explain(explain: Callable[[str], Mapping[str, object]]) -> _Handler:
-    async def explained(request: web.Request) -> web.Response:
-        return json_body(json_bytes(explain(request.query.get("pod", ""))))
+def _switch(dry_run: DryRunSource) -> _Handler:
+    async def switched(request: web.Request) -> web.Response:
+        plugin, switch = request.match_info["plugin"], request.match_info["switch"]
+        return json_body(json_bytes(await dry_run.switch(plugin, on=switch == "on")))
 
-    return explained
+    return switched
 
 
 def _audit(audit: AuditSource) -> _Handler:
@@ -143,7 +157,8 @@ def _release(sources: CtlSources) -> _Handler:
 def _top(sources: CtlSources) -> Callable[[], object]:
     node, pods = sources.states.node(), sources.states.pods()
     capacity = {} if node is None else node.capacity
-    return lambda: top(sources.cache, sources.node, capacity, pods)
+    limits = sources.cpu_limits()
+    return lambda: top(sources.cache, sources.node, capacity, pods, limits)
 
 
 def _metrics(sources: CtlSources, request: web.Request) -> Callable[[], object]:

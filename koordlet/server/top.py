@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from koordlet.api.nodemetric import time_text
 from koordlet.api.quantity import Quantity
+from koordlet.host.layout import qos_of
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import (
     NODE_CPU_USAGE,
@@ -82,12 +83,17 @@ _CARRIED = (
 
 
 def top(
-    cache: MetricCache, node: str, capacity: Mapping[str, str], pods: Iterable[PodMeta]
+    cache: MetricCache,
+    node: str,
+    capacity: Mapping[str, str],
+    pods: Iterable[PodMeta],
+    limits: Mapping[str, float],
 ) -> dict[str, object]:
     """Rows of the node, of the QoS classes and of the pods that run.
 
     capacity is the node's, as in its Node object. "measured" is the time of the newest sample of
-    node CPU, None before the first.
+    node CPU, None before the first. limits: cores that plugins hold cgroups to; a pod's or QoS
+    class's cpu_limit_cores is the least of those it is in, None when there is none.
     """
     pods = sorted(
         (pod for pod in pods if not pod.pod.finished),
@@ -101,8 +107,8 @@ def top(
             "memory_bytes": _amount(capacity.get("memory")),
         },
         "node": _node(cache, node),
-        "qos": _qos(cache, pods),
-        "pods": _pods(cache, pods),
+        "qos": _qos(cache, pods, limits),
+        "pods": _pods(cache, pods, limits),
     }
 
 
@@ -135,7 +141,7 @@ def _node_traffic(cache: MetricCache, kind: Kind) -> float | None:
     return _sum(rate for (device,), rate in rates.items() if not device.startswith(_CARRIED))
 
 
-def _qos(cache: MetricCache, pods: list[PodMeta]) -> list[Row]:
+def _qos(cache: MetricCache, pods: list[PodMeta], limits: Mapping[str, float]) -> list[Row]:
     latest = _Latest(cache, _QOS)
     received = cache.last_values(POD_NETWORK_RECEIVE)
     sent = cache.last_values(POD_NETWORK_TRANSMIT)
@@ -146,6 +152,9 @@ def _qos(cache: MetricCache, pods: list[PodMeta]) -> list[Row]:
         rows.append(
             {
                 "name": name,
+                "cpu_limit_cores": _least(
+                    cores for place, cores in limits.items() if qos_of(place).value.lower() == name
+                ),
                 **latest.of(name),
                 "receive_bytes_per_second": _sum(received[key] for key in keys if key in received),
                 "transmit_bytes_per_second": _sum(sent[key] for key in keys if key in sent),
@@ -154,17 +163,24 @@ def _qos(cache: MetricCache, pods: list[PodMeta]) -> list[Row]:
     return rows
 
 
-def _pods(cache: MetricCache, pods: list[PodMeta]) -> list[Row]:
+def _pods(cache: MetricCache, pods: list[PodMeta], limits: Mapping[str, float]) -> list[Row]:
     latest = _Latest(cache, _POD)
     return [
         {
             "name": f"{pod.pod.namespace}/{pod.pod.name}",
             "uid": pod.uid,
             "qos": pod.qos.value,
+            "cpu_limit_cores": _least(
+                cores for place, cores in limits.items() if pod.cgroup.startswith(f"{place}/")
+            ),
             **latest.of(pod.uid),
         }
         for pod in pods
     ]
+
+
+def _least(values: Iterable[float]) -> float | None:
+    return min(values, default=None)
 
 
 def _amount(quantity: str | None) -> float | None:

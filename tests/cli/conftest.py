@@ -22,6 +22,7 @@ from koordlet.server.responses import json_bytes
 from koordlet.server.site import UnixServer
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
+from koordlet.util.errors import OptionError
 
 
 async def no_record(seconds):
@@ -45,6 +46,9 @@ STATUS = {
     "observe_only": "",
     "gates_on": ["NodeNetworkCollector"],
     "gates_not_built": ["CPUBurst"],
+    "claims": {"BECPUSuppress": {"in force": 1}},
+    "dry_run": False,
+    "evictions": {"per_hour": 20, "used": 3},
     "manager_duties": {},
     "needs_restart": [],
     "pods": 2,
@@ -98,6 +102,7 @@ EXPLAINED = {
     "dryRun": False,
     "observeOnly": "",
     "evictionBudget": {"perHour": 20, "used": 1},
+    "values": [],
     "decisions": [
         {
             "first": "2023-11-14T22:10:00Z",
@@ -112,6 +117,9 @@ EXPLAINED = {
             "reason": "memory 92 % of 16Gi, above 70 %",
             "message": "429 TooManyRequests: the budget needs 2 healthy pods",
             "dryRun": False,
+            "inputs": {},
+            "candidates": [],
+            "freed": {},
         },
         {
             "first": "2023-11-14T22:09:00Z",
@@ -126,9 +134,37 @@ EXPLAINED = {
             "reason": "memory 95 % of 16Gi, above 70 %",
             "message": "",
             "dryRun": False,
+            "inputs": {"memory_bytes": 15.2e9, "threshold_percent": 70},
+            "candidates": ["jobs/sort", "jobs/crunch"],
+            "freed": {"memory_bytes": 2.5e9},
         },
     ],
 }
+
+
+class Switches:
+    """Dry-run of two plugins."""
+
+    def __init__(self):
+        self.observe_only = ""
+        self.on = {"BECPUSuppress": False, "CPUBurst": True}
+        self.by_hand = set()
+
+    def describe(self):
+        return {
+            "observeOnly": self.observe_only,
+            "plugins": [
+                {"name": name, "dryRun": on, "byHand": name in self.by_hand}
+                for name, on in self.on.items()
+            ],
+        }
+
+    async def switch(self, plugin, *, on):
+        if plugin not in self.on:
+            raise OptionError("plugin", plugin, "no plugin of this name; the nearest is 'CPUBurst'")
+        self.on[plugin] = on
+        self.by_hand.add(plugin)
+        return self.describe()
 
 
 class Audited:
@@ -172,6 +208,8 @@ class Daemon:
     status: dict = field(default_factory=lambda: dict(STATUS))
     plugins: list = field(default_factory=lambda: [dict(PLUGIN)])
     explained: dict = field(default_factory=lambda: dict(EXPLAINED))
+    limits: dict = field(default_factory=dict)
+    switches: Switches = field(default_factory=lambda: Switches())
     audit: Audited = field(default_factory=lambda: Audited())
     findings: list = field(default_factory=lambda: [dict(finding) for finding in FINDINGS])
 
@@ -181,11 +219,13 @@ class Daemon:
                 node="worker",
                 cache=self.cache,
                 states=self.states,
+                cpu_limits=lambda: self.limits,
                 status=lambda: self.status,
                 plugins=lambda: self.plugins,
                 release=self._release,
                 node_metric=self._node_metric,
                 explain=self._explain,
+                dry_run=self.switches,
                 audit=self.audit,
                 doctor=lambda: self.findings,
                 record=no_record,
@@ -193,8 +233,10 @@ class Daemon:
         )
 
     def _explain(self, pod):
-        decisions = [each for each in self.explained["decisions"] if pod in ("", each["pod"])]
-        return self.explained | {"decisions": decisions}
+        def about(name):
+            return [each for each in self.explained[name] if pod in ("", each["pod"])]
+
+        return lambda: self.explained | {name: about(name) for name in ("values", "decisions")}
 
     def _release(self, name):
         plugin = next(plugin for plugin in self.plugins if plugin["name"] == name)

@@ -49,7 +49,7 @@ FULL = {
 
 
 def pod(name, **figures):
-    return {"name": name, "uid": name, "qos": "LSR", **FIGURES, **figures}
+    return {"name": name, "uid": name, "qos": "LSR", "cpu_limit_cores": None, **FIGURES, **figures}
 
 
 def answer(*pods, **node):
@@ -57,7 +57,7 @@ def answer(*pods, **node):
         "measured": "2026-01-02T03:04:05Z",
         "capacity": {"cpu_cores": 4.0, "memory_bytes": 8 * 2**30},
         "node": {"name": "worker", **FIGURES, **node},
-        "qos": [{"name": "besteffort", **FIGURES}],
+        "qos": [{"name": "besteffort", "cpu_limit_cores": None, **FIGURES}],
         "pods": list(pods),
     }
 

@@ -1,6 +1,7 @@
 """koordletctl as its users run it, against the real application on a real socket."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,8 @@ EVERY_QUESTION = (
     ["nodemetric"],
     ["explain"],
     ["explain", "jobs/sort"],
+    ["dry-run"],
+    ["dry-run", "CPUBurst", "off"],
     ["audit"],
     ["audit", "--pod=web", "--lines=1"],
     ["top"],
@@ -187,9 +190,133 @@ def test_explain_says_what_was_decided_and_why(ctl, daemon):
     ]
     assert "1 without bound in the past hour" in one
     assert "dry-run    CPUEvict" in one
-    assert "jobs/crunch" not in one
+    assert "jobs/crunch refused" not in one
     assert none.splitlines()[-1] == "nothing was decided about web"
+    assert one.splitlines()[3:] == [
+        "jobs/sort evicted 2023-11-14T22:09:00Z",
+        "  by          MemoryEvict, feature BEMemoryEvict",
+        "  because     memory 95 % of 16Gi, above 70 %",
+        "              memory_bytes=1.52e+10, threshold_percent=70",
+        "  candidates  jobs/sort, jobs/crunch",
+        "  freed       memory_bytes=2.5e+09",
+    ]
     assert "dry-run    all plugins: another agent is here" in observing
+
+
+def value(pod, resource, unit, now, before, *claims, level="pod", **more):
+    """A value as /explain has it."""
+    return {
+        "target": "kubepods/besteffort" if level == "qos" else "kubepods/podx",
+        "level": level,
+        "pod": pod,
+        "uid": "",
+        "resource": resource,
+        "unit": unit,
+        "value": now,
+        "original": before,
+        "state": "in force",
+        "message": "",
+        "since": "2023-11-14T22:10:00Z",
+        "dryRun": False,
+        "claims": [
+            {"plugin": plugin, "part": "value", "value": now, "reason": reason, "inputs": inputs}
+            for plugin, reason, inputs in claims
+        ],
+        **more,
+    }
+
+
+def test_explain_shows_values_with_owner_state_and_why(ctl, daemon):
+    """As a table, and in detail when it is about one pod or cgroup."""
+    squeeze = ("BECPUSuppress", "BE gets what LS leaves of 65 %", {"ls_cores": 0.59, "mode": "q"})
+    daemon.explained["values"] = [
+        value("", "cpu_quota", "us, -1 for no limit", 71100, -1, squeeze, level="qos"),
+        value("", "cpuset", "CPUs", [0, 1, 2, 5], [0], squeeze, level="qos", state="would"),
+        value(
+            "jobs/sort",
+            "memory_high",
+            "bytes, -1 for no limit",
+            2**29,
+            -1,
+            ("CgroupReconcile", "throttling", {}),
+            ("Other", "more", {}),
+            state="failed",
+            message="EINVAL",
+        ),
+    ]
+    _, table, _ = ctl("explain")
+    _, one, _ = ctl("explain", "jobs/sort")
+
+    rows = [re.sub(r" {2,}\d+d \d+h ", "  AGE ", line).split("  ") for line in table.splitlines()]
+    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows[3:7]]
+    because = "BE gets what LS leaves of 65 % (ls_cores=0.59, mode=q)"
+    assert cells == [
+        ["VALUE", "WHERE", "NOW", "BEFORE", "STATE", "SINCE", "BY", "WHY"],
+        [
+            *("cpu_quota", "kubepods/besteffort", "71100", "no limit"),
+            *("in force", "AGE", "BECPUSuppress", because),
+        ],
+        [
+            *("cpuset", "kubepods/besteffort", "0-2,5", "0"),
+            *("would", "AGE", "BECPUSuppress", because),
+        ],
+        [
+            *("memory_high", "jobs/sort", "512Mi", "no limit", "failed", "AGE"),
+            *("CgroupReconcile, Other", "throttling; more"),
+        ],
+    ]
+    assert "memory_high of jobs/sort, in bytes, -1 for no limit" in one
+    assert "  message                                     EINVAL" not in one
+    assert [line.split(maxsplit=1) for line in one.splitlines()[4:8]][:2] == [
+        ["value", "512Mi"],
+        ["before", "no limit"],
+    ]
+    assert "EINVAL" in one
+    assert "CgroupReconcile (value 536870912)  throttling" in one
+    assert "cpuset" not in one
+
+
+def test_dry_run_is_listed_and_switched(ctl, daemon):
+    """Who switched it is said; a plugin that there is not is named, and its neighbour."""
+    _, before, _ = ctl("dry-run")
+    _, after, _ = ctl("dry-run", "BECPUSuppress", "on")
+    daemon.switches.observe_only = "another agent is here"
+    unknown, half = ctl("dry-run", "CPUBrust", "on"), ctl("dry-run", "CPUBurst")
+    _, observing, _ = ctl("dry-run")
+
+    assert before.splitlines() == [
+        "PLUGIN         DRY-RUN  BY",
+        "BECPUSuppress  off      flag or config file",
+        "CPUBurst       on       flag or config file",
+    ]
+    assert "BECPUSuppress  on       hand, until the next start" in after
+    assert (unknown[0], "the nearest is 'CPUBurst'" in unknown[2]) == (2, True)
+    assert (half[0], "wanted on or off" in half[2]) == (2, True)
+    assert observing.splitlines()[-1] == "all only pretend: another agent is here"
+
+
+def test_status_says_what_is_changed(ctl, daemon):
+    """By plugin and state; evictions of the hour; who only pretends."""
+    daemon.status["claims"] = {"B": {"would": 2}, "A": {"in force": 12, "yielded": 1}}
+    daemon.status["dry_run"] = ["B"]
+    _, out, _ = ctl("status")
+    daemon.status |= {"claims": {}, "dry_run": False}
+    _, none, _ = ctl("status")
+
+    lines = out.splitlines()
+    assert "changes    A: 12 in force, 1 yielded; B: 2 would" in lines
+    assert "evictions  3 of 20 in the past hour" in lines
+    assert "dry-run    B" in lines
+    assert "changes    none" in none
+    assert "dry-run" not in none
+
+
+def test_top_marks_who_is_held_down(ctl, daemon):
+    """With the cores that plugins leave to it."""
+    daemon.limits["kubepods"] = 0.71
+    _, out, _ = ctl("top")
+
+    assert ["default/web", "LS", "≤0.71"] in [line.split()[:3] for line in out.splitlines()]
 
 
 def test_audit_shows_the_latest_events_last(ctl, daemon):

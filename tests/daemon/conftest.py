@@ -171,6 +171,16 @@ class WholeDaemon:
         ):
             return await response.json()
 
+    async def post(self, path: str, *, status: int = 200) -> Any:
+        """Give a command, as koordletctl does; text when it is refused."""
+        connector = aiohttp.UnixConnector(str(self.run_dir / "ctl.sock"))
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.post(f"http://koordlet/{path}") as response,
+        ):
+            assert response.status == status
+            return await (response.json() if status == 200 else response.text())
+
     def events(self, name: str) -> list[dict[str, Any]]:
         """The log events of that name so far, oldest first."""
         self._log += map(json.loads, self._read_stderr().splitlines())

@@ -60,7 +60,7 @@ class Daemon:
             exposition=self.exposition,
             health=self.health,
             node_metric=self.latest,
-            explain=lambda pod: {"decisions": [], "pod": pod},
+            explain=lambda pod: lambda: {"decisions": [], "pod": pod},
             events=events_off(),
         )
         return create_app(sources, guard=self.check)

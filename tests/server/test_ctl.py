@@ -33,7 +33,7 @@ from koordlet.server.ctl import CtlSources, create_ctl_app
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
 from koordlet.util.clock import stamp
-from koordlet.util.errors import KoordletError, Unavailable
+from koordlet.util.errors import KoordletError, OptionError, Unavailable
 
 ABSENT = {
     "cpu_pressure": None,
@@ -47,13 +47,29 @@ ABSENT = {
 
 def make_pod(namespace, name, qos=KubeQoS.BURSTABLE, **fields):
     pod = Pod(namespace, name, f"uid-{namespace}-{name}", qos=qos, **fields)
-    container = ContainerMeta("app", f"containerd://{name}", f"kubepods/{name}/app")
-    return PodMeta(pod, f"kubepods/{name}", (container,), pod.qos_class, qos)
+    parent = "kubepods/besteffort" if qos is KubeQoS.BEST_EFFORT else "kubepods"
+    container = ContainerMeta("app", f"containerd://{name}", f"{parent}/{name}/app")
+    return PodMeta(pod, f"{parent}/{name}", (container,), pod.qos_class, qos)
 
 
 WEB, DB = make_pod("default", "web"), make_pod("default", "db")
 OTHER_WEB = make_pod("test", "web", KubeQoS.BEST_EFFORT)
 DONE = make_pod("default", "done", phase="Succeeded")
+
+
+class Switches:
+    """Dry-run of one plugin."""
+
+    on = False
+
+    def describe(self):
+        return {"on": self.on}
+
+    async def switch(self, plugin, *, on):
+        if plugin != "PressureWatch":
+            raise OptionError("plugin", plugin, "no plugin of this name")
+        self.on = on
+        return self.describe()
 
 
 class Audited:
@@ -106,7 +122,17 @@ def quarantined():
 
 
 @pytest.fixture
-async def client(cache, states, quarantined):
+def switches():
+    return Switches()
+
+
+@pytest.fixture
+def limits():
+    return {}
+
+
+@pytest.fixture
+async def client(cache, states, quarantined, switches, limits):
     def none_yet():
         raise Unavailable("no NodeMetric yet")
 
@@ -119,11 +145,13 @@ async def client(cache, states, quarantined):
         node="worker",
         cache=cache,
         states=states,
+        cpu_limits=lambda: limits,
         status=lambda: {"version": "0.1.0"},
         plugins=lambda: [{"name": "PressureWatch", "state": "running"}],
         release=release,
         node_metric=none_yet,
-        explain=lambda pod: {"decisions": [], "pod": pod},
+        explain=lambda pod: lambda: {"decisions": [], "pod": pod},
+        dry_run=switches,
         audit=Audited(),
         doctor=lambda: [{"name": "psi", "supported": True}],
         record=lines,
@@ -146,6 +174,19 @@ async def client(cache, states, quarantined):
 async def test_what_the_daemon_says_goes_through_as_json(client, path, answer):
     """The handlers add nothing."""
     assert await (await client.get(path)).json() == answer
+
+
+async def test_dry_run_is_switched(client, switches):
+    """On and off, of a plugin that there is; nothing else."""
+    on = await client.post("/dry-run/PressureWatch/on")
+    assert (on.status, await on.json()) == (200, {"on": True})
+    assert await (await client.get("/dry-run")).json() == {"on": True}
+    off = await client.post("/dry-run/PressureWatch/off")
+    assert await off.json() == {"on": False}
+    assert (await client.post("/dry-run/PressureWatch/maybe")).status == 404
+    assert (await client.post("/dry-run/Nobody/on")).status == 400
+    assert (await client.get("/dry-run/PressureWatch/on")).status == 405
+    assert not switches.on
 
 
 async def test_a_plugin_is_released_once(client, quarantined):
@@ -192,8 +233,22 @@ async def test_top_of_nothing_has_rows_without_figures(client):
         "name": "default/db",
         "uid": "uid-default-db",
         "qos": "LS",
+        "cpu_limit_cores": None,
         **nothing,
     }
+
+
+async def test_top_says_who_is_held_to_how_much(client, cache, clock, limits):
+    """A QoS class, and the pods in it; the least of several limits counts."""
+    limits |= {"kubepods/besteffort": 0.71, "kubepods": 3.0}
+    samples = [Sample(QOS_CPU_USAGE, 0.5, (name,)) for name in ("besteffort", "burstable")]
+    cache.append(stamp(clock), samples)
+
+    answer = await (await client.get("/top")).json()
+
+    assert [row["cpu_limit_cores"] for row in answer["qos"]] == [0.71, None]
+    held = {row["name"]: row["cpu_limit_cores"] for row in answer["pods"]}
+    assert held == {"default/db": 3.0, "default/web": 3.0, "test/web": 0.71}
 
 
 async def test_top_says_of_how_much_and_when(client, cache, states, clock):
@@ -257,6 +312,7 @@ async def test_top_shows_the_latest_figures(client, cache, clock):
     assert answer["qos"] == [
         {
             "name": "burstable",
+            "cpu_limit_cores": None,
             "cpu_cores": 0.5,
             "memory_bytes": 512,
             **waiting,
@@ -269,6 +325,7 @@ async def test_top_shows_the_latest_figures(client, cache, clock):
         "name": "default/web",
         "uid": uid,
         "qos": "LS",
+        "cpu_limit_cores": None,
         "cpu_cores": 0.25,
         "memory_bytes": 128,
         **waiting,

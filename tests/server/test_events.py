@@ -54,7 +54,7 @@ class Events:
                 exposition=Exposition(),
                 health=Health(),
                 node_metric=lambda: b"",
-                explain=lambda pod: {},
+                explain=lambda pod: dict,
                 events=sources,
             ),
             guard=self.guard,

@@ -17,6 +17,10 @@ see more or less than a daemon in a container."""
 _DOCTOR_EXIT = """\
 Exit status: 0 nothing is missing for the gates that are on; 1 something is; 2 wrong usage.
 Without a daemon the gates are those that are on by default."""
+_DRY_RUN = """\
+Which plugins only pretend: what they decide is recorded and shown, and nothing is changed. PLUGIN
+on has one pretend, which puts back what it has in force; PLUGIN off has it act. That lasts until
+the daemon ends, or reads a config file that says something about dry-run."""
 _AUDIT = """\
 The latest changes to the node, from the audit log, latest last. Asks the daemon, or with --dir
 reads the files of a directory, which needs no daemon. The gate AuditEvents has them recorded."""
@@ -36,9 +40,10 @@ class Options(argparse.Namespace):
     command: str
     output: Literal["table", "json"] = "table"
     run_dir: Path | None = None  # None: where daemons usually are
-    # plugins
+    # plugins, dry-run
     action: str | None = None
     plugin: str = ""
+    switch: str = ""
     # metrics, explain, audit
     name: str | None = None
     pod: str | None = None
@@ -68,7 +73,12 @@ class Options(argparse.Namespace):
 
 def parse(argv: Sequence[str] | None) -> Options:
     """Return the options; ends the process with 2 for a wrong command line, 0 for --help."""
-    return _parser().parse_args(argv, namespace=Options())
+    parser = _parser()
+    options = parser.parse_args(argv, namespace=Options())
+    if options.plugin and options.command == "dry-run" and options.switch not in ("on", "off"):
+        found = options.switch or "nothing"
+        parser.error(f"dry-run {options.plugin}: wanted on or off after it, found {found}")
+    return options
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -99,7 +109,8 @@ def _parser() -> argparse.ArgumentParser:
     _doctor(add("doctor", "what this host supports and lacks", _DOCTOR, _DOCTOR_EXIT))
     _plugins(add("plugins", "state and cost of the QoS plugins"), common)
     _metrics(add("metrics", "one kind of metric over a window, by series"))
-    _explain(add("explain", "what was decided about pods, and why"))
+    _explain(add("explain", "what is in force and what was decided about pods, and why"))
+    _dry_run(add("dry-run", "which plugins only pretend; switches it", _DRY_RUN))
     _audit(add("audit", "the latest changes to the node, from the audit log", _AUDIT))
     add("nodemetric", "the NodeMetric that was reported last")
     _record(add("record", "write what happens on the node to a file, for replay", _RECORD))
@@ -145,9 +156,14 @@ def _explain(parser: _Parser) -> None:
     parser.add_argument(
         "pod",
         nargs="?",
-        metavar="POD",
-        help="only this one: namespace/name, name, UID",
+        metavar="POD|CGROUP",
+        help="only this one, in detail: namespace/name, name, UID; or a cgroup's path",
     )
+
+
+def _dry_run(parser: _Parser) -> None:
+    parser.add_argument("plugin", nargs="?", metavar="PLUGIN", help="its name, or all")
+    parser.add_argument("switch", nargs="?", metavar="on|off")
 
 
 def _audit(parser: _Parser) -> None:

@@ -1,39 +1,100 @@
-"""koordletctl explain: what was decided about pods, and why."""
+"""koordletctl explain: what is in force and what was decided about pods, and why."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import RenderableType
 
 from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import Client
-from koordlet.cli.ctl.tables import figure, pairs, prose, show, table
+from koordlet.cli.ctl.dryrun import dry_run_text
+from koordlet.cli.ctl.tables import figure, heading, pairs, prose, show, table
+from koordlet.cli.ctl.units import kernel_value, number, span
 
-_STYLES = {"evicted": "green", "would_evict": "cyan", "gone": "dim", "failed": "red"}
+_Json = Mapping[str, Any]
+
+_STYLES = {
+    "in force": "green",
+    "would": "cyan",
+    "evicted": "green",
+    "killed": "green",
+    "would_evict": "cyan",
+    "gone": "dim",
+    "unsupported": "dim",
+    "failed": "red",
+}
 
 
 def run(client: Client, options: Options) -> int:
-    """Show the decisions, latest first."""
+    """Show values and decisions; in detail when it is about one pod or cgroup."""
     found = client.get("explain", query={"pod": options.pod})
-    show(found, lambda: view(found, options.pod), options.output)
+    now = datetime.now(UTC)
+    show(found, lambda: view(found, options.pod, now), options.output)
     return 0
 
 
-def view(found: Mapping[str, Any], pod: str | None) -> Iterator[RenderableType]:
-    """What holds for all, then one block per decision."""
+def view(found: _Json, pod: str | None, now: datetime) -> Iterator[RenderableType]:
+    """What holds for all, the values in force, then the decisions."""
     budget = found["evictionBudget"]
-    limit = f"of {budget['perHour']}" if budget["perHour"] else "without bound"
     yield pairs(
         [
-            ("evictions", prose(f"{budget['used']} {limit} in the past hour")),
-            ("dry-run", prose(_dry_run(found["dryRun"], found["observeOnly"]))),
+            ("evictions", prose(budget_text(budget["used"], budget["perHour"]))),
+            ("dry-run", prose(dry_run_text(found["dryRun"], found["observeOnly"]))),
         ]
     )
-    decisions = found["decisions"]
-    if not decisions:
+    values, decisions = found["values"], found["decisions"]
+    if not values and not decisions:
         yield prose("")
         yield prose(f"nothing was decided about {pod}" if pod else "nothing was decided yet")
-        return
+    if values:
+        yield from (_details(values, now) if pod else _overview(values, now))
+    if decisions:
+        yield from (_stories(decisions) if pod else _decisions(decisions))
+
+
+def budget_text(used: int, per_hour: int) -> str:
+    """How many pods were evicted, of how many."""
+    limit = f"of {per_hour}" if per_hour else "without bound"
+    return f"{used} {limit} in the past hour"
+
+
+def _overview(values: Sequence[_Json], now: datetime) -> Iterator[RenderableType]:
+    rows = table("<VALUE", "<WHERE", ">NOW", ">BEFORE", "<STATE", ">SINCE", "<BY", "WHY")
+    for value in values:
+        rows.add_row(
+            figure(value["resource"]),
+            figure(_where(value)),
+            figure(kernel_value(value["value"], value["unit"])),
+            figure(kernel_value(value["original"], value["unit"])),
+            figure(value["state"], _STYLES.get(value["state"], "yellow")),
+            figure(_age(value["since"], now)),
+            figure(", ".join(claim["plugin"] for claim in value["claims"])),
+            prose("; ".join(_why(claim) for claim in value["claims"])),
+        )
+    yield heading("")
+    yield rows
+
+
+def _details(values: Sequence[_Json], now: datetime) -> Iterator[RenderableType]:
+    for value in values:
+        unit = value["unit"]
+        lines = [
+            ("value", kernel_value(value["value"], unit)),
+            ("before", kernel_value(value["original"], unit)),
+            ("state", f"{value['state']} since {value['since']} ({_age(value['since'], now)})"),
+            ("message", value["message"]),
+        ]
+        for claim in value["claims"]:
+            part = "" if len(value["claims"]) == 1 else f" ({claim['part']} {claim['value']})"
+            lines.append((claim["plugin"] + part, claim["reason"]))
+            lines.append(("", _inputs(claim["inputs"])))
+        yield heading("")
+        yield heading(f"{value['resource']} of {_where(value)}, in {unit}")
+        yield pairs([(f"  {name}", prose(text)) for name, text in lines if text], style="")
+
+
+def _decisions(decisions: Sequence[_Json]) -> Iterator[RenderableType]:
     rows = table("<LAST", ">TIMES", "<PLUGIN", "<POD", "<OUTCOME", "<WHY")
     for each in decisions:
         rows.add_row(
@@ -48,9 +109,39 @@ def view(found: Mapping[str, Any], pod: str | None) -> Iterator[RenderableType]:
     yield rows
 
 
-def _dry_run(value: bool | list[str], observe_only: str) -> str:
-    if observe_only:
-        return f"all plugins: {observe_only}"
-    if isinstance(value, list):
-        return ", ".join(value)
-    return "all plugins" if value else "off"
+def _stories(decisions: Sequence[_Json]) -> Iterator[RenderableType]:
+    for each in decisions:
+        times = f", {each['times']} times since {each['first']}" if each["times"] > 1 else ""
+        lines = [
+            ("by", f"{each['plugin']}, feature {each['feature']}"),
+            ("because", each["reason"]),
+            ("", _inputs(each["inputs"])),
+            ("candidates", ", ".join(each["candidates"])),
+            ("answer", each["message"]),
+            ("freed", _inputs(each["freed"])),
+        ]
+        yield heading("")
+        yield heading(f"{each['pod'] or 'no pod'} {each['outcome']} {each['last']}{times}")
+        yield pairs([(f"  {name}", prose(text)) for name, text in lines if text], style="")
+
+
+def _where(value: _Json) -> str:
+    """A pod by its name, what is in it by the name of its cgroup, too; the rest by its place."""
+    own = "" if value["level"] == "pod" else f" {value['target'].rpartition('/')[2]}"
+    return f"{value['pod']}{own}" if value["pod"] else value["target"]
+
+
+def _why(claim: _Json) -> str:
+    inputs = _inputs(claim["inputs"])
+    return f"{claim['reason']} ({inputs})" if inputs else str(claim["reason"])
+
+
+def _inputs(inputs: _Json) -> str:
+    return ", ".join(
+        f"{name}={value if isinstance(value, str) else number(value)}"
+        for name, value in inputs.items()
+    )
+
+
+def _age(since: str, now: datetime) -> str:
+    return span(max((now - datetime.fromisoformat(since)).total_seconds(), 0))

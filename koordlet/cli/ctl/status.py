@@ -8,6 +8,8 @@ from rich.console import RenderableType
 
 from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import Client
+from koordlet.cli.ctl.dryrun import dry_run_text
+from koordlet.cli.ctl.explain import budget_text
 from koordlet.cli.ctl.tables import figure, heading, pairs, prose, show, table
 from koordlet.cli.ctl.units import size, span
 
@@ -51,8 +53,24 @@ def _facts(status: Mapping[str, Any], now: datetime) -> Iterator[tuple[str, str,
         yield "only observes", reason, "yellow"
     for kind, state in status["manager_duties"].items():
         yield kind, f"spec {state}", ""
+    yield "changes", _claims(status["claims"]), ""
+    budget = status["evictions"]
+    yield "evictions", budget_text(budget["used"], budget["per_hour"]), ""
+    if dry_run := status["dry_run"]:
+        yield "dry-run", dry_run_text(dry_run, ""), "yellow"
     yield "gates on", ", ".join(status["gates_on"]) or "none", ""
     if missing := status["gates_not_built"]:
         yield "not built", ", ".join(missing), "dim"
     if waiting := status["needs_restart"]:
         yield "restart for", ", ".join(waiting), "yellow"
+
+
+def _claims(claims: Mapping[str, Mapping[str, int]]) -> str:
+    """How many kernel values each plugin has claimed, and what became of them."""
+    return (
+        "; ".join(
+            f"{plugin}: " + ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+            for plugin, states in sorted(claims.items())
+        )
+        or "none"
+    )

@@ -95,12 +95,18 @@ def rows(answer: _Row, pods: Iterable[_Row], order: str, *, width: int = _NARROW
     grid.add_row(Name(answer["node"]["name"], "bold"), "", *_cells(answer["node"]))
     grid.add_row()
     for qos in answer["qos"]:
-        grid.add_row(Name(qos["name"]), "", *_cells(qos))
+        grid.add_row(Name(qos["name"]), _squeezed(qos, ""), *_cells(qos))
     grid.add_row()
     for pod in pods:
         name = pod["name"].removeprefix("unknown/")  # known by its cgroup only: the name is the UID
-        grid.add_row(Name(name), figure(pod["qos"]), *_cells(pod))
+        grid.add_row(Name(name), _squeezed(pod, pod["qos"]), *_cells(pod))
     return grid
+
+
+def _squeezed(row: _Row, qos: str) -> Text:
+    """The QoS, and the cores that plugins hold the row to at present."""
+    limit = row["cpu_limit_cores"]
+    return figure(qos) if limit is None else figure(f"{qos} ≤{cores(limit)}".strip(), "yellow")
 
 
 def _titles(order: str) -> Iterator[Column]:

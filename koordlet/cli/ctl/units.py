@@ -2,6 +2,9 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
+
+from koordlet.util.cpulist import format_cpulist
 
 ABSENT = "-"
 
@@ -46,6 +49,20 @@ def span(seconds: float) -> str:
     if hours:
         return f"{hours}h {minutes}m"
     return f"{minutes}m {left % 60}s" if minutes else f"{left}s"
+
+
+def kernel_value(value: Any, unit: str) -> str:
+    """A value as claims have it: CPUs as a list, bytes by powers of 1024, -1 by its meaning."""
+    if isinstance(value, list):
+        return format_cpulist(value) or "none"
+    meaning = unit.partition("-1 for ")[2]
+    if value == -1 and meaning:
+        return meaning
+    if value is None or isinstance(value, str):
+        return str(value or ABSENT)
+    return (
+        size(value) if unit.startswith("bytes") else f"{value:g}" if value % 1 else f"{value:.0f}"
+    )
 
 
 def formatter(unit: str) -> Callable[[float | None], str]:

@@ -1,0 +1,41 @@
+"""koordletctl dry-run: who only pretends; switches it while the daemon runs."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import RenderableType
+
+from koordlet.cli.ctl.arguments import Options
+from koordlet.cli.ctl.client import Client
+from koordlet.cli.ctl.tables import figure, prose, show, table
+
+
+def run(client: Client, options: Options) -> int:
+    """Switch a plugin if one is named, then show all."""
+    if options.plugin:
+        found = client.post("dry-run", options.plugin, options.switch)
+    else:
+        found = client.get("dry-run")
+    show(found, lambda: view(found), options.output)
+    return 0
+
+
+def view(found: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """One row per plugin."""
+    rows = table("<PLUGIN", "<DRY-RUN", "BY")
+    for plugin in found["plugins"]:
+        on = plugin["dryRun"]
+        by = "hand, until the next start" if plugin["byHand"] else "flag or config file"
+        rows.add_row(figure(plugin["name"]), figure("on" if on else "off", "cyan" * on), prose(by))
+    yield rows if found["plugins"] else prose("no plugins are installed")
+    if found["observeOnly"]:
+        yield prose(f"all only pretend: {found['observeOnly']}", "yellow")
+
+
+def dry_run_text(value: bool | list[str], observe_only: str) -> str:
+    """Who only pretends, in a line."""
+    if observe_only:
+        return f"all plugins: {observe_only}"
+    if isinstance(value, list):
+        return ", ".join(value)
+    return "all plugins" if value else "off"

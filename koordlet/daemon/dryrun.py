@@ -1,0 +1,51 @@
+"""Dry-run, switched while the daemon runs: `koordletctl dry-run`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from koordlet.daemon.actions import Actions
+from koordlet.daemon.settings import Settings
+from koordlet.util.logs import get_logger
+
+ALL = "all"  # in place of a plugin's name
+
+log = get_logger("koordlet.daemon")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DryRunSwitch:
+    """Lists who only pretends, and switches it."""
+
+    settings: Settings
+    actions: Actions
+
+    def describe(self) -> Mapping[str, object]:
+        """All plugins: whether they pretend, and whether that was switched by hand."""
+        dry_run = self.settings.dry_run
+        return {
+            "observeOnly": self.actions.other_agent.observe_only(),
+            "plugins": [
+                {
+                    "name": name,
+                    "dryRun": dry_run.covers(name),
+                    "byHand": dry_run.by_hand(name),
+                }
+                for name in self.settings.plugins.names()
+            ],
+        }
+
+    async def switch(self, plugin: str, *, on: bool) -> Mapping[str, object]:
+        """Have a plugin, or all, pretend or act; return what describe then says.
+
+        Switched on, the values that it has in force are put back first.
+
+        Raises:
+            OptionError: there is no such plugin.
+        """
+        plugins = self.settings.plugins
+        if plugin != ALL:
+            plugins.check_names("plugin", [plugin])
+        self.settings.dry_run.switch(plugins.names() if plugin == ALL else [plugin], on)
+        log.warning("dry_run.switched", plugin=plugin, on=on)
+        await self.actions.claims.refresh()
+        return self.describe()

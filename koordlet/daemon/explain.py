@@ -1,0 +1,62 @@
+"""What plugins decided and what is in force because of it: the answer of /explain."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from koordlet.daemon.actions import Actions
+from koordlet.daemon.settings import Settings
+from koordlet.executor.inforce import as_json, is_about
+from koordlet.host.host import Host
+from koordlet.statesinformer.informer import StatesInformer
+from koordlet.statesinformer.model import PodMeta
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explainer:
+    """Answers for a pod, a cgroup, or all."""
+
+    settings: Settings
+    states: StatesInformer
+    actions: Actions
+    host: Host
+
+    def explain(self, place: str) -> Callable[[], Mapping[str, object]]:
+        """Look now, on the event loop, and return what makes the answer on any thread.
+
+        place: namespace/name, name or UID of a pod, which may be gone by now, or a cgroup below or
+        with the cgroup file system's path; "": everything.
+        """
+        actions, place = self.actions, self._below_root(place)
+        pods = [pod for pod in self.states.pods() if _is(pod, place)]
+        about = place if _named(pods, place) or not pods else pods[0].uid
+        values, decisions = actions.claims.snapshot(), actions.decisions.explain(about)
+        head = {
+            "dryRun": self.settings.dry_run.to_json(),
+            "observeOnly": actions.other_agent.observe_only(),
+            "evictionBudget": {"perHour": actions.budget.limit, "used": actions.budget.used},
+        }
+        groups = [pod.cgroup for pod in pods]
+
+        def answer() -> Mapping[str, object]:
+            shown = [as_json(each) for each in values if is_about(each.key, place, groups)]
+            return {**head, "values": shown, "decisions": decisions}
+
+        return answer
+
+    def _below_root(self, place: str) -> str:
+        """A cgroup as its path below the root, whichever hierarchy it was named in."""
+        for hierarchy in self.host.cgroups.hierarchies():
+            place = place.removeprefix(f"{hierarchy}/")
+        return place.strip("/") if place.startswith("/") else place
+
+
+def _is(pod: PodMeta, place: str) -> bool:
+    return bool(place) and (_has_name(pod, place) or f"{place}/".startswith(f"{pod.cgroup}/"))
+
+
+def _named(pods: list[PodMeta], place: str) -> bool:
+    return any(_has_name(pod, place) for pod in pods)
+
+
+def _has_name(pod: PodMeta, name: str) -> bool:
+    return name in (pod.uid, pod.pod.name, f"{pod.pod.namespace}/{pod.pod.name}")
