@@ -15,6 +15,7 @@ BENCHMARKS = (
     "replay",
     "loop_lag",
     "growth",
+    "suppress",
     "daemon_cost",
     "cluster",
     "fleet",

@@ -138,7 +138,11 @@ def _config(settings: Settings) -> str:
 
 def _gates(settings: Settings) -> str:
     gates = settings.gates
-    plugins = {gate: entry.feature for entry in settings.plugins.registry for gate in entry.gates}
+    plugins = {
+        gate: entry.feature
+        for entry in settings.plugins.registry
+        for gate in (*entry.plugin.modes, *entry.gates)
+    }
     rows = []
     for name in gates.names():
         spec = gates.spec(name)

@@ -24,11 +24,15 @@ class CpuPool:
 
 @dataclass(frozen=True, slots=True)
 class SharedCpus:
-    """What LS and BE pods may use, and which pods' annotations could not be counted."""
+    """What LS and BE pods may use, and which pods' annotations could not be counted.
+
+    lsr: CPUs of LSR pods, which BE pods may borrow.
+    """
 
     ls: frozenset[int]
     be: frozenset[int]
     problems: tuple[InvalidObject, ...] = ()
+    lsr: frozenset[int] = frozenset()
 
 
 def shared_cpus(available: frozenset[int], pods: Iterable[Pod]) -> SharedCpus:
@@ -38,6 +42,7 @@ def shared_cpus(available: frozenset[int], pods: Iterable[Pod]) -> SharedCpus:
     """
     given: set[int] = set()
     exclusive: set[int] = set()
+    lsr: set[int] = set()
     problems: list[InvalidObject] = []
     for pod in pods:
         if pod.finished:
@@ -50,7 +55,10 @@ def shared_cpus(available: frozenset[int], pods: Iterable[Pod]) -> SharedCpus:
         given |= cpus
         if pod.raw_qos_class is QoSClass.LSE:
             exclusive |= cpus
-    return SharedCpus(available - given, available - exclusive, tuple(problems))
+        elif pod.raw_qos_class is QoSClass.LSR:
+            lsr |= cpus
+    borrowed = (available & lsr) - exclusive
+    return SharedCpus(available - given, available - exclusive, tuple(problems), borrowed)
 
 
 def cpu_pools(topology: CpuTopology, shared: Set[int], set_aside: Set[int]) -> tuple[CpuPool, ...]:

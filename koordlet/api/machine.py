@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 UNKNOWN_VENDOR = "unknown"
+NODE_CPU_INFO = "node_cpu_info"  # key in the metric cache; the value is a NodeCpuInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,14 @@ class CpuBasics:
     hyper_threading: bool
     turbo: bool
     l3_mask: str  # resctrl's cbm_mask, hexadecimal
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCpuInfo:
+    """The CPUs of a node."""
+
+    basics: CpuBasics
+    topology: CpuTopology
 
 
 @dataclass(frozen=True, slots=True)

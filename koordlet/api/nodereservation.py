@@ -86,6 +86,24 @@ def effective_reservation(
         return NodeReservation(resources, apply_policy=policy), problem
 
 
+def reserved_amounts(annotations: Mapping[str, str]) -> Mapping[str, Quantity]:
+    """Return how much of each resource a node's reservation keeps; nothing when it is malformed.
+
+    Where it lists CPUs, their number is the amount of "cpu".
+    """
+    text = annotations.get(NODE_RESERVATION)
+    if text is None:
+        return {}
+    try:
+        found = annotation_fields(text, NODE_RESERVATION)
+        texts, cpuset = found.quantities("resources"), found.text("reservedCPUs")
+        amounts = {name: Quantity.parse(text) for name, text in texts.items()}
+        listed = len(parse_cpulist(cpuset))
+    except (InvalidObject, ValueError):
+        return {}
+    return {**amounts, "cpu": Quantity.of_milli(listed * 1000)} if cpuset else amounts
+
+
 def system_qos(annotations: Mapping[str, str]) -> SystemQoS:
     """Return what a node sets aside for system daemons.
 
@@ -98,6 +116,18 @@ def system_qos(annotations: Mapping[str, str]) -> SystemQoS:
     fields = annotation_fields(text, SYSTEM_QOS_RESOURCE)
     given = fields.raw.get("cpusetExclusive") is not None
     return SystemQoS(fields.text("cpuset"), fields.boolean("cpusetExclusive") if given else None)
+
+
+def set_aside_cpus(annotations: Mapping[str, str], topology: CpuTopology) -> frozenset[int]:
+    """Return the CPUs of a node that are no pod's: reserved, or for system daemons alone.
+
+    What is malformed sets none aside.
+    """
+    reservation, _ = effective_reservation(annotations, topology)
+    try:
+        return reservation.cpus | system_qos(annotations).exclusive_cpus
+    except InvalidObject:
+        return reservation.cpus
 
 
 def _cpus(cpuset: str, resources: Mapping[str, Quantity], topology: CpuTopology) -> frozenset[int]:

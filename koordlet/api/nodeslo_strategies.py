@@ -20,6 +20,7 @@ class CPUSuppressPolicy(StrEnum):
 
     CPUSET = "cpuset"
     CFS_QUOTA = "cfsQuota"
+    CPU_IDLE = "cpuIdle"  # not Koordinator's, whose agent takes it as cpuset
 
 
 class CPUEvictPolicy(StrEnum):

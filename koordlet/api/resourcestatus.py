@@ -60,6 +60,15 @@ def resource_status(pod: Pod) -> ResourceStatus:
         raise InvalidObject(where, wanted="a list of CPUs", found=found.cpuset) from err
 
 
+def is_pinned(pod: Pod) -> bool:
+    """Return whether the scheduler has chosen CPUs or NUMA nodes for a pod."""
+    try:
+        status = resource_status(pod)
+    except InvalidObject:
+        return False
+    return bool(status.cpus or status.numa)
+
+
 def allocated_cpus(pod: Pod) -> frozenset[int]:
     """Return the CPUs that the scheduler has chosen for a pod; empty when it has chosen none.
 

@@ -1,11 +1,10 @@
 """What the node's CPUs and NUMA nodes are, looked at once a minute."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from prometheus_client import Metric
 
-from koordlet.api.machine import CpuBasics, CpuTopology
+from koordlet.api.machine import NODE_CPU_INFO, NodeCpuInfo
 from koordlet.collectors.base import Tick
 from koordlet.collectors.status_counter import StatusCounter
 from koordlet.host.cpuinfo import read_basics
@@ -15,16 +14,7 @@ from koordlet.host.topology import read_topology
 from koordlet.metriccache.kinds import Cadence
 from koordlet.metriccache.sample import Sample
 
-NODE_CPU_INFO = "node_cpu_info"  # key in the metric cache; the value is a NodeCpuInfo
 NODE_NUMA_INFO = "node_numa_info"  # key in the metric cache; the value is a tuple of NumaNode
-
-
-@dataclass(frozen=True, slots=True)
-class NodeCpuInfo:
-    """The CPUs of this node."""
-
-    basics: CpuBasics
-    topology: CpuTopology
 
 
 class NodeInfoCollector:

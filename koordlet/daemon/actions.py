@@ -1,6 +1,6 @@
 """What acts on the node's pods, and the record of what it did."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +18,12 @@ from koordlet.executor.evictor import Evictor
 from koordlet.executor.kernelview import KernelView
 from koordlet.executor.kill import PodKiller
 from koordlet.executor.metrics import EvictionMetrics
+from koordlet.executor.watching import Watcher
 from koordlet.executor.wish import Listener
 from koordlet.executor.worker import ThreadWorker
 from koordlet.executor.writer import Writer
 from koordlet.host.host import Host
+from koordlet.host.layout import Layout
 from koordlet.util.clock import Clock
 
 
@@ -47,8 +49,12 @@ def build_actions(
     other_agent: OtherAgent,
     audit: AuditLog,
     listeners: Sequence[Listener],
+    layout: Callable[[], Layout],
 ) -> Actions:
-    """Make the parts. api None: there is no API server. listeners are told of changed values."""
+    """Make the parts. api None: there is no API server. listeners are told of changed values.
+
+    layout: as the pods' cgroups show it now.
+    """
     options = settings.options
 
     async def pretends(plugin: str) -> bool:
@@ -73,7 +79,7 @@ def build_actions(
             killer=killer,
             audit=audit.note,
         )
-    worker = ThreadWorker("koordlet-kernel")
+    worker = ThreadWorker("koordlet-write")
     return Actions(
         decisions=decisions,
         budget=budget,
@@ -85,9 +91,16 @@ def build_actions(
             dry_run=pretends,
             listeners=[audit_listener(settings, audit), *listeners],
         ),
-        kernel=KernelView(host, worker, clock),
+        kernel=_kernel(settings, clock, layout),
         other_agent=other_agent,
     )
+
+
+def _kernel(settings: Settings, clock: Clock, layout: Callable[[], Layout]) -> KernelView:
+    """Plugins look at the kernel in threads that no write holds up."""
+    watcher = Watcher(Host(settings.paths), ThreadWorker("koordlet-watch"), clock)
+    host, worker = Host(settings.paths), ThreadWorker("koordlet-look")
+    return KernelView(host, worker, clock, layout, watcher)
 
 
 def _killer(settings: Settings, host: Host, clock: Clock) -> PodKiller | None:

@@ -75,7 +75,6 @@ INERT_FLAGS = (
     InertFlag("tsdb-head-chunks-write-buffer-size", INT, 1048576, "bytes of the write buffer"),
     # QoS manager
     InertFlag("reconcile-interval-seconds", INT, 1, "period of cgroup reconciliation"),
-    InertFlag("cpu-suppress-interval-seconds", INT, 1, "period of BE CPU suppression"),
     InertFlag("cpu-evict-interval-seconds", INT, 1, "period of CPU eviction"),
     InertFlag("memory-evict-interval-seconds", INT, 1, "period of memory eviction"),
     InertFlag("memory-evict-cool-time-seconds", INT, 4, "pause after a memory eviction"),

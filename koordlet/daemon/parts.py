@@ -98,6 +98,7 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
     reporter = _reporter(settings, states, cache, clock, run_dir, exposition, cluster)
     api = cluster.evictions if cluster else None
     audit = build_audit(settings, clock, exposition.internal)
+    pods = _pod_source(settings, states, host, clock, cluster)
     actions = build_actions(
         settings,
         clock,
@@ -108,6 +109,7 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
         other_agent,
         audit.log,
         [recorder.changed],
+        layout=lambda: pods.layout,
     )
     plugins = QOSManager(
         settings.plugins,
@@ -122,7 +124,6 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
         boot_id=boot_id,
         problems=settings.plugin_problems,
     )
-    pods = _pod_source(settings, states, host, clock, cluster)
     sources = [pods, *_other_sources(settings, states, clock, cluster)]
     live_config = LiveConfig(settings, settings.config_file) if settings.config_file else None
     certificate = _certificate(settings)

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from koordlet.api.machine import Machine, NumaMemory
+from koordlet.api.machine import NODE_CPU_INFO, Machine, NodeCpuInfo, NumaMemory
 from koordlet.api.node import Node
-from koordlet.collectors.node_info import NODE_CPU_INFO, NODE_NUMA_INFO, NodeCpuInfo
+from koordlet.collectors.node_info import NODE_NUMA_INFO
 from koordlet.daemon.gated import Gated
 from koordlet.daemon.settings import Settings
 from koordlet.host.numa import NumaNode

@@ -53,6 +53,7 @@ NEEDS = (
     ),
     Need("node", "scheduler features", (table.SCHED_FEATURES,), ("SystemConfig",)),
     Need("cgroup", "cpu usage", (table.CPU_USAGE, table.CPU_TIME)),
+    Need("cgroup", "exact cpu usage of the node", (table.ROOT_CPU_USAGE,), ("BECPUSuppress",)),
     Need("cgroup", "cpu throttling", (table.CPU_THROTTLE,)),
     Need(
         "cgroup",
@@ -68,7 +69,7 @@ NEEDS = (
         (table.CPU_BVT, table.SCHED_GROUP_IDENTITY, table.SCHED_CORE),
         ("GroupIdentity",),
     ),
-    Need("cgroup", "cpu idle class", (table.CPU_IDLE,), ("CoreSched",)),
+    Need("cgroup", "cpu idle class", (table.CPU_IDLE,), ("BECPUSuppress", "CoreSched")),
     Need(
         "cgroup",
         "cpuset",

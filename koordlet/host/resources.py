@@ -60,6 +60,13 @@ CPU_USAGE = _group(
     _in("cpuacct", "cpuacct.usage", cg.parse_number),
     _in("", "cpu.stat", cg.parse_v2_cpu_usage),
 )
+ROOT_CPU_USAGE = _group(
+    "root_cpu_usage",
+    "ns since boot, of the whole machine",
+    _in("cpuacct", "cpuacct.usage", cg.parse_number, Support.ROOT),
+    None,
+    "cgroup v1; that of v2 counts in clock ticks",
+)
 CPU_TIME = _group(
     "cpu_time",
     "ns in user and system mode since the group was made",

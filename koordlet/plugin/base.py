@@ -75,6 +75,8 @@ class ExtensionPlugin(ABC):
     """
     gates: ClassVar[tuple[str, ...]] = ()
     """Gates that enable the plugin beside one of its own, any of them."""
+    modes: ClassVar[tuple[str, ...]] = ()
+    """Gates that change what it does, without enabling it; ask gate()."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Gates of the collectors whose metrics it reads; /healthz tells when one of them is off."""
     limits: ClassVar[Limits] = Limits()

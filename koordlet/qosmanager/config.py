@@ -109,9 +109,10 @@ class QOSExtensionConfig:
         plugin.clock = self.clock
         if registration.spec is not None:
             self.gates.add(name, registration.spec, owner=registration.source)
-        unknown = [gate for gate in registration.gates if gate not in self.gates.names()]
+        gates = (*registration.gates, *plugin.modes)
+        unknown = [gate for gate in gates if gate not in self.gates.names()]
         if unknown:
             hint = f"no such gate, wanted by plugin {name} from {registration.source}"
             raise OptionError("gates", unknown, hint)
-        self.gates.mark_built(registration.gates)
+        self.gates.mark_built(gates)
         plugin.init_flags(flags.owned_by(f"plugin {name}"))

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from koordlet.executor.claim import ClaimState, Key
-from koordlet.executor.kernelview import Reading
+from koordlet.executor.kernelview import watch_with
+from koordlet.executor.watching import Notice, Reading, Reads
 from koordlet.executor.wish import RELEASE, Landed, Wish
 from koordlet.host.layout import Driver, Layout
 from koordlet.host.resource import Resource
@@ -66,6 +67,10 @@ class ModelKernel:
     async def read_many(self, reads: Sequence[tuple[Resource[Any], str]]) -> list[Reading | None]:
         """As Kernel.read_many."""
         return [self._reading(_Place(resource.name, group)) for resource, group in reads]
+
+    async def watch(self, reads: Reads, interval: float, notice: Notice, seconds: float) -> bool:
+        """As Kernel.watch."""
+        return await watch_with(self, self._clock, reads, interval, notice, seconds)
 
     async def groups_below(self, group: str, depth: int) -> list[str]:
         """As Kernel.groups_below: as it was listed last."""

@@ -8,11 +8,12 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from koordlet.api.eviction import EvictionAnswer, EvictionOutcome
+from koordlet.api.machine import NODE_CPU_INFO, NodeCpuInfo
 from koordlet.api.node import Node
 from koordlet.api.nodeslo import NodeSLO, merge_nodeslo
 from koordlet.api.nodetopology import NodeTopology
 from koordlet.api.pod import Pod
-from koordlet.collectors.node_info import NODE_CPU_INFO, NODE_NUMA_INFO, NodeCpuInfo
+from koordlet.collectors.node_info import NODE_NUMA_INFO
 from koordlet.executor.budget import EvictionBudget
 from koordlet.executor.claims import ClaimDesk
 from koordlet.executor.decisions import Decisions

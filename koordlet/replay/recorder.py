@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import koordlet
-from koordlet.collectors.node_info import NODE_CPU_INFO, NODE_NUMA_INFO
-from koordlet.executor.kernelview import Kernel, Reading
+from koordlet.api.machine import NODE_CPU_INFO
+from koordlet.collectors.node_info import NODE_NUMA_INFO
+from koordlet.executor.kernelview import Kernel
+from koordlet.executor.watching import Notice, Reading, Readings, Reads
 from koordlet.executor.wish import Change
 from koordlet.host.layout import Layout
 from koordlet.host.resource import Resource
@@ -205,9 +207,21 @@ class _WatchedKernel:
 
     async def read_many(self, reads: Sequence[tuple[Resource[Any], str]]) -> list[Reading | None]:
         readings = await self._kernel.read_many(reads)
-        for (resource, group), reading in zip(reads, readings, strict=True):
-            self._read(resource, group, reading)
+        self._tell(reads, readings)
         return readings
+
+    async def watch(self, reads: Reads, interval: float, notice: Notice, seconds: float) -> bool:
+        seen: list[Readings] = []
+
+        def see(readings: Readings) -> bool:
+            seen.append(readings)
+            return notice(readings)
+
+        try:
+            return await self._kernel.watch(reads, interval, see, seconds)
+        finally:
+            for readings in seen:
+                self._tell(reads, readings)
 
     async def groups_below(self, group: str, depth: int) -> list[str]:
         found = await self._kernel.groups_below(group, depth)
@@ -216,6 +230,10 @@ class _WatchedKernel:
 
     async def supports(self, resource: Resource[Any], group: str = "") -> bool:
         return await self._kernel.supports(resource, group)
+
+    def _tell(self, reads: Reads, readings: Readings) -> None:
+        for (resource, group), reading in zip(reads, readings, strict=True):
+            self._read(resource, group, reading)
 
 
 def change_json(change: Change) -> dict[str, Any]:

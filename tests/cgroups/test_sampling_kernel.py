@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from koordlet.api.machine import NODE_CPU_INFO, NodeCpuInfo
 from koordlet.api.nodeslo import CgroupBase, HostApplication, NodeSLO
-from koordlet.collectors.node_info import NODE_CPU_INFO, NODE_NUMA_INFO, NodeCpuInfo
+from koordlet.collectors.node_info import NODE_NUMA_INFO
 from koordlet.collectors.node_storage import NODE_LOCAL_STORAGE
 from koordlet.host import resources as r
 from koordlet.metriccache import kinds as k

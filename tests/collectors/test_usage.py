@@ -2,9 +2,10 @@
 
 import pytest
 
+from koordlet.api.machine import NODE_CPU_INFO
 from koordlet.api.nodeslo import CgroupBase, HostApplication, NodeSLO
 from koordlet.api.qos import KubeQoS
-from koordlet.collectors.node_info import NODE_CPU_INFO, NODE_NUMA_INFO
+from koordlet.collectors.node_info import NODE_NUMA_INFO
 from koordlet.collectors.node_numa import numa_cores
 from koordlet.collectors.node_storage import NODE_LOCAL_STORAGE
 from koordlet.collectors.parts import Usage

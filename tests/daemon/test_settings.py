@@ -128,10 +128,10 @@ def test_what_cannot_be_used_is_refused_with_the_nearest_name(args, message):
 
 def test_what_has_no_effect_is_told_once_at_the_start():
     """Inert flags, and gates that are not built."""
-    settings = load("--cpu-suppress-interval-seconds=1", "--feature-gates=CPUBurst=true")
+    settings = load("--cpi-collector-interval=1s", "--feature-gates=CPUBurst=true")
     found = dict(settings.warnings())
 
-    assert found["flags.without_effect"]["flags"] == ["cpu-suppress-interval-seconds"]
+    assert found["flags.without_effect"]["flags"] == ["cpi-collector-interval"]
     assert found["gates.not_built"]["gates"] == ["CPUBurst"]
     assert load().warnings() == []
 

@@ -1,7 +1,7 @@
 """Runs one plugin in a test: simulated time, scripted metrics and states, captured logs, cost."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -22,7 +22,7 @@ from koordlet.executor.writer import Writer
 from koordlet.host.descriptors import Descriptors
 from koordlet.host.host import Host
 from koordlet.metriccache.kinds import Kind
-from koordlet.plugin.base import ExtensionPlugin, bind_claims, bind_evictor
+from koordlet.plugin.base import ExtensionPlugin, bind_claims, bind_evictor, bind_gates
 from koordlet.plugin.client import Client, UnavailableClient
 from koordlet.plugin.meter import Meter, account_tasks
 from koordlet.plugin.metrics import PluginMetrics, snake_case
@@ -73,12 +73,13 @@ class PluginHarness:
         standalone: bool = False,
         dry_run: bool = False,
         evict_budget_per_hour: int = 20,
+        gates: Collection[str] | None = None,
     ) -> None:
         """name: the feature name, by default the class name; args: the command line.
 
         host: whose kernel files claims change; None: claims raise Unavailable. standalone:
         evictions raise Unavailable, as without an API server. dry_run, which a test may switch,
-        and evict_budget_per_hour: what these flags say.
+        and evict_budget_per_hour: what these flags say. gates: those that are on, None: all.
         """
         self.plugin = plugin
         self.name = name or type(plugin).__name__
@@ -107,6 +108,8 @@ class PluginHarness:
             decisions=self._decisions,
             metrics=EvictionMetrics("test-node", self.clock, self.registry),
         )
+        self.gates = gates
+        bind_gates(plugin, lambda gate: self.gates is None or gate in self.gates)
         if not standalone:
             bind_evictor(plugin, self._evictor)
         self.changes: list[Change] = []

@@ -1,0 +1,82 @@
+"""From measurements to the room that best-effort pods have: fast attack, slow release. Pure."""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from koordlet.api.nodeusage import UsageSplit
+from koordlet_plugins.be_cpu_suppress.budget import Budget, Room
+from koordlet_plugins.be_cpu_suppress.fastlane import Frame, Looks
+from koordlet_plugins.be_cpu_suppress.rounds import Round
+
+CALM_ROUNDS = 3  # something shorter than a round shows in two of them at most
+
+
+class Evidence(NamedTuple):
+    """The room, and the numbers behind it for people."""
+
+    room: Room
+    budget: Budget
+    used: UsageSplit  # cores, of all but best-effort pods
+    span: str  # when they were used
+
+    def inputs(self) -> Mapping[str, float | str]:
+        """As a claim carries them. In cores, but for the percentages."""
+        inputs: dict[str, float | str] = {
+            "capacity_cores": self.budget.capacity / 1000,
+            "threshold_percent": self.budget.threshold,
+            "pods_cores": round(self.used.pods, 3),
+            "host_applications_cores": round(self.used.apps, 3),
+            "system_cores": round(self.used.system, 3),
+            "left_cores": self.budget.left(self.used) / 1000,
+            "measured": self.span,
+        }
+        if self.budget.floor is not None:
+            inputs["min_percent"] = self.budget.floor
+        return inputs
+
+
+class Judge:
+    """Remembers a few rounds, as the looks remember a few tenths of a second."""
+
+    def __init__(self) -> None:
+        self.looks = Looks()
+        self._rounds: deque[UsageSplit] = deque(maxlen=CALM_ROUNDS)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.looks.clear()
+        self._rounds.clear()
+
+    def after_round(self, measured: Round) -> Evidence:
+        """Judge a round.
+
+        Without looks it is followed as it is, as in Koordinator. With them the least of the last
+        rounds decides how far to give way, because what is urgent the looks have seen; and the most
+        of the looks how far to grow, because a round still has an earlier time in its mean.
+        """
+        frame, used = measured.frame, measured.used
+        self._rounds.append(used)
+        recent = self.looks.recent
+        left = frame.budget.left(used)
+        if not recent:
+            return Evidence(Room(left, left), frame.budget, used, "in the last second")
+        calm = UsageSplit(
+            min(past.pods for past in self._rounds),
+            min(past.apps for past in self._rounds),
+            used.system
+            if recent[-1].outside is None
+            else min(past.system for past in self._rounds),
+        )
+        least = min(left, *(frame.budget.left(frame.split(use)) for use in recent))
+        room = Room(least, frame.budget.left(calm))
+        return Evidence(room, frame.budget, used, "in the last second")
+
+    def after_look(self, frame: Frame) -> Evidence | None:
+        """Judge the looks: they only make best-effort pods give way. None: too few so far."""
+        recent = self.looks.recent
+        if not recent:
+            return None
+        used = max((frame.split(use) for use in recent), key=frame.budget.left)
+        most = frame.budget.left(used)
+        return Evidence(Room(min(most, 0), most), frame.budget, used, "in the last fast looks")

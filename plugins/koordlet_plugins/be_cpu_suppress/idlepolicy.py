@@ -1,0 +1,56 @@
+"""Policy cpuIdle: best-effort pods run only when nothing else wants the CPU. Not Koordinator's."""
+
+from koordlet.plugin import Claim, ExtensionPlugin, resources
+from koordlet_plugins.be_cpu_suppress.budget import Room
+from koordlet_plugins.be_cpu_suppress.evidence import Evidence
+from koordlet_plugins.be_cpu_suppress.places import best_effort_group, find_places
+from koordlet_plugins.be_cpu_suppress.policy import Seen
+
+SCOPE = "idle"
+REASON = "best-effort pods run as idle tasks do: only when nothing else wants the CPU"
+
+
+class IdlePolicy:
+    """Sets cpu.idle on the groups of best-effort pods.
+
+    Not on the group above them, whose weight the kubelet renews: an idle group would refuse that.
+    """
+
+    looks = False
+
+    def __init__(self, plugin: ExtensionPlugin) -> None:
+        self._plugin = plugin
+        self._told = False
+
+    async def possible(self) -> bool:
+        """Whether this kernel has it; says once when it has not."""
+        kernel = self._plugin.kernel
+        has = await kernel.supports(resources.CPU_IDLE, best_effort_group(kernel.layout).place)
+        if not has and not self._told:
+            self._told = True
+            self._plugin.log.warning(
+                "cpu_idle.unsupported", needs=resources.CPU_IDLE.needs, instead="cpuset"
+            )
+        return has
+
+    async def round(self, evidence: Evidence, seen: Seen) -> float | None:
+        """Have all best-effort pods that there are now idle; that limits nobody."""
+        places = await find_places(self._plugin.kernel, seen.pods)
+        claims = (
+            Claim(target=pod, resource=resources.CPU_IDLE, value=1, reason=REASON)
+            for pod in places.pods
+        )
+        await self._plugin.claim_all(claims, scope=SCOPE)
+        return None
+
+    def must_give_way(self, room: Room) -> bool:
+        """As Policy.must_give_way."""
+        return False
+
+    async def look(self, evidence: Evidence) -> float | None:
+        """As Policy.look: the kernel itself is faster."""
+        return None
+
+    async def end(self) -> None:
+        """As Policy.end."""
+        await self._plugin.withdraw_all(scope=SCOPE)

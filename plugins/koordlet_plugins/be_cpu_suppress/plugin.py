@@ -1,0 +1,207 @@
+"""The plugin: each round follows the policy of the NodeSLO, fast looks in between hurry it up."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from koordlet.api.nodeslo_strategies import CPUSuppressPolicy
+from koordlet.api.qos import KubeQoS, QoSClass
+from koordlet.plugin import (
+    Client,
+    ExtensionPlugin,
+    FlagSet,
+    Level,
+    MayClaim,
+    MetricCache,
+    Reading,
+    Resource,
+    States,
+    Stop,
+    UnavailableClient,
+    Wording,
+    resources,
+)
+from koordlet_plugins.be_cpu_suppress.cpusetpolicy import CpusetPolicy
+from koordlet_plugins.be_cpu_suppress.evidence import Judge
+from koordlet_plugins.be_cpu_suppress.idlepolicy import IdlePolicy
+from koordlet_plugins.be_cpu_suppress.node import node_cpus
+from koordlet_plugins.be_cpu_suppress.options import SuppressFlags
+from koordlet_plugins.be_cpu_suppress.places import best_effort_group
+from koordlet_plugins.be_cpu_suppress.policy import Policy, Seen
+from koordlet_plugins.be_cpu_suppress.quota import CALM_BAND, UPSTREAM_BAND
+from koordlet_plugins.be_cpu_suppress.quotapolicy import QuotaPolicy
+from koordlet_plugins.be_cpu_suppress.rounds import Round, measure
+
+GATE = "BECPUSuppress"
+MANAGER = "BECPUManager"
+STALE_ROUNDS = 3  # after which fast looks no longer count on what a round has found
+
+_GROUP = frozenset({KubeQoS.BEST_EFFORT.value})
+_PODS = frozenset({QoSClass.BE.value})
+_CPUS = resources.CPUSET_CPUS_WANTED
+_QUOTA_SET = Wording("AdjustBEByNodeCPUUsage", "update BE group to cfs_quota: {value}")
+_CPUS_SET = Wording("AdjustBEByNodeCPUUsage", "update BE group to cpuset: {value}")
+
+
+class Latest(NamedTuple):
+    """The latest round that held best-effort pods back."""
+
+    measured: Round
+    name: CPUSuppressPolicy
+    policy: Policy
+    at: float  # monotonic seconds
+
+
+class BECPUSuppress(ExtensionPlugin):
+    """Holds best-effort pods back to the CPU that the others leave."""
+
+    gates = (GATE,)
+    modes = (MANAGER,)
+    may_claim = (
+        MayClaim(resources.CPU_QUOTA, Level.QOS, _GROUP, wording=_QUOTA_SET),
+        MayClaim(_CPUS, Level.QOS, _GROUP, wording=_CPUS_SET),
+        MayClaim(_CPUS, Level.POD, _PODS, wording=_CPUS_SET),
+        MayClaim(_CPUS, Level.CONTAINER, _PODS, wording=_CPUS_SET),
+        MayClaim(resources.CPU_IDLE, Level.POD, _PODS),
+    )
+
+    def init_flags(self, flags: FlagSet) -> None:
+        self._flags = SuppressFlags(flags)
+
+    def setup(self, client: Client, metric_cache: MetricCache, states_informer: States) -> None:
+        self._in_cluster = not isinstance(client, UnavailableClient)
+        self._cache = metric_cache
+        self._states = states_informer
+        self._options = self._flags.options()
+        self._limit = self.metrics.upstream_gauge(
+            "koordlet_be_suppress_cpu_cores",
+            "CPU cores that best-effort pods are limited to, while they are.",
+            ("node", "type"),
+        )
+        self._others_used = self.metrics.upstream_gauge(
+            "koordlet_be_suppress_ls_used_cpu_cores",
+            "CPU cores that pods use which are not best-effort.",
+            ("node",),
+        )
+
+    async def run(self, stop: Stop) -> None:
+        if not self._options.interval:
+            return
+        await self._start()
+        looking = asyncio.create_task(self._look_fast(stop), name="fast looks")
+        try:
+            async for _ in stop.every(self._options.interval):
+                if looking.done():
+                    await looking  # raises what ended it
+                async with self._deciding:
+                    await self._round()
+        finally:
+            looking.cancel()
+            await asyncio.wait({looking})
+
+    async def _start(self) -> None:
+        self._deciding = asyncio.Lock()  # a round and a look come one after the other
+        self._judge = Judge()
+        self._latest: Latest | None = None  # None: nobody is held back
+        self._managed = False
+        self._sees_node = await self.kernel.supports(resources.ROOT_CPU_USAGE)
+        self._cpuset, self._idle = CpusetPolicy(self), IdlePolicy(self)
+        band = CALM_BAND if self._options.fast else UPSTREAM_BAND
+        self._policies: Mapping[CPUSuppressPolicy, Policy] = {
+            CPUSuppressPolicy.CPUSET: self._cpuset,
+            CPUSuppressPolicy.CFS_QUOTA: QuotaPolicy(self, band),
+            CPUSuppressPolicy.CPU_IDLE: self._idle,
+        }
+
+    async def _round(self) -> None:
+        slo = self._states.node_slo()
+        managed, self._managed = self._managed, self.gate(MANAGER)
+        if self._managed:
+            if not managed:
+                self.log.info("suppression.off", because=f"gate {MANAGER} is on")
+            await self._end(but=self._cpuset)
+            await self._cpuset.pool(self._see(cores=0))
+        elif slo is None or not slo.threshold.enable:
+            await self._end()
+        else:
+            measured = measure(self._states.node(), slo, self._states.pods(), self._cache)
+            if measured is not None:
+                await self._suppress(measured, slo.threshold.cpu_suppress_policy)
+
+    async def _end(self, but: Policy | None = None) -> None:
+        self._latest = None
+        self._judge.clear()
+        self._limit.clear()
+        self._others_used.clear()
+        for policy in self._policies.values():
+            if policy is not but:
+                await policy.end()
+
+    async def _suppress(self, measured: Round, name: CPUSuppressPolicy) -> None:
+        if name is CPUSuppressPolicy.CPU_IDLE and not await self._idle.possible():
+            name = CPUSuppressPolicy.CPUSET  # as Koordinator takes it
+        evidence, seen = self._judge.after_round(measured), self._see(measured.cores)
+        for other in self._policies.keys() - {name, CPUSuppressPolicy.CPUSET}:
+            await self._policies[other].end()
+        policy = self._policies[name]
+        cores = await policy.round(evidence, seen)
+        if policy is not self._cpuset:
+            await self._cpuset.pool(seen)
+        self._latest = Latest(measured, name, policy, self.clock.monotonic())
+        self._others_used.set(measured.used.pods, node=self._node)
+        self._show(name, cores)
+
+    async def _look_fast(self, stop: Stop) -> None:
+        """Look at the counters again and again, as long as somebody is held back."""
+        options = self._options
+        while options.fast and not stop.is_set():
+            if not self._looks_matter():
+                self._judge.looks.clear()
+                await self.clock.sleep(options.interval)
+            elif await self.kernel.watch(
+                self._counters(), options.fast, self._notice, options.interval
+            ):
+                await self._give_way()
+
+    def _looks_matter(self) -> bool:
+        latest = self._latest
+        if latest is None or not latest.policy.looks:
+            return False
+        return self.clock.monotonic() - latest.at <= STALE_ROUNDS * self._options.interval
+
+    def _notice(self, counters: Sequence[Reading | None]) -> bool:
+        """Take a look, in another thread; return whether best-effort pods must give way now."""
+        self._judge.looks.add(counters)
+        latest = self._latest
+        evidence = self._judge.after_look(latest.measured.frame) if latest else None
+        if latest is None or evidence is None:
+            return False
+        return latest.policy.must_give_way(evidence.room)
+
+    async def _give_way(self) -> None:
+        async with self._deciding:
+            latest = self._latest  # a round may have come in between
+            evidence = self._judge.after_look(latest.measured.frame) if latest else None
+            if latest is not None and evidence is not None:
+                cores = await latest.policy.look(evidence)
+                if cores is not None:
+                    self._show(latest.name, cores)
+
+    def _counters(self) -> list[tuple[Resource[Any], str]]:
+        layout = self.kernel.layout
+        groups = (best_effort_group(layout).place, layout.root)
+        counters = [(resources.CPU_USAGE, group) for group in groups]
+        return [*counters, (resources.ROOT_CPU_USAGE, "")] if self._sees_node else counters
+
+    def _see(self, cores: int) -> Seen:
+        cpus = node_cpus(self._states, self._cache, in_cluster=self._in_cluster)
+        return Seen(cores, self._states.pods(), cpus)
+
+    def _show(self, name: CPUSuppressPolicy, cores: float | None) -> None:
+        """Export the limit; None: there is none."""
+        self._limit.replace({} if cores is None else {(self._node, name.value): cores})
+
+    @property
+    def _node(self) -> str:
+        node = self._states.node()
+        return node.name if node else ""
