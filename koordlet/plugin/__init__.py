@@ -22,10 +22,12 @@ from koordlet.plugin.base import WAITS_FOR_EVENTS, ExtensionPlugin, Limits, Log
 from koordlet.plugin.client import Client, UnavailableClient
 from koordlet.plugin.metrics import PluginMetrics
 from koordlet.plugin.noderatio import NodeRatio
+from koordlet.plugin.perpod import PerPod
 from koordlet.plugin.podsettings import PodSettings
 from koordlet.plugin.reconcile import ReconcilingPlugin, containers_of, pods_of
 from koordlet.plugin.registry import PluginError, PluginRegistry
 from koordlet.plugin.rejections import Rejections
+from koordlet.plugin.sharedflags import strategy_interval
 from koordlet.plugin.states import States
 from koordlet.plugin.upstreamgauge import UpstreamGauge
 from koordlet.statesinformer.callbacks import CallbackTarget, StateType, UpdateCbFn
@@ -63,6 +65,7 @@ __all__ = [
     "NodeRatio",
     "OptionError",
     "Part",
+    "PerPod",
     "PluginError",
     "PluginMetrics",
     "PluginRegistry",
@@ -89,4 +92,5 @@ __all__ = [
     "pods_of",
     "resources",
     "scaled_quota",
+    "strategy_interval",
 ]

@@ -13,10 +13,19 @@ W = TypeVar("W")
 class PodSettings(Generic[W]):
     """Reads the settings of each version of a pod once."""
 
-    def __init__(self, read: Callable[[Pod], W | None], rejections: Rejections) -> None:
-        """read: returns None for a pod that does not matter; raises InvalidObject."""
+    def __init__(
+        self,
+        read: Callable[[Pod], W | None],
+        rejections: Rejections,
+        otherwise: W | None = None,
+    ) -> None:
+        """read: returns None for a pod that does not matter; raises InvalidObject.
+
+        otherwise: what holds for a pod whose settings could never be used.
+        """
         self._read = read
         self._rejections = rejections
+        self._otherwise = otherwise
         self._kept: dict[str, tuple[Pod, W | None]] = {}  # by UID
 
     def of(self, pod: Pod) -> W | None:
@@ -24,7 +33,7 @@ class PodSettings(Generic[W]):
         kept = self._kept.get(pod.uid)
         if kept is not None and kept[0] is pod:
             return kept[1]
-        found = self._last_good(pod) if kept is None else self._last_good(pod, kept[1])
+        found = self._last_good(pod, self._otherwise if kept is None else kept[1])
         self._kept[pod.uid] = (pod, found)
         return found
 
@@ -33,7 +42,7 @@ class PodSettings(Generic[W]):
         self._kept.pop(uid, None)
         self._rejections.forget(uid)
 
-    def _last_good(self, pod: Pod, last: W | None = None) -> W | None:
+    def _last_good(self, pod: Pod, last: W | None) -> W | None:
         try:
             found = self._read(pod)
         except InvalidObject as err:

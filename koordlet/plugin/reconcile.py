@@ -68,7 +68,7 @@ class ReconcilingPlugin(ExtensionPlugin, Generic[R, W]):
         """Return the claims of a pod, the pod's before those of its containers. Pure."""
 
     def init_flags(self, flags: "FlagSet") -> None:
-        self._interval = reconcile_interval(flags)
+        self._interval: Flag[float] | Flag[int] = reconcile_interval(flags)
 
     def setup(self, client: Client, metric_cache: "MetricCache", states_informer: States) -> None:
         self.states = states_informer

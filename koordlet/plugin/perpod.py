@@ -1,0 +1,46 @@
+"""What a plugin works out from a pod and its own settings, kept until one of them changes."""
+
+from collections.abc import Callable, Iterable
+from typing import Generic, NamedTuple, TypeVar
+
+from koordlet.statesinformer.model import PodMeta
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class _Kept(NamedTuple, Generic[S, T]):
+    pod: PodMeta
+    settings: S
+    result: T
+
+
+class PerPod(Generic[S, T]):
+    """Remembers a result for each pod of the latest round.
+
+    A round then costs one comparison per pod, as pods and settings are replaced, never modified.
+    """
+
+    def __init__(self, work_out: Callable[[PodMeta, S], T], forget: Callable[[str], None]) -> None:
+        """forget is called with the uid of a pod that is no longer among those of a round."""
+        self._work_out = work_out
+        self._forget = forget
+        self._settings: S | None = None
+        self._kept: dict[str, _Kept[S, T]] = {}
+
+    def of(self, pods: Iterable[PodMeta], settings: S) -> list[T]:
+        """Return the results in the order of the pods."""
+        if self._settings is not None and settings == self._settings:
+            settings = self._settings  # so that comparing it again, for each pod, costs nothing
+        self._settings = settings
+        before, self._kept = self._kept, {}
+        for pod in pods:
+            self._kept[pod.uid] = self._renewed(before.get(pod.uid), pod, settings)
+        for uid in before.keys() - self._kept.keys():
+            self._forget(uid)
+        return [kept.result for kept in self._kept.values()]
+
+    def _renewed(self, kept: _Kept[S, T] | None, pod: PodMeta, settings: S) -> _Kept[S, T]:
+        if kept is None or kept.settings is not settings or kept.pod != pod:
+            return _Kept(pod, settings, self._work_out(pod, settings))
+        return kept
