@@ -68,9 +68,9 @@ class MemoryQoS:
     wmark_ratio: int = wire("wmarkRatio", 0, limit=PERCENT)  # percent of the limit; 0: off
     wmark_scale_permill: int = wire("wmarkScalePermill", 50, limit=between(1, 1000))
     wmark_min_adj: int = wire("wmarkMinAdj", 0, limit=between(-25, 50))
-    priority_enable: int = wire("priorityEnable", 0)  # 0 or 1
-    priority: int = wire("priority", 0)  # 0 to 12
-    oom_kill_group: int = wire("oomKillGroup", 0)  # 0 or 1
+    priority_enable: int = wire("priorityEnable", 0, limit=between(0, 1))
+    priority: int = wire("priority", 0, limit=between(0, 12))
+    oom_kill_group: int = wire("oomKillGroup", 0, limit=between(0, 1))
     page_cache_enable: bool | None = wire("pageCacheEnable")
     page_cache_limit_percent: int | None = wire("pageCacheLimitPercent", limit=PERCENT)
     page_cache_limit_size: int | None = wire("pageCacheLimitSize")  # bytes

@@ -1,7 +1,8 @@
 """The node-wide strategies of a NodeSLO, effective: defaults filled in.
 
 None is a value that is not set; what that means stands beside the field. The limits are those of
-the CRD, so that configuration from a file or a ConfigMap is held to what the API server demands.
+the CRD, so that configuration from a file or a ConfigMap is held to what the API server demands;
+where it has none, what the agent could not make sense of.
 
 Source: Koordinator, apis/slo/v1alpha1 and pkg/util/sloconfig.
 """
@@ -10,7 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from koordlet.api.jsonvalues import INT32, NOT_NEGATIVE, PERCENT, between, words
+from koordlet.api.jsonvalues import (
+    INT32,
+    NOT_NEGATIVE,
+    PERCENT,
+    POSITIVE,
+    at_least,
+    between,
+    words,
+)
 from koordlet.api.quantity import Quantity
 from koordlet.api.wire import wire
 
@@ -39,6 +48,7 @@ class CPUBurstPolicy(StrEnum):
     AUTO = "auto"  # both
 
 
+_SWITCH = between(0, 1)
 _SUPPRESS = words(CPUSuppressPolicy, otherwise=CPUSuppressPolicy.CPUSET)
 _EVICT = words(CPUEvictPolicy, otherwise=CPUEvictPolicy.BY_REAL_LIMIT)
 _BURST = words(CPUBurstPolicy, otherwise=CPUBurstPolicy.NONE)
@@ -106,11 +116,11 @@ class CPUBurst:
     # burst budget in percent of the limit
     cpu_burst_percent: int = wire("cpuBurstPercent", 1000, limit=between(0, 10000))
     # highest quota in percent of the limit
-    cfs_quota_burst_percent: int = wire("cfsQuotaBurstPercent", 300)
+    cfs_quota_burst_percent: int = wire("cfsQuotaBurstPercent", 300, limit=NOT_NEGATIVE)
     # seconds a container may stay above its limit; -1: for ever
-    cfs_quota_burst_period_seconds: int = wire("cfsQuotaBurstPeriodSeconds", -1)
+    cfs_quota_burst_period_seconds: int = wire("cfsQuotaBurstPeriodSeconds", -1, limit=at_least(-1))
     # usage of the shared pool, in percent, from which on quotas do not grow
-    share_pool_threshold_percent: int = wire("sharePoolThresholdPercent", 50)
+    share_pool_threshold_percent: int = wire("sharePoolThresholdPercent", 50, limit=PERCENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,12 +128,13 @@ class SystemStrategy:
     """systemStrategy: kernel settings of the node. None: left as the node has it."""
 
     # min_free_kbytes in 1/10000 of the node's memory
-    min_free_kbytes_factor: int | None = wire("minFreeKbytesFactor")
-    watermark_scale_factor: int | None = wire("watermarkScaleFactor")  # 1/10000 of memory
-    memcg_reap_background: int | None = wire("memcgReapBackGround")  # 0 or 1
-    sched_group_identity_enabled: int | None = wire("schedGroupIdentityEnabled")  # 0 or 1
+    min_free_kbytes_factor: int | None = wire("minFreeKbytesFactor", limit=POSITIVE)
+    # 1/10000 of memory
+    watermark_scale_factor: int | None = wire("watermarkScaleFactor", limit=between(1, 400))
+    memcg_reap_background: int | None = wire("memcgReapBackGround", limit=_SWITCH)
+    sched_group_identity_enabled: int | None = wire("schedGroupIdentityEnabled", limit=_SWITCH)
     sched_idle_saver_wmark: int | None = wire("schedIdleSaverWmark")  # nanoseconds
     sched_features: Mapping[str, bool] = wire("schedFeatures", factory=dict)
-    page_cache_limit_enabled: int | None = wire("pageCacheLimitEnabled")  # 0 or 1
+    page_cache_limit_enabled: int | None = wire("pageCacheLimitEnabled", limit=_SWITCH)
     # bits per second; 0: unknown. Koordinator always writes it, which overlays what was there.
     total_network_bandwidth: Quantity = wire("totalNetworkBandwidth", Quantity(0), always=True)

@@ -1,0 +1,239 @@
+"""The plugin: gathers what the rules need once a round, and claims what they decide."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from koordlet.api.node import Node
+from koordlet.api.nodeslo_strategies import CPUBurst as Settings
+from koordlet.api.podrequests import pod_request
+from koordlet.api.quantity import Quantity
+from koordlet.plugin import (
+    Claim,
+    Client,
+    ExtensionPlugin,
+    FlagSet,
+    Level,
+    MayClaim,
+    MetricCache,
+    NodeRatio,
+    Part,
+    PerPod,
+    PodMeta,
+    PodSettings,
+    Rejections,
+    States,
+    Stop,
+    Wording,
+    kinds,
+    resources,
+    strategy_interval,
+)
+from koordlet_plugins.cpu_burst.budgets import Budgets
+from koordlet_plugins.cpu_burst.extras import Extras
+from koordlet_plugins.cpu_burst.plan import (
+    ContainerPlan,
+    NodeSettings,
+    PodPlan,
+    has_own_cpus,
+    may_burst,
+    outside_share_pool,
+    own_settings,
+    plan_for,
+)
+from koordlet_plugins.cpu_burst.quota import Operation, operation, permitted, uses_quota
+from koordlet_plugins.cpu_burst.sharepool import PoolState, SharePool, share_pool
+from koordlet_plugins.cpu_burst.tokens import BurstLimits
+
+CLAIM_AGAIN = 10.0  # seconds after which unchanged claims are made again, for what came of them
+WINDOW_ROUNDS, WINDOW_MOST = 5, 10.0  # rounds, and seconds, over which the pool's load is averaged
+LABELS = ("node", "pod_namespace", "pod_name", "container_id", "container_name")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one round goes by; by container id."""
+
+    pool: SharePool | None  # None: unknown
+    state: PoolState
+    throttled: dict[tuple[str, ...], float]  # share of the latest periods
+    used: dict[tuple[str, ...], float]  # cores
+
+    def inputs(self, container: ContainerPlan) -> dict[str, float | str]:
+        """The numbers behind a decision on a container, for people."""
+        ratios = {
+            "share_pool_used_ratio": self.pool.ratio if self.pool else None,
+            "throttled_ratio": self.throttled.get((container.meta.container_id,)),
+        }
+        return {name: ratio for name, ratio in ratios.items() if ratio is not None}
+
+
+class CPUBurst(ExtensionPlugin):
+    """Gives throttled latency-sensitive containers more CPU for a while."""
+
+    gates = ("CPUBurst",)
+    may_claim: ClassVar[tuple[MayClaim, ...]] = tuple(
+        MayClaim(
+            resource,
+            level,
+            part=part,
+            wording=Wording(reason, f"update {level.value} {what}: {{value}}"),
+        )
+        for resource, part, reason, what in (
+            (resources.CPU_BURST, Part.VALUE, "CPUBurst", "CPUBurst"),
+            (resources.CPU_QUOTA, Part.EXTRA, "CFSQuotaBurst", "CFSQuota"),
+        )
+        for level in (Level.POD, Level.CONTAINER)
+    )
+
+    def init_flags(self, flags: FlagSet) -> None:
+        self._interval = strategy_interval(flags)
+
+    def setup(self, client: Client, metric_cache: MetricCache, states_informer: States) -> None:
+        self._cache, self._states = metric_cache, states_informer
+        rejections = Rejections(self)
+        self._own: PodSettings[Mapping[str, object]] = PodSettings(own_settings, rejections, {})
+        self._ratio = NodeRatio(states_informer, rejections)
+        self._plans = PerPod(self._plan, self._own.forget)
+        self._budget_gauge = self.metrics.upstream_gauge(
+            "koordlet_container_scaled_cfs_burst_us", "Burst budget of a container.", LABELS
+        )
+        self._quota_gauge = self.metrics.upstream_gauge(
+            "koordlet_container_scaled_cfs_quota_us",
+            "CPU quota per 100 ms of a container that has more than its limit.",
+            LABELS,
+        )
+
+    async def run(self, stop: Stop) -> None:
+        self._budgets, self._extras, self._limits = Budgets(), Extras(), BurstLimits()
+        self._claimed: list[Claim] = []
+        self._claim_by = -math.inf
+        anolis = await self.kernel.supports(resources.CPU_BVT)
+        try:
+            async for _ in stop.every(self._interval.value):
+                await self._round(budget_within_quota=not anolis)
+        finally:
+            self._budget_gauge.clear()
+            self._quota_gauge.clear()
+
+    async def _round(self, *, budget_within_quota: bool) -> None:
+        slo, node, pods = self._states.node_slo(), self._states.node(), self._states.pods()
+        if slo is None or node is None or not pods:
+            return
+        settings = NodeSettings(slo.cpu_burst, budget_within_quota, self._ratio.now() or 1.0)
+        plans = self._plans.of((pod for pod in pods if may_burst(pod.pod)), settings)
+        bursting = [plan for plan in plans if uses_quota(plan.settings)]
+        self._extras.keep(c.target.place for _, c in _containers(bursting) if c.running)
+        if bursting:
+            measured = self._measure(node, pods, slo.cpu_burst)
+            await self._move_quotas(bursting, measured)
+        await self._claim(plans, node.name)
+
+    def _plan(self, pod: PodMeta, node: NodeSettings) -> PodPlan:
+        return plan_for(pod, self._own.of(pod.pod) or {}, node)
+
+    def _measure(self, node: Node, pods: Sequence[PodMeta], settings: Settings) -> Measured:
+        pool = self._share_pool(node, pods)
+        return Measured(
+            pool,
+            pool.state(settings.share_pool_threshold_percent) if pool else PoolState.UNKNOWN,
+            self._cache.last_values(kinds.CONTAINER_CPU_THROTTLED),
+            self._cache.last_values(kinds.CONTAINER_CPU_USAGE),
+        )
+
+    def _share_pool(self, node: Node, pods: Sequence[PodMeta]) -> SharePool | None:
+        """The pool over the latest rounds; None: capacity or recent samples are missing."""
+        window = min(WINDOW_ROUNDS * self._interval.value, WINDOW_MOST)
+        used = self._cache.aggregate(kinds.NODE_CPU_USAGE, (), window)
+        if used is None or self._cache.last(kinds.NODE_CPU_USAGE) is None:
+            return None
+        if "cpu" not in node.capacity:
+            return None
+        others = [pod for pod in pods if outside_share_pool(pod.pod)]
+        by_pod = self._cache.aggregate_all(kinds.POD_CPU_USAGE, window) if others else {}
+        return share_pool(
+            Quantity.parse(node.capacity["cpu"]).milli / 1000,
+            used.avg(),
+            reserved=(
+                pod_request(pod.pod, "cpu") / 1000 for pod in others if has_own_cpus(pod.pod)
+            ),
+            elsewhere=(by_pod[pod.uid,].avg() for pod in others if (pod.uid,) in by_pod),
+        )
+
+    async def _move_quotas(self, plans: Sequence[PodPlan], measured: Measured) -> None:
+        """Decide on all containers; the kernel is read for those whose quota is to change."""
+        changes = []
+        for plan, container in _containers(plans):
+            change = self._operation(plan, container, measured)
+            if change is Operation.UP or (
+                change is Operation.DOWN and self._extras.holds(container)
+            ):
+                changes.append((plan, container, change))
+            elif change is Operation.REMAIN and self._extras.holds(container):
+                self._extras.remain(container, plan.settings.cfs_quota_burst_percent)
+        self._limits.recycle(self.clock.monotonic())
+        if not changes:
+            return
+        readings = await self.kernel.read_many(
+            [(resources.CPU_QUOTA, container.target.place) for _, container, _ in changes]
+        )
+        for (plan, container, change), reading in zip(changes, readings, strict=True):
+            if reading is not None:
+                self._extras.move(
+                    container,
+                    change,
+                    reading.value,
+                    plan.settings.cfs_quota_burst_percent,
+                    measured.inputs(container),
+                )
+
+    def _operation(self, plan: PodPlan, container: ContainerPlan, measured: Measured) -> Operation:
+        if not container.running:
+            return Operation.RESET
+        name = container.meta.container_id
+        allowed = self._limits.allow(
+            name,
+            plan.settings,
+            self.clock.monotonic(),
+            container.usage_percent(measured.used.get((name,))),
+        )
+        throttled = measured.throttled.get((name,))
+        return permitted(
+            operation(plan.settings, allowed=allowed, throttled=throttled), measured.state
+        )
+
+    async def _claim(self, plans: Sequence[PodPlan], node: str) -> None:
+        claims = [*self._extras.claims(plans), *self._budgets.claims(plans)]
+        now = self.clock.monotonic()
+        if claims == self._claimed and now < self._claim_by:
+            return
+        outcomes = list(zip(claims, await self.claim_all(claims), strict=True))
+        for claim, outcome in outcomes:
+            self._extras.learn(claim, outcome)
+        self._budgets.learn(pair for pair in outcomes if pair[0].part is Part.VALUE)
+        self._claimed, self._claim_by = claims, now + CLAIM_AGAIN
+        self._show(plans, node)
+
+    def _show(self, plans: Sequence[PodPlan], node: str) -> None:
+        labels = {
+            container.target.place: (
+                node,
+                plan.pod.pod.namespace,
+                plan.pod.pod.name,
+                container.meta.container_id,
+                container.meta.name,
+            )
+            for plan, container in _containers(plans)
+        }
+        for gauge, values in (
+            (self._budget_gauge, self._budgets.in_force),
+            (self._quota_gauge, self._extras.quotas()),
+        ):
+            gauge.replace({labels[p]: float(us) for p, us in values.items() if p in labels})
+
+
+def _containers(plans: Sequence[PodPlan]) -> Iterator[tuple[PodPlan, ContainerPlan]]:
+    for plan in plans:
+        for container in plan.containers:
+            yield plan, container
