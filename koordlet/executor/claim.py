@@ -18,7 +18,7 @@ class Part(StrEnum):
     """
 
     VALUE = "value"  # the value itself
-    PIN = "pin"  # the value, whatever VALUE says: CPUs that were allocated
+    PIN = "pin"  # the value, whatever VALUE says, for example CPUs that were allocated
     RATIO = "ratio"  # what a CPU quota is divided by; a float
     EXTRA = "extra"  # what is added to a CPU quota, in us
 

@@ -7,7 +7,7 @@ from typing import Any
 from koordlet.executor.claim import Claim, Part
 from koordlet.host.cpuvalues import MIN_QUOTA_US
 from koordlet.host.resource import Resource
-from koordlet.host.resources import CPU_QUOTA, CPUSET_CPUS_WANTED
+from koordlet.host.resources import CPU_QUOTA, CPUSET_CPUS_WANTED, SCHED_GROUP_IDENTITY
 
 NO_LIMIT = -1
 
@@ -53,6 +53,13 @@ def _quota(parts: Parts) -> int:
     return max(base, MIN_QUOTA_US)
 
 
+def _switch(parts: Parts) -> int:
+    """What an administrator asked for wins over what a plugin needs."""
+    claim = parts.get(Part.PIN) or parts[Part.VALUE]
+    value: int = claim.value
+    return value
+
+
 def _cpuset(parts: Parts) -> frozenset[int]:
     """CPUs that were allocated win over those of a pool."""
     claim = parts.get(Part.PIN) or parts[Part.VALUE]
@@ -62,4 +69,5 @@ def _cpuset(parts: Parts) -> frozenset[int]:
 _RULES: dict[Resource[Any], tuple[frozenset[Part], Callable[[Parts], Any]]] = {
     CPU_QUOTA: (frozenset({Part.VALUE, Part.RATIO, Part.EXTRA}), _quota),
     CPUSET_CPUS_WANTED: (frozenset({Part.VALUE, Part.PIN}), _cpuset),
+    SCHED_GROUP_IDENTITY: (frozenset({Part.VALUE, Part.PIN}), _switch),
 }

@@ -5,7 +5,12 @@ import pytest
 from koordlet.executor.claim import Claim, Part
 from koordlet.executor.combine import combinable, combine, scaled_quota
 from koordlet.executor.target import Level, Target
-from koordlet.host.resources import CPU_QUOTA, CPU_SHARES, CPUSET_CPUS_WANTED
+from koordlet.host.resources import (
+    CPU_QUOTA,
+    CPU_SHARES,
+    CPUSET_CPUS_WANTED,
+    SCHED_GROUP_IDENTITY,
+)
 
 POD = Target(Level.POD, "kubepods/burstable/pod1")
 
@@ -67,7 +72,16 @@ def test_allocated_cpus_win_over_a_pool():
     assert combine(CPUSET_CPUS_WANTED, parts(CPUSET_CPUS_WANTED, **both)) == {3}
 
 
+def test_what_the_node_slo_says_wins_over_what_a_plugin_needs():
+    """The switch for group identities, which SystemConfig and GroupIdentity both may set."""
+    claims = parts(SCHED_GROUP_IDENTITY, value=1, pin=0)
+
+    assert combine(SCHED_GROUP_IDENTITY, claims) == 0
+    del claims[Part.PIN]
+    assert combine(SCHED_GROUP_IDENTITY, claims) == 1
+
+
 def test_most_values_have_one_owner():
-    """Only quotas and cpusets are decided by several."""
+    """Only few are decided by several."""
     assert combinable(CPU_SHARES) == {Part.VALUE}
     assert combine(CPU_SHARES, parts(CPU_SHARES, value=512)) == 512

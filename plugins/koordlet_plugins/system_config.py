@@ -1,0 +1,158 @@
+"""Sets the memory and scheduler parameters of the node that its NodeSLO asks for.
+
+Reads the NodeSLO's systemStrategy and the node's memory capacity; claims sysctl and sysfs values. A
+value that is no longer asked for gets back what it was.
+"""
+
+from collections.abc import Iterator
+from typing import ClassVar, NamedTuple
+
+from koordlet.api.nodeslo_strategies import SystemStrategy
+from koordlet.api.quantity import Quantity
+from koordlet.plugin import (
+    Claim,
+    Client,
+    ExtensionPlugin,
+    FlagSet,
+    Level,
+    MayClaim,
+    MetricCache,
+    Part,
+    PluginRegistry,
+    Resource,
+    States,
+    Stop,
+    Target,
+    Wording,
+    resources,
+    strategy_interval,
+)
+
+_MEMORY = "update calculated mem config {name} to : {{value}}"
+
+
+class Parameter(NamedTuple):
+    """A kernel value, and the audit log's message when it is set."""
+
+    resource: Resource[int]
+    message: str
+    part: Part = Part.VALUE  # PIN: other plugins may want another value, and the NodeSLO decides
+
+
+MIN_FREE = Parameter(resources.MIN_FREE_KBYTES, _MEMORY.format(name="min_free_kbytes"))
+# By the field of the strategy that has the value.
+PLAIN = {
+    "watermark_scale_factor": Parameter(
+        resources.WATERMARK_SCALE_FACTOR, _MEMORY.format(name="watermark_scale_factor")
+    ),
+    "memcg_reap_background": Parameter(
+        resources.MEMCG_REAPER, _MEMORY.format(name="reap_background")
+    ),
+    "sched_group_identity_enabled": Parameter(
+        resources.SCHED_GROUP_IDENTITY,
+        _MEMORY.format(name="sched_group_identity_enabled"),
+        Part.PIN,
+    ),
+    "sched_idle_saver_wmark": Parameter(
+        resources.SCHED_IDLE_SAVER_WMARK,
+        "update calculated mem config sched_idle_saver_wmark to :{value}",
+    ),
+    "page_cache_limit_enabled": Parameter(
+        resources.PAGECACHE_LIMIT, "update sysfs config pagecache_limit enabled to :{value}"
+    ),
+}
+
+
+class Wanted(NamedTuple):
+    """A value that the NodeSLO asks for."""
+
+    parameter: Parameter
+    value: int
+    reason: str
+    inputs: dict[str, float | str]
+
+
+def wanted(strategy: SystemStrategy, memory: int) -> Iterator[Wanted]:
+    """What a strategy asks for on a node with that much memory in bytes. Pure."""
+    factor = strategy.min_free_kbytes_factor
+    if factor is not None:
+        yield Wanted(
+            MIN_FREE,
+            memory // 1024 * factor // 10_000,
+            "minFreeKbytesFactor ten-thousandths of the node's memory",
+            {"factor": factor, "memory_bytes": memory},
+        )
+    for field, parameter in PLAIN.items():
+        value = getattr(strategy, field)
+        if value is not None:
+            yield Wanted(parameter, value, "as systemStrategy says", {})
+
+
+def is_usable(want: Wanted) -> bool:
+    """Whether the kernel would take the value."""
+    [validate] = {file.validate for file in want.parameter.resource.files.values()}
+    return validate is None or validate(str(want.value))
+
+
+class SystemConfig(ExtensionPlugin):
+    """Keeps the node's parameters as the NodeSLO has them."""
+
+    gates = ("SystemConfig",)
+    may_claim: ClassVar[tuple[MayClaim, ...]] = tuple(
+        MayClaim(
+            one.resource,
+            Level.NODE,
+            part=one.part,
+            wording=Wording("systemConfig reconcile", one.message),
+        )
+        for one in (MIN_FREE, *PLAIN.values())
+    )
+
+    def init_flags(self, flags: FlagSet) -> None:
+        self._interval = strategy_interval(flags)
+
+    def setup(self, client: Client, metric_cache: MetricCache, states_informer: States) -> None:
+        self._states = states_informer
+        self._unusable: list[Wanted] = []
+
+    async def run(self, stop: Stop) -> None:
+        async for _ in stop.every(self._interval.value):
+            await self._round()
+
+    async def _round(self) -> None:
+        slo, node = self._states.node_slo(), self._states.node()
+        memory = node.capacity.get("memory") if node else None
+        if slo is None or memory is None:
+            return
+        wants = list(wanted(slo.system, Quantity.parse(memory).integer))
+        self._tell([want for want in wants if not is_usable(want)])
+        await self.claim_all(_claim(want) for want in wants if is_usable(want))
+
+    def _tell(self, unusable: list[Wanted]) -> None:
+        """Log what cannot be used, once."""
+        for want in unusable:
+            if want not in self._unusable:
+                self.log.warning(
+                    "value.refused",
+                    resource=want.parameter.resource.name,
+                    value=want.value,
+                    note="out of the kernel's range; the node keeps what it has",
+                    **want.inputs,
+                )
+        self._unusable = unusable
+
+
+def _claim(want: Wanted) -> Claim:
+    return Claim(
+        target=Target.node(),
+        resource=want.parameter.resource,
+        part=want.parameter.part,
+        value=want.value,
+        reason=want.reason,
+        inputs=want.inputs,
+    )
+
+
+def register(registry: PluginRegistry) -> None:
+    """Entry point."""
+    registry.register_qos_ext_plugin("SystemConfig", None, SystemConfig())
