@@ -64,6 +64,7 @@ _UNITS_BY_END = {  # longest end first
     "_memory": "bytes",  # node_sockstat_FRAG_memory
     "Octets": "bytes",
     "_mem": "pages",
+    "_us": "us",
 }
 
 

@@ -74,7 +74,6 @@ INERT_FLAGS = (
     InertFlag("tsdb-max-block-duration", DURATION, 600.0, "longest compacted range"),
     InertFlag("tsdb-head-chunks-write-buffer-size", INT, 1048576, "bytes of the write buffer"),
     # QoS manager
-    InertFlag("reconcile-interval-seconds", INT, 1, "period of cgroup reconciliation"),
     InertFlag("cpu-evict-interval-seconds", INT, 1, "period of CPU eviction"),
     InertFlag("memory-evict-interval-seconds", INT, 1, "period of memory eviction"),
     InertFlag("memory-evict-cool-time-seconds", INT, 4, "pause after a memory eviction"),

@@ -1,0 +1,64 @@
+"""From memory requests and limits to what cgroups are granted. Pure; in bytes, -1 for no limit."""
+
+import mmap
+from collections.abc import Iterable
+
+from koordlet.api.nodeslo_qos import MemoryQoS
+from koordlet.api.pod import Container, Pod
+from koordlet.api.podrequests import BATCH_MEMORY, pod_request
+from koordlet.api.qos import QoSClass
+from koordlet.api.quantity import Quantity
+
+NO_LIMIT = -1
+
+
+def memory_name(pod: Pod) -> str:
+    """Return the resource that a pod asks for memory by."""
+    return BATCH_MEMORY if pod.raw_qos_class is QoSClass.BE else "memory"
+
+
+def requested(pod: Pod) -> int:
+    """Return the memory that a pod asks for."""
+    return max(pod_request(pod, memory_name(pod)), 0)
+
+
+def request_and_limit(container: Container, name: str) -> tuple[int, int]:
+    """Return what a container asks for, 0 when it does not, and its limit."""
+    request, limit = (
+        Quantity.parse(quantities.get(name, "0")).integer
+        for quantities in (container.requests, container.limits)
+    )
+    return max(request, 0), limit if limit > 0 else NO_LIMIT
+
+
+def total_limit(limits: Iterable[int]) -> int:
+    """Return the limits of a pod's containers together; one without a limit makes it none."""
+    limits = list(limits)
+    return NO_LIMIT if not limits or NO_LIMIT in limits else sum(limits)
+
+
+def share(request: int, percent: int) -> int:
+    """Return so many percent of a request."""
+    return request * percent // 100
+
+
+def guaranteed(request: int, settings: MemoryQoS) -> tuple[int, int]:
+    """Return the memory that is never reclaimed, and that which is only in need (min, low)."""
+    least = share(request, settings.min_limit_percent)
+    low = share(request, settings.low_limit_percent)
+    return least, max(low, least) if low > 0 else low
+
+
+def throttled_from(request: int, limit: int, node: int, settings: MemoryQoS) -> int:
+    """Return the usage from which allocations are slowed down (high).
+
+    node is what the node's pods may have together: it stands in for a missing limit.
+    """
+    percent = settings.throttling_percent
+    if percent == 0:
+        return NO_LIMIT
+    most = limit if limit > 0 else node
+    high = request + max(most - request, 0) * percent // 100
+    high -= high % mmap.PAGESIZE
+    least, _ = guaranteed(request, settings)
+    return max(high, least) if high > 0 else high

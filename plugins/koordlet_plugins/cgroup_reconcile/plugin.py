@@ -1,0 +1,181 @@
+"""The plugin: claims what the rules grant, for pods that changed and for the classes above them."""
+
+from collections.abc import Iterable, Iterator
+from typing import ClassVar, NamedTuple
+
+from koordlet.api.nodeslo_qos import ResourceQoS
+from koordlet.api.pod import Pod
+from koordlet.api.qos import KubeQoS
+from koordlet.api.quantity import Quantity
+from koordlet.plugin import (
+    Claim,
+    Client,
+    FlagSet,
+    Level,
+    MayClaim,
+    MetricCache,
+    PodMeta,
+    PodSettings,
+    ReconcilingPlugin,
+    Resource,
+    States,
+    StateType,
+    Stop,
+    Target,
+    Wording,
+    containers_of,
+    pods_of,
+    resources,
+    strategy_interval,
+)
+from koordlet_plugins.cgroup_reconcile.amounts import memory_name
+from koordlet_plugins.cgroup_reconcile.classes import sums
+from koordlet_plugins.cgroup_reconcile.grants import (
+    CLASS_WIDE,
+    EVERYWHERE_ELSE,
+    PAGE_CACHE,
+    Grant,
+    Shares,
+    of_container,
+    of_directory,
+    of_pod,
+    shares_of,
+)
+from koordlet_plugins.cgroup_reconcile.merging import (
+    NOTHING,
+    OwnMemoryQoS,
+    merged,
+    own_memory_qos,
+    settings_of_directory,
+)
+
+LOOK_AGAIN = 30.0  # seconds after which files that the kernel lacked are looked for again
+DIRECTORIES = "classes"  # scope of the claims for cgroups of classes
+_PROTECTION = (resources.MEMORY_MIN, resources.MEMORY_LOW)
+_PLAIN = tuple(row.resource for row in EVERYWHERE_ELSE)
+_BY_LEVEL = {
+    Level.QOS: (*_PROTECTION, *(row.resource for row in CLASS_WIDE)),
+    Level.POD: (*_PROTECTION, *_PLAIN, *PAGE_CACHE),
+    Level.CONTAINER: (*_PROTECTION, resources.MEMORY_HIGH, *_PLAIN),
+}
+_ALL = tuple(dict.fromkeys(row for rows in _BY_LEVEL.values() for row in rows))
+_MERGEABLE = (*_PROTECTION, resources.MEMORY_HIGH)
+
+
+class Rule(NamedTuple):
+    """What holds for all pods."""
+
+    classes: ResourceQoS
+    allocatable: int  # bytes of the node's memory that pods may ask for
+    supported: frozenset[Resource[int]]  # what this kernel has
+
+
+def _may_claim() -> Iterator[MayClaim]:
+    for level, rows in _BY_LEVEL.items():
+        for row in rows:
+            kind = "mergeable mem" if row in _MERGEABLE else "mem"
+            message = f"update calculated {kind} resources: {row.files[2].name} to : {{value}}"
+            yield MayClaim(row, level, wording=Wording("cgroup reconcile", message))
+
+
+class CgroupReconcile(ReconcilingPlugin[Rule, OwnMemoryQoS]):
+    """Keeps the memory cgroups of pods and their classes as their memory QoS asks for."""
+
+    gates = ("CgroupReconcile",)
+    follows = (StateType.NODE_SLO_SPEC, StateType.NODE_METADATA)
+    may_claim: ClassVar[tuple[MayClaim, ...]] = tuple(_may_claim())
+
+    def init_flags(self, flags: FlagSet) -> None:
+        self._interval = strategy_interval(flags)
+
+    def setup(self, client: Client, metric_cache: MetricCache, states_informer: States) -> None:
+        super().setup(client, metric_cache, states_informer)
+        self.settings = PodSettings(self.wants, self.rejections, otherwise=OwnMemoryQoS())
+
+    async def run(self, stop: Stop) -> None:
+        self._shares: dict[str, tuple[KubeQoS, Shares]] = {}  # by uid
+        self._claimed: list[Claim] = []  # for cgroups of classes
+        self._supported: frozenset[Resource[int]] = frozenset()
+        self._looked_at = float("-inf")
+        self._last: Rule | None = None
+        await super().run(stop)
+
+    async def reconcile(self) -> None:
+        """As ReconcilingPlugin.reconcile, and the cgroups of classes."""
+        await self._look_for_files()
+        await super().reconcile()
+        if self._last is not None:
+            await self._reconcile_classes(self._last)
+
+    def rule(self) -> Rule | None:
+        """The rule; as it was while the NodeSLO or the node's memory is not known."""
+        slo, node = self.states.node_slo(), self.states.node()
+        memory = node.allocatable.get("memory") if node else None
+        if slo is not None and memory is not None:
+            allocatable = Quantity.parse(memory).integer
+            self._last = Rule(slo.resource_qos, allocatable, self._supported)
+        return self._last
+
+    def wants(self, pod: Pod) -> OwnMemoryQoS:
+        return own_memory_qos(pod)
+
+    def claims(self, meta: PodMeta, wants: OwnMemoryQoS, rule: Rule) -> Iterator[Claim]:
+        """The claims of a pod; what it adds to its class is kept beside them."""
+        settings = merged(wants, rule.classes, meta.qos)
+        self._shares[meta.uid] = (meta.kube_qos, shares_of(meta.pod, settings))
+        if settings == NOTHING:
+            return
+        yield from _claims(Target.of_pod(meta), of_pod(meta.pod, settings), rule)
+        spec = {container.name: container for container in meta.pod.containers}
+        name = memory_name(meta.pod)
+        for container in containers_of(meta):
+            if container.name in spec:
+                grants = of_container(spec[container.name], name, rule.allocatable, settings)
+                yield from _claims(Target.of_container(meta, container), grants, rule)
+
+    async def _reconcile_classes(self, rule: Rule) -> None:
+        here = {meta.uid for meta in pods_of(self.states)}
+        self._shares = {uid: known for uid, known in self._shares.items() if uid in here}
+        shares = sums(self._shares.values())
+        claims = [
+            claim
+            for qos in KubeQoS
+            for claim in _claims(
+                Target.qos_class(self.kernel.layout, qos),
+                of_directory(shares[qos], settings_of_directory(rule.classes, qos)),
+                rule,
+            )
+        ]
+        if claims != self._claimed:
+            await self.claim_all(claims, scope=DIRECTORIES)
+            self._claimed = claims
+
+    async def _look_for_files(self) -> None:
+        """Find out what this kernel has; said once, and again when it changes."""
+        now = self.clock.monotonic()
+        missing = [row for row in _ALL if row not in self._supported]
+        if not missing or now - self._looked_at < LOOK_AGAIN:
+            return
+        is_first = self._looked_at < 0
+        self._looked_at = now
+        root = self.kernel.layout.qos_dir(KubeQoS.GUARANTEED)
+        found = {row for row in missing if await self.kernel.supports(row, root)}
+        self._supported |= found
+        if found or is_first:
+            self.log.info(
+                "memory_qos.files",
+                found=sorted(row.name for row in self._supported),
+                missing=sorted(row.name for row in missing if row not in found),
+            )
+
+
+def _claims(target: Target, grants: Iterable[Grant], rule: Rule) -> Iterator[Claim]:
+    for grant in grants:
+        if grant.resource in rule.supported:
+            yield Claim(
+                target=target,
+                resource=grant.resource,
+                value=grant.value,
+                reason=grant.reason,
+                inputs=grant.inputs,
+            )
