@@ -20,8 +20,8 @@ class Explainer:
     actions: Actions
     host: Host
 
-    def explain(self, place: str) -> Callable[[], Mapping[str, object]]:
-        """Look now, on the event loop, and return what makes the answer on any thread.
+    async def explain(self, place: str) -> Callable[[], Mapping[str, object]]:
+        """Look now and return what makes the answer on any thread.
 
         place: namespace/name, name or UID of a pod, which may be gone by now, or a cgroup below or
         with the cgroup file system's path; "": everything.
@@ -29,7 +29,8 @@ class Explainer:
         actions, place = self.actions, self._below_root(place)
         pods = [pod for pod in self.states.pods() if _is(pod, place)]
         about = place if _named(pods, place) or not pods else pods[0].uid
-        values, decisions = actions.claims.snapshot(), actions.decisions.explain(about)
+        values = await actions.claims.slow_snapshot()
+        decisions = actions.decisions.explain(about)
         head = {
             "dryRun": self.settings.dry_run.to_json(),
             "observeOnly": actions.other_agent.observe_only(),

@@ -15,6 +15,7 @@ from koordlet.util.clock import Clock
 from koordlet.util.logs import get_logger
 from koordlet.util.stop import Stop
 
+SLICE = 200  # values that are looked at without a pause
 SWEEP = 10.0  # seconds after which what did not hold is tried again
 _SETTLED = (ClaimState.IN_FORCE, ClaimState.WOULD, ClaimState.UNSUPPORTED)
 
@@ -95,13 +96,22 @@ class ClaimDesk:
         """The claimed values as JSON: all, or those that concern a pod or cgroup; see is_about."""
         return [as_json(claimed) for claimed in self.snapshot() if is_about(claimed.key, place)]
 
-    def snapshot(self, *levels: Level) -> list[ClaimedValue]:
-        """The claimed values of these levels, without any of all, for any thread."""
+    def snapshot(self, level: Level | None = None) -> list[ClaimedValue]:
+        """The claimed values of a level, None: of all, for any thread."""
         return [
-            ClaimedValue(key, self._values[key], self._claims_on(key))
-            for key in self._table.claimed()
-            if key in self._values and (not levels or key.target.level in levels)
+            ClaimedValue(key, value, self._claims_on(key))
+            for key, value in self._values.items()
+            if level in (None, key.target.level)
         ]
+
+    async def slow_snapshot(self) -> list[ClaimedValue]:
+        """As snapshot, but others get the event loop in between: there may be thousands."""
+        found: list[ClaimedValue] = []
+        for key, value in list(self._values.items()):
+            found.append(ClaimedValue(key, value, self._claims_on(key)))
+            if len(found) % SLICE == 0:
+                await asyncio.sleep(0)
+        return found
 
     def count(self) -> dict[str, dict[str, int]]:
         """Claimed values by plugin and state, whether they are in force or not."""

@@ -7,8 +7,8 @@ from aiohttp import web
 
 from koordlet.server.responses import json_body, json_bytes
 
-Explain = Callable[[str], Callable[[], Mapping[str, object]]]
-"""Looks, on the event loop, what is known about a pod (namespace/name, name or UID) or a cgroup, or
+Explain = Callable[[str], Awaitable[Callable[[], Mapping[str, object]]]]
+"""Looks what is known about a pod (namespace/name, name or UID) or a cgroup, or
 for "" about all; what it returns makes the answer in a worker thread."""
 
 
@@ -16,7 +16,7 @@ def explain_handler(explain: Explain) -> Callable[[web.Request], Awaitable[web.R
     """The handler of GET /explain."""
 
     async def explained(request: web.Request) -> web.Response:
-        answer = explain(request.query.get("pod", ""))
+        answer = await explain(request.query.get("pod", ""))
         return json_body(await asyncio.to_thread(lambda: json_bytes(answer())))
 
     return explained

@@ -232,7 +232,7 @@ class Daemon:
             )
         )
 
-    def _explain(self, pod):
+    async def _explain(self, pod):
         def about(name):
             return [each for each in self.explained[name] if pod in ("", each["pod"])]
 

@@ -24,6 +24,11 @@ from koordlet.util.health import OK, Health, PartHealth, Status
 RAW = {"Accept-Encoding": "identity"}
 
 
+async def explain(pod):
+    """Nothing was decided."""
+    return lambda: {"decisions": [], "pod": pod}
+
+
 async def nothing():
     """There is nothing to flush."""
 
@@ -60,7 +65,7 @@ class Daemon:
             exposition=self.exposition,
             health=self.health,
             node_metric=self.latest,
-            explain=lambda pod: lambda: {"decisions": [], "pod": pod},
+            explain=explain,
             events=events_off(),
         )
         return create_app(sources, guard=self.check)

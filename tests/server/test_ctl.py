@@ -57,6 +57,11 @@ OTHER_WEB = make_pod("test", "web", KubeQoS.BEST_EFFORT)
 DONE = make_pod("default", "done", phase="Succeeded")
 
 
+async def explain(pod):
+    """Nothing was decided."""
+    return lambda: {"decisions": [], "pod": pod}
+
+
 class Switches:
     """Dry-run of one plugin."""
 
@@ -150,7 +155,7 @@ async def client(cache, states, quarantined, switches, limits):
         plugins=lambda: [{"name": "PressureWatch", "state": "running"}],
         release=release,
         node_metric=none_yet,
-        explain=lambda pod: lambda: {"decisions": [], "pod": pod},
+        explain=explain,
         dry_run=switches,
         audit=Audited(),
         doctor=lambda: [{"name": "psi", "supported": True}],
