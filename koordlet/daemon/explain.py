@@ -28,9 +28,9 @@ class Explainer:
         """
         actions, place = self.actions, self._below_root(place)
         pods = [pod for pod in self.states.pods() if _is(pod, place)]
-        about = place if _named(pods, place) or not pods else pods[0].uid
+        pod = place if _named(pods, place) or not pods else pods[0].uid
         values = await actions.claims.slow_snapshot()
-        decisions = actions.decisions.explain(about)
+        decisions = actions.decisions.explain(pod)
         head = {
             "dryRun": self.settings.dry_run.to_json(),
             "observeOnly": actions.other_agent.observe_only(),
@@ -39,8 +39,9 @@ class Explainer:
         groups = [pod.cgroup for pod in pods]
 
         def answer() -> Mapping[str, object]:
-            shown = [as_json(each) for each in values if is_about(each.key, place, groups)]
-            return {**head, "values": shown, "decisions": decisions}
+            about = [each for each in values if is_about(each.key, place, groups)]
+            about.sort(key=lambda each: (each.key.target.place, each.key.resource.name))
+            return {**head, "values": [as_json(each) for each in about], "decisions": decisions}
 
         return answer
 

@@ -127,9 +127,10 @@ class ClaimDesk:
         pretends = await self._dry_run(owner)
         if self._pretends.get(owner) is not pretends:
             self._pretends[owner] = pretends
-            await self._settle(
-                {k for k in self._table.claimed() if owner in self._table.owners(k).values()}
-            )
+            keys = {k for k in self._table.claimed() if owner in self._table.owners(k).values()}
+            await self._settle(keys)
+            if pretends:
+                await self._settle(keys & self._unsettled)  # what was put back is pretended now
 
     async def _settle(self, keys: set[Key]) -> set[Key]:
         """Have the kernel follow the claims on these values; return those that changed."""
@@ -187,8 +188,9 @@ class ClaimDesk:
         else:
             now = self._clock.wall()
             since = now if changed or before is None else before.since
+            tried = self._clock.monotonic()
             self._values[key] = ValueInForce(
-                wish.value, landed, since, self._clock.monotonic(), pretended
+                wish.value, landed, wish.owners, since, tried, pretended
             )
         self._tell(wish, landed, before, changed=changed, pretended=pretended)
         return changed
@@ -211,11 +213,17 @@ class ClaimDesk:
             what = "would_restore" if pretended else "restored"
         else:
             what = "would_set" if pretended else "set"
-        reasons = [claim.reason for claim in self._table.parts(wish.key).values()]
         old = before.landed.value if before else landed.original
-        change = Change(what, wish.key, wish.owners, old, landed.value, "; ".join(reasons))
+        owners = wish.owners or (before.owners if before else ())
+        change = Change(what, wish.key, owners, old, landed.value, self._reason(wish))
         for listener in self._listeners:
             listener(change)
+
+    def _reason(self, wish: Wish) -> str:
+        claims = self._table.parts(wish.key).values()
+        if wish.value is RELEASE:
+            return "only pretended from now on" if claims else "no longer claimed"
+        return "; ".join(claim.reason for claim in claims)
 
     def _outcome(self, owner: str, key: Key, changed: set[Key]) -> ClaimOutcome:
         value = self._values.get(key)

@@ -21,6 +21,7 @@ class ValueInForce:
 
     wish: Any
     landed: Landed
+    owners: tuple[str, ...]
     since: float  # Unix seconds of the latest change
     tried: float  # monotonic seconds of the latest attempt
     dry_run: bool

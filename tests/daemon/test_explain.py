@@ -114,6 +114,7 @@ async def test_changes_are_audited_in_the_plugins_words(squeezed, tmp_path):
     await squeezed.stop()
     last = json.loads(file.read_text().splitlines()[-1])
     assert last["message"].startswith("restored ")
+    assert last["message"].endswith(": 50000, now -1, Probe: no longer claimed")
     assert quota(squeezed.host) == "-1"
 
 
@@ -123,6 +124,14 @@ async def test_dry_run_puts_back_and_pretends_until_it_is_off_again(squeezed):
     found = await squeezed.post("dry-run/Probe/on")
     assert found["plugins"] == [{"name": "Probe", "dryRun": True, "byHand": True}]
     assert quota(squeezed.host) == "-1"
+    [value] = (await squeezed.ctl("explain"))["values"]
+    assert (value["value"], value["state"]) == (50000, "would")
+    newest = (await squeezed.ctl("audit?lines=2"))["events"]
+    assert [event["reason"].partition("_")[0] for event in newest] == [
+        "AdjustBEByNodeCPUUsage",
+        "would",
+    ]
+    assert newest[0]["message"].endswith(": 50000, now -1, Probe: only pretended from now on")
 
     assert (await squeezed.probe.squeeze(40000)).state is ClaimState.WOULD
     assert quota(squeezed.host) == "-1"

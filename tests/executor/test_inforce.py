@@ -52,7 +52,7 @@ def test_a_pod_is_concerned_by_its_own_values_and_those_above(place, groups, con
 def claimed(target, resource, value, original=-1, state=ClaimState.IN_FORCE):
     landed = Landed(state, value, original)
     return ClaimedValue(
-        Key(TARGETS[target], resource), ValueInForce(value, landed, 0.0, 0.0, False), ()
+        Key(TARGETS[target], resource), ValueInForce(value, landed, (), 0.0, 0.0, False), ()
     )
 
 
