@@ -25,7 +25,8 @@ class ReleaseTarget(StrEnum):
 class EvictionTask:
     """What one feature wants back, and from whom. gain: what a pod would give back.
 
-    trigger says with numbers why, in one sentence; inputs are these numbers.
+    trigger says with numbers why, in one sentence; inputs are these numbers. order says by what
+    the candidates are sorted.
     """
 
     feature: str
@@ -35,6 +36,7 @@ class EvictionTask:
     gain: Callable[[Pod], Amounts]
     trigger: str = ""
     inputs: Mapping[str, float] = field(default_factory=dict)
+    order: str = ""
 
 
 class EvictionPlan:

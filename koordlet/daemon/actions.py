@@ -13,7 +13,7 @@ from koordlet.executor.audit.log import AuditLog
 from koordlet.executor.budget import EvictionBudget
 from koordlet.executor.claims import ClaimDesk
 from koordlet.executor.decisions import Decisions
-from koordlet.executor.eviction import EvictionApi, Fallback, NoEvictionApi
+from koordlet.executor.eviction import EvictionApi, Fallback
 from koordlet.executor.evictor import Evictor
 from koordlet.executor.kernelview import KernelView
 from koordlet.executor.kill import PodKiller
@@ -33,7 +33,7 @@ class Actions:
 
     decisions: Decisions
     budget: EvictionBudget
-    evictor: Evictor | None  # None: there is no API server, and nothing may be killed
+    evictor: Evictor
     claims: ClaimDesk
     kernel: KernelView
     other_agent: OtherAgent  # while there is one, every plugin only pretends
@@ -66,19 +66,16 @@ def build_actions(
     )
     metrics = EvictionMetrics(settings.node_name, clock, registry)
     host = Host(settings.paths)
-    killer = _killer(settings, host, clock)
-    evictor = None
-    if api is not None or killer is not None:
-        evictor = Evictor(
-            api or NoEvictionApi(),
-            clock=clock,
-            dry_run=pretends,
-            budget=budget,
-            decisions=decisions,
-            metrics=metrics,
-            killer=killer,
-            audit=audit.note,
-        )
+    evictor = Evictor(
+        api,
+        clock=clock,
+        dry_run=pretends,
+        budget=budget,
+        decisions=decisions,
+        metrics=metrics,
+        killer=_killer(settings, host, clock),
+        audit=audit.note,
+    )
     worker = ThreadWorker("koordlet-write")
     return Actions(
         decisions=decisions,

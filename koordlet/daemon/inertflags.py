@@ -73,11 +73,6 @@ INERT_FLAGS = (
     InertFlag("tsdb-min-block-duration", DURATION, 600.0, "range of the head block"),
     InertFlag("tsdb-max-block-duration", DURATION, 600.0, "longest compacted range"),
     InertFlag("tsdb-head-chunks-write-buffer-size", INT, 1048576, "bytes of the write buffer"),
-    # QoS manager
-    InertFlag("cpu-evict-interval-seconds", INT, 1, "period of CPU eviction"),
-    InertFlag("memory-evict-interval-seconds", INT, 1, "period of memory eviction"),
-    InertFlag("memory-evict-cool-time-seconds", INT, 4, "pause after a memory eviction"),
-    InertFlag("cpu-evict-cool-time-seconds", INT, 20, "pause after a CPU eviction"),
     # runtime hooks
     InertFlag("runtime-hooks-network", STRING, "unix", "network of the hook server"),
     InertFlag("runtime-hooks-addr", STRING, "/host-var-run-koordlet/koordlet.sock", "its address"),

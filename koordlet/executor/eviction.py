@@ -96,15 +96,19 @@ class Evicts(Protocol):
         """Tell it in the cluster as an event on the pod. Never waits."""
 
 
+def unavailable(pod: Pod) -> Unavailable:
+    """The error of who wants a pod evicted where nobody can."""
+    return Unavailable(
+        f"evict {pod.namespace}/{pod.name}: wanted the Kubernetes API server, found standalone "
+        "mode; run the agent in a cluster or with --kubeconfig, or with --evict-fallback=kill"
+    )
+
+
 class UnavailableEvictor:
     """What evicts where there is no API server: nobody."""
 
     async def evict(self, request: EvictionRequest) -> Eviction:
-        pod = request.pod
-        raise Unavailable(
-            f"evict {pod.namespace}/{pod.name}: wanted the Kubernetes API server, found standalone "
-            "mode; run the agent in a cluster or with --kubeconfig, or do without"
-        )
+        raise unavailable(request.pod)
 
     async def insist(self, request: EvictionRequest) -> Eviction:
         return await self.evict(request)

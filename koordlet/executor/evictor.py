@@ -18,6 +18,8 @@ from koordlet.executor.eviction import (
     EvictionRequest,
     HeldBack,
     Kills,
+    NoEvictionApi,
+    unavailable,
 )
 from koordlet.executor.holdoff import HoldOffs
 from koordlet.executor.metrics import EvictionMetrics
@@ -28,6 +30,8 @@ from koordlet.util.stop import Stop
 
 ENDING_FOR = 120.0  # seconds that an accepted eviction counts as under way, as in Koordinator
 
+_NOT_ALLOWED = EvictionOutcome.NOT_ALLOWED
+_STANDALONE = "standalone: there is no API server, and --evict-fallback=kill is not set"
 _REFUSALS = (EvictionOutcome.REFUSED, EvictionOutcome.RATE_LIMITED)  # a 429
 _ENDING = (EvictionOutcome.EVICTED, EvictionOutcome.KILLED)
 _REFUSED_PODS = 256  # that are remembered
@@ -46,7 +50,7 @@ class Evictor:
 
     def __init__(
         self,
-        api: EvictionApi,
+        api: EvictionApi | None,
         *,
         clock: Clock,
         dry_run: Callable[[str], Awaitable[bool]],
@@ -58,10 +62,12 @@ class Evictor:
     ) -> None:
         """dry_run tells of a plugin whether it only pretends; it may have to find out first.
 
-        killer None: nothing is killed. audit is told of each pod that ends by this, or in dry-run
-        would.
+        api None: there is no API server. killer None: nothing is killed. With neither, pods can
+        only be pretended to be evicted. audit is told of each pod that ends by this, or in
+        dry-run would.
         """
-        self._api = api
+        self._api = api or NoEvictionApi()
+        self._powerless = api is None and killer is None
         self._killer = killer
         self._refused: dict[str, None] = {}  # UIDs of pods after a 429, latest last
         self._clock = clock
@@ -84,6 +90,9 @@ class Evictor:
         if (dry, uid) in self._ending:
             return Eviction(EvictionOutcome.UNDER_WAY)
         budget = self._pretended if dry else self._budget
+        if self._powerless and not dry:
+            self._conclude(request, Eviction(_NOT_ALLOWED, _STANDALONE), dry=False, asked=False)
+            raise unavailable(request.pod)
         held = self._hold_offs.find(uid)
         found = self._refusal(request, held, budget, dry=dry)
         if found is not None:

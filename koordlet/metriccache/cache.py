@@ -173,6 +173,11 @@ class MetricCache:
         with self._lock:
             return self._values.get(name)
 
+    def interval(self, kind: Kind) -> float:
+        """Seconds between two samples of a kind, as configured."""
+        with self._lock:
+            return self._table(kind).interval
+
     def set_retention(self, keep: Keep, seconds: float) -> None:
         """Keep that much history of these kinds from now on, at most MAX_RETENTION."""
         with self._lock:

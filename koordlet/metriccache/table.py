@@ -48,6 +48,11 @@ class Table:
         self._rows = Rows()
         self._sweep_after = 0.0  # boot time
 
+    @property
+    def interval(self) -> float:
+        """Seconds between columns as configured."""
+        return self._limits.interval
+
     def load(self, now: float) -> None:
         """Take over the file of an earlier process; now is the boot time.
 

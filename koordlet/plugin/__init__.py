@@ -18,6 +18,7 @@ from koordlet.host.resource import Resource
 from koordlet.metriccache import kinds
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import Kind
+from koordlet.plugin.awaitedvictim import Usage
 from koordlet.plugin.base import WAITS_FOR_EVENTS, ExtensionPlugin, Limits, Log
 from koordlet.plugin.client import Client, UnavailableClient
 from koordlet.plugin.metrics import PluginMetrics
@@ -30,6 +31,7 @@ from koordlet.plugin.rejections import Rejections
 from koordlet.plugin.sharedflags import strategy_interval
 from koordlet.plugin.states import States
 from koordlet.plugin.upstreamgauge import UpstreamGauge
+from koordlet.plugin.victimrounds import VictimRounds, wanted
 from koordlet.statesinformer.callbacks import CallbackTarget, StateType, UpdateCbFn
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
 from koordlet.util.clock import Clock
@@ -84,6 +86,8 @@ __all__ = [
     "UnavailableClient",
     "UpdateCbFn",
     "UpstreamGauge",
+    "Usage",
+    "VictimRounds",
     "Wording",
     "containers_of",
     "kinds",
@@ -93,4 +97,5 @@ __all__ = [
     "resources",
     "scaled_quota",
     "strategy_interval",
+    "wanted",
 ]

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from koordlet.api.features import FeatureGates, Stage
+from koordlet.plugin.base import bind_gates
 from koordlet.plugin.metrics import PluginMetrics
 from koordlet.plugin.registry import PluginRegistry, Registration
 from koordlet.util.clock import Clock
@@ -107,6 +108,7 @@ class QOSExtensionConfig:
         plugin.log = get_logger(name)
         plugin.metrics = PluginMetrics(name, self.metrics)
         plugin.clock = self.clock
+        bind_gates(plugin, self.gates.enabled)
         if registration.spec is not None:
             self.gates.add(name, registration.spec, owner=registration.source)
         gates = (*registration.gates, *plugin.modes)

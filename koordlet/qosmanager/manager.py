@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from koordlet.api.features import FeatureGates
 from koordlet.executor.eviction import Evicts, UnavailableEvictor
-from koordlet.plugin.base import bind_claims, bind_evictor, bind_gates
+from koordlet.plugin.base import bind_claims, bind_evictor
 from koordlet.plugin.client import Client
 from koordlet.plugin.meter import Meter, NoGuard, ResidentMemory, account_tasks
 from koordlet.plugin.registry import Registration
@@ -113,7 +113,6 @@ class QOSManager:
         self._clock = config.clock
         self.runners = tuple(self._runner(registration) for registration in config.registry)
         for registration in config.registry:
-            bind_gates(registration.plugin, self._gates.enabled)
             bind_evictor(registration.plugin, evictor or UnavailableEvictor())
             if claims is not None and kernel is not None:
                 bind_claims(registration.plugin, claims, kernel)

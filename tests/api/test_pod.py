@@ -233,3 +233,33 @@ def _paths(value: Any, prefix: str = "") -> list[str]:
             for index, item in enumerate(inner):
                 found += _paths(item, f"{prefix}{key}/{index}/")
     return [path for path in found if "." not in path]
+
+
+@pytest.mark.parametrize(
+    ("spec", "meta", "found"),
+    [
+        ({}, {}, (None, 30)),
+        ({"terminationGracePeriodSeconds": 5}, {}, (None, 5)),
+        ({"terminationGracePeriodSeconds": -1}, {}, (None, 0)),
+        ({}, {"deletionTimestamp": "2026-11-21T20:00:30Z"}, (1795291230.0, 30)),
+    ],
+)
+def test_how_a_pod_ends(spec, meta, found):
+    """With the grace period that Kubernetes gives by default; a deleted one is gone by a time."""
+    changed = copy.deepcopy(POD)
+    changed["spec"] |= spec
+    changed["metadata"] |= meta
+    pod = parse_pod(changed)
+    assert (pod.gone_by, pod.grace_seconds) == found
+
+
+def test_resources_of_the_pod_as_a_whole():
+    """Beside those of its containers."""
+    changed = copy.deepcopy(POD)
+    changed["spec"] |= {
+        "resources": {"requests": {"cpu": "2"}, "limits": {"memory": "1Gi"}},
+        "overhead": {"cpu": "250m"},
+    }
+    pod = parse_pod(changed)
+    assert (pod.requests, pod.limits) == ({"cpu": "2"}, {"memory": "1Gi"})
+    assert pod.overhead == {"cpu": "250m"}

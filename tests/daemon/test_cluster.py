@@ -39,6 +39,7 @@ from koordlet.plugin.testing import FakeHost, SimulatedClock, make_pod
 from koordlet.reporter.pace import place
 from koordlet.server.exposition import Exposition
 from koordlet.util.stop import Stop
+from koordlet_plugins.memory_evict.plugin import MemoryEvict
 
 METRICS, SLOS, TOPOLOGIES, ALL_NODES, ALL_PODS, CONFIGS = (
     resource.collection()
@@ -74,7 +75,9 @@ class Node:
         self.kubeconfig = directory / "kubeconfig"
         self.pod = self.host.add_pod(UID, KubeQoS.BURSTABLE)
         self.pod.group.use_memory(100 * MIB)
+        self.pod_runs = True
         self.probe = Probe()
+        self.shipped: dict[str, ExtensionPlugin] = {}  # plugins of ours, of gates that exist
         self._exposition = Exposition()
         self._task: asyncio.Task[None] | None = None
 
@@ -107,14 +110,20 @@ class Node:
         """Let time pass; each second the pod works and one sampling pass is made of it."""
         for _ in range(count):
             self.host.use_cpu(1.5, system=0.5, idle=2.0)
-            for group in (*self.pod.containers.values(), self.pod.group):
-                group.use_cpu(0.25)
+            if self.pod_runs:
+                for group in (*self.pod.containers.values(), self.pod.group):
+                    group.use_cpu(0.25)
             wanted = self._passes() + 1
             await self.clock.advance(1)
             await self.clock.until(lambda wanted=wanted: self._passes() >= wanted)
             for _ in range(3):  # the network takes no simulated time
                 await asyncio.sleep(0.003)
                 await self.clock.settle()
+
+    def end_pod(self) -> None:
+        """Let the pod's processes and cgroups be gone."""
+        self.pod_runs = False
+        self.pod.remove()
 
     async def until(self, holds: Callable[[], object], most: int = 120) -> None:
         """Let seconds pass until something holds."""
@@ -158,6 +167,8 @@ class Node:
     def _discover(self, registry: PluginRegistry) -> list[str]:
         view = registry.from_source("test", "1.0")
         view.register_qos_ext_plugin("Probe", FeatureSpec(), self.probe)
+        for name, plugin in self.shipped.items():
+            view.register_qos_ext_plugin(name, None, plugin)
         return []
 
 
@@ -598,6 +609,42 @@ class TestTopology:
         await node.seconds(2)
         assert (await node.ctl("status"))["problems"] == {}
         await kubelet.stop()
+
+
+async def test_memory_eviction(node: Node, server: ApiServer) -> None:
+    """From the NodeSLO and a full host to the pod's end, with event, metrics and explanation."""
+    strategy = {"enable": True, "memoryEvictThresholdPercent": 80}
+    spec = {"resourceUsedThresholdWithBE": strategy}
+    server.objects.replace(SLOS, server.objects.get(SLOS, "n1") | {"spec": spec})
+    [pod] = server.objects.all(ALL_PODS)
+    pod["metadata"]["labels"] = {"koordinator.sh/qosClass": "BE"}
+    server.objects.replace(ALL_PODS, pod)
+    node.shipped["MemoryEvict"] = MemoryEvict()
+    node.host.use_memory(14 * 2**30)
+    node.host.set_pressure("memory", 30.0)
+    await node.start("--feature-gates=BEMemoryEvict=true,NodeTopologyReport=false")
+    await node.until(lambda: server.asked("create", "/api/v1/namespaces/shop/pods/web/eviction"))
+    await node.until(lambda: not server.objects.all(ALL_PODS))
+    node.end_pod()
+    node.host.use_memory(11 * 2**30)
+    await node.until(lambda: server.objects.all(EVENTS.collection()))
+
+    [event] = server.objects.all(EVENTS.collection())
+    assert (event["reason"], event["involvedObject"]["name"]) == ("evictPodSuccess", "web")
+    assert "koordlet feature BEMemoryEvict, kill pod: web, node memory 87 %" in event["message"]
+    for _ in range(60):
+        [decision] = (await node.ctl("explain?pod=shop/web"))["decisions"]
+        if decision["freed"]:
+            break
+        await node.seconds(1)
+    assert decision["outcome"] == "evicted"
+    assert decision["inputs"]["used_percent"] == 87
+    assert [each.partition(" ")[0] for each in decision["candidates"]] == ["shop/web"]
+    assert (decision["freed"]["end"], decision["freed"]["freed_memory"]) == ("gone", 3 * 2**30)
+    _, text = await node.get("/metrics")
+    assert 'koordlet_pod_eviction{node="n1",reason="evicted"} 1.0' in text
+    assert 'outcome="evicted",plugin="MemoryEvict",reason="BEMemoryEvict"} 1.0' in text
+    assert 'koordlet_plugin_memory_evict_victims_total{end="gone"} 1.0' in text
 
 
 async def test_a_plugin_evicts_through_the_api_server(node: Node, server: ApiServer) -> None:

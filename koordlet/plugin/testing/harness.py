@@ -13,6 +13,7 @@ from koordlet.api.nodeslo import NodeSLO
 from koordlet.executor.budget import EvictionBudget
 from koordlet.executor.claims import ClaimDesk
 from koordlet.executor.decisions import Decisions
+from koordlet.executor.eviction import Kills
 from koordlet.executor.evictor import Evictor
 from koordlet.executor.kernelview import KernelView
 from koordlet.executor.metrics import EvictionMetrics
@@ -74,12 +75,14 @@ class PluginHarness:
         dry_run: bool = False,
         evict_budget_per_hour: int = 20,
         gates: Collection[str] | None = None,
+        killer: Kills | None = None,
     ) -> None:
         """name: the feature name, by default the class name; args: the command line.
 
         host: whose kernel files claims change; None: claims raise Unavailable. standalone:
         evictions raise Unavailable, as without an API server. dry_run, which a test may switch,
         and evict_budget_per_hour: what these flags say. gates: those that are on, None: all.
+        killer: what kills in place of evictions that fail.
         """
         self.plugin = plugin
         self.name = name or type(plugin).__name__
@@ -99,7 +102,7 @@ class PluginHarness:
         self.evictions = ScriptedEvictions(self.clock)
         self._decisions = Decisions(self.clock)
         self._evictor = Evictor(
-            self.evictions,
+            None if standalone else self.evictions,
             clock=self.clock,
             dry_run=pretends,
             budget=EvictionBudget(
@@ -107,11 +110,11 @@ class PluginHarness:
             ),
             decisions=self._decisions,
             metrics=EvictionMetrics("test-node", self.clock, self.registry),
+            killer=killer,
         )
         self.gates = gates
         bind_gates(plugin, lambda gate: self.gates is None or gate in self.gates)
-        if not standalone:
-            bind_evictor(plugin, self._evictor)
+        bind_evictor(plugin, self._evictor)
         self.changes: list[Change] = []
         self._desk = self._claim_desk(host, pretends) if host else None
         self._client = client or UnavailableClient()

@@ -21,6 +21,8 @@ def make_pod(
     containers: tuple[Container, ...] = (Container("main"),),
     init_containers: tuple[Container, ...] = (),
     sandbox: bool = False,
+    priority: int | None = None,
+    grace_seconds: int = 30,
 ) -> PodMeta:
     """A running pod with its cgroups (cgroupfs driver); the uid is the name unless given.
 
@@ -37,6 +39,8 @@ def make_pod(
         annotations=annotations or {},
         phase="Running",
         qos=qos,
+        priority=priority,
+        grace_seconds=grace_seconds,
         containers=containers,
         init_containers=init_containers,
         statuses=tuple(ContainerStatus(name, id, running=True) for name, id in ids.items()),

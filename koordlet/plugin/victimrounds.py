@@ -1,0 +1,229 @@
+"""Evicts one victim after the other: each is seen to be gone before the next one is asked for.
+
+A tool for plugins that evict. Rounds are those of the plugin; nothing here waits.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from koordlet.api.eviction import EvictionOutcome
+from koordlet.api.evictionplan import EvictionPlan, EvictionTask
+from koordlet.api.evictsettings import Hindrance
+from koordlet.api.pod import Pod
+from koordlet.executor.eviction import Eviction
+from koordlet.plugin.awaitedvictim import MARGIN, AwaitedVictim, Usage, Verdict
+from koordlet.plugin.base import ExtensionPlugin
+from koordlet.plugin.states import States
+from koordlet.statesinformer.model import PodMeta
+from koordlet.util.errors import Unavailable
+
+ATTEMPTS = 10  # victims that a round asks for, when each is refused
+LONGEST_ROUND = 10.0  # seconds after which a round asks for no other victim
+WARM_UP = 5.0  # seconds of a run in which it is not told that figures are missing
+TOLD = 10  # candidates that a record names
+
+_OVER_FOR_ALL = (EvictionOutcome.RATE_LIMITED, EvictionOutcome.OVER_BUDGET)
+
+
+class VictimRounds:
+    """The evictions of one run of a plugin, and the pause after them."""
+
+    def __init__(
+        self,
+        plugin: ExtensionPlugin,
+        states: States,
+        *,
+        resource: str,
+        usage: Callable[[], Usage | None],
+        cool_down: float,
+        rest_first: bool = False,
+    ) -> None:
+        """usage of the resource, None: not measured lately. cool_down in seconds.
+
+        rest_first: begin as if there had just been an eviction.
+        """
+        self._plugin = plugin
+        self._states = states
+        self._resource = resource
+        self._usage = usage
+        self._clock = plugin.clock
+        self._cool_down = cool_down
+        self._rests_until = self._clock.monotonic() + cool_down if rest_first else 0.0
+        self._plan: EvictionPlan | None = None
+        self._awaited: AwaitedVictim | None = None
+        self._told_unavailable = False
+        self._began = self._clock.monotonic()
+        self.since = 0.0  # seconds since boot, at which the latest victim was gone
+        self._ends = plugin.metrics.counter(
+            "victims_total",
+            "Victims by what became of them: gone; without_effect: gone, but usage did not fall; "
+            "slow: still in their grace period when the next one was due; ignored: still there "
+            "after it.",
+            {"end": [verdict for verdict in Verdict if verdict is not Verdict.OPEN]},
+        )
+
+    @property
+    def resting(self) -> bool:
+        """Whether it is the pause after evictions, so that nothing need be looked at."""
+        return self._plan is None and self._clock.monotonic() < self._rests_until
+
+    @property
+    def under_way(self) -> frozenset[str]:
+        """The features that have begun to evict and are not through."""
+        return self._plan.features if self._plan else frozenset()
+
+    async def step(self, found: Iterable[EvictionTask | Hindrance]) -> None:
+        """Do what there is to do in this round, given what the features want now."""
+        tasks = []
+        for each in found:
+            if isinstance(each, EvictionTask):
+                tasks.append(each)
+            else:
+                self._hold_back(each)
+        if self._plan is not None and self._awaited is not None:
+            if not await self._is_through(self._plan, self._awaited):
+                return
+            self._awaited = None
+        if self._plan is None and tasks:
+            self._plan = EvictionPlan(tasks)
+        elif self._plan is not None:
+            self._plan.see(tasks)
+        if self._plan is not None:
+            await self._proceed(self._plan)
+
+    async def _proceed(self, plan: EvictionPlan) -> None:
+        """Find the next victim that ends."""
+        began = self._clock.monotonic()
+        for _ in range(ATTEMPTS):
+            victim = plan.next()
+            if victim is None:
+                self._tell_rest(plan)
+                self._plan = None
+                return
+            if not await self._take(plan, *victim):
+                return
+            if self._clock.monotonic() - began >= LONGEST_ROUND:
+                return
+
+    async def _take(self, plan: EvictionPlan, task: EvictionTask, pod: Pod) -> bool:
+        """Evict a victim; return whether to go on with the next one at once."""
+        meta = self._states.pod(pod.uid)
+        if meta is None or self._is_ending(meta.pod):
+            plan.release(pod)
+            return True
+        before = self._usage()
+        eviction = await self._evict(task, meta)
+        if eviction is None or eviction.outcome in _OVER_FOR_ALL:
+            self._plan = None
+            return False
+        if eviction.accepted:
+            self._rests_until = self._clock.monotonic() + self._cool_down
+        if eviction.outcome in (EvictionOutcome.EVICTED, EvictionOutcome.KILLED):
+            expected = task.gain(pod).get(self._resource, 0)
+            awaited = AwaitedVictim(meta, task, expected, before, self._clock.monotonic())
+            if eviction.outcome is EvictionOutcome.KILLED:
+                self._mark_gone(awaited)
+            self._awaited = awaited
+            return False
+        (plan.release if eviction.ending else plan.pass_over)(pod)
+        return True
+
+    async def _evict(self, task: EvictionTask, meta: PodMeta) -> Eviction | None:
+        """Ask for it; None: there is nobody to ask."""
+        candidates = task.candidates
+        place = candidates.index(meta.pod) + 1 if meta.pod in candidates else 1
+        try:
+            return await self._plugin.evict(
+                meta,
+                feature=task.feature,
+                reason=f"{task.trigger}; number {place} of {len(candidates)} {task.order}",
+                inputs=task.inputs,
+                candidates=_named(task),
+            )
+        except Unavailable as err:
+            if not self._told_unavailable:
+                self._plugin.log.warning("eviction.unavailable", error=str(err))
+            self._told_unavailable = True
+            return None
+
+    def _is_ending(self, pod: Pod) -> bool:
+        """Whether somebody else has deleted it, and its grace period is not over for long."""
+        return pod.gone_by is not None and self._clock.wall() < pod.gone_by + MARGIN
+
+    async def _is_through(self, plan: EvictionPlan, awaited: AwaitedVictim) -> bool:
+        """Whether the next victim's turn has come."""
+        if awaited.gone is None and awaited.has_left(self._states):
+            self._mark_gone(awaited)
+        usage = self._usage()
+        verdict = awaited.judge(self._clock.monotonic(), usage)
+        if verdict is Verdict.IGNORED and await self._is_killed(awaited):
+            self._mark_gone(awaited)
+            return False
+        if verdict is Verdict.OPEN:
+            return False
+        pod = awaited.pod.pod
+        (plan.pass_over if verdict is Verdict.IGNORED else plan.release)(pod)
+        self._ends.inc(end=verdict)
+        facts = awaited.facts(self._clock.monotonic(), usage, self._resource)
+        self._plugin.note_freed(pod, {"end": verdict.value, **facts})
+        name = f"{pod.namespace}/{pod.name}"
+        self._plugin.log.info("victim.ended", pod=name, end=verdict.value, **facts)
+        return True
+
+    async def _is_killed(self, awaited: AwaitedVictim) -> bool:
+        """Insist on an eviction that was ignored; whether that ended the pod."""
+        eviction = await self._plugin.insist(
+            awaited.pod, feature=awaited.task.feature, reason=awaited.task.trigger
+        )
+        return eviction.outcome is EvictionOutcome.KILLED
+
+    def _mark_gone(self, awaited: AwaitedVictim) -> None:
+        self.since = self._clock.boottime()
+        awaited.leave(self._clock.monotonic(), self.since)
+
+    def _tell_rest(self, plan: EvictionPlan) -> None:
+        """Say what nobody is left for."""
+        for task in plan.wanting():
+            rest = ", ".join(f"{amount} {name}" for name, amount in plan.rest(task).items())
+            message = f"{rest} more wanted, but of {len(task.candidates)} candidates none is left"
+            self._plugin.hold_back(
+                EvictionOutcome.NO_VICTIM,
+                feature=task.feature,
+                reason=task.trigger,
+                message=message,
+            )
+
+    def _hold_back(self, hindrance: Hindrance) -> None:
+        is_new = self._clock.monotonic() - self._began < WARM_UP
+        if is_new and hindrance.outcome is EvictionOutcome.NO_DATA:
+            return
+        self._plugin.hold_back(
+            hindrance.outcome,
+            feature=hindrance.feature,
+            reason=hindrance.reason,
+            message=str(hindrance),
+        )
+
+
+def wanted(
+    plugin: ExtensionPlugin, looks: Mapping[str, Callable[[], EvictionTask | None]]
+) -> Iterator[EvictionTask | Hindrance]:
+    """What the features want whose gates are on, or what hinders them; by name, in order."""
+    for feature, look in looks.items():
+        if plugin.gate(feature):
+            try:
+                task = look()
+            except Hindrance as hindrance:
+                yield hindrance
+            else:
+                if task is not None:
+                    yield task
+
+
+def _named(task: EvictionTask) -> list[str]:
+    """The candidates in order, for people, each with what decided its place."""
+    named = []
+    for pod in task.candidates[:TOLD]:
+        gain = ", ".join(f"{amount} {name}" for name, amount in task.gain(pod).items())
+        named.append(f"{pod.namespace}/{pod.name} (priority {pod.effective_priority}, {gain})")
+    more = len(task.candidates) - len(named)
+    return [*named, f"and {more} more"] if more else named

@@ -1,0 +1,184 @@
+"""The rounds of CPU eviction."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from koordlet.api.eviction import EvictionOutcome
+from koordlet.api.evictionplan import EvictionTask
+from koordlet.api.evictiontasks import (
+    OWNERS_ORDER,
+    RequestFeature,
+    UsedFeature,
+    requested_task,
+    used_task,
+)
+from koordlet.api.evictsettings import (
+    Hindrance,
+    capacity_of,
+    request_ceiling,
+    requested_band,
+    usage_ceiling,
+    used_band,
+)
+from koordlet.api.node import Node
+from koordlet.api.nodeslo_strategies import ResourceThreshold
+from koordlet.api.pod import Pod
+from koordlet.api.podrequests import BATCH_CPU, amount, cpu_resource
+from koordlet.api.releases import requested_cpu_release
+from koordlet.api.victims import by_priority, offered
+from koordlet.plugin import (
+    WAITS_FOR_EVENTS,
+    Client,
+    ExtensionPlugin,
+    FlagSet,
+    MetricCache,
+    States,
+    Stop,
+    Usage,
+    VictimRounds,
+    kinds,
+    wanted,
+)
+from koordlet_plugins.cpu_evict import satisfaction
+
+BY_SATISFACTION = satisfaction.NAME
+BY_REQUESTS, BY_USAGE = "CPUAllocatableEvict", "CPUEvict"
+
+
+@dataclass(frozen=True, slots=True)
+class _Situation:
+    """What one round looks at."""
+
+    slo: ResourceThreshold
+    node: Node
+    pods: tuple[Pod, ...]
+    usage: dict[str, float]  # cores, by uid
+    rounds: VictimRounds
+
+
+class CPUEvict(ExtensionPlugin):
+    """Evicts pods for the sake of the node's CPU."""
+
+    gates = (BY_SATISFACTION, BY_REQUESTS, BY_USAGE)
+    limits = WAITS_FOR_EVENTS
+
+    def init_flags(self, flags: FlagSet) -> None:
+        self._interval = flags.int(
+            "cpu-evict-interval-seconds", 1, "Seconds between two looks of CPU eviction; 0 for off"
+        )
+        self._cool_down = flags.int(
+            "cpu-evict-cool-time-seconds", 20, "Seconds without a look after a CPU eviction"
+        )
+
+    def setup(self, client: Client, metric_cache: MetricCache, states_informer: States) -> None:
+        self._cache = metric_cache
+        self._states = states_informer
+        self._features: dict[str, Callable[[_Situation], EvictionTask | None]] = {
+            BY_SATISFACTION: self._by_satisfaction,
+            BY_REQUESTS: self._by_requests,
+            BY_USAGE: self._by_usage,
+        }
+
+    async def run(self, stop: Stop) -> None:
+        if self._interval.value <= 0:
+            await stop.wait()
+            return
+        rounds = VictimRounds(
+            self,
+            self._states,
+            resource="cpu",
+            usage=self._node_usage,
+            cool_down=self._cool_down.value,
+            rest_first=True,
+        )
+        async for _ in stop.every(self._interval.value):
+            if not rounds.resting:
+                await rounds.step(self._look(rounds))
+
+    def _look(self, rounds: VictimRounds) -> Iterator[EvictionTask | Hindrance]:
+        """What the features that are on want, or what hinders them."""
+        slo, node = self._states.node_slo(), self._states.node()
+        if slo is None or node is None or not slo.threshold.enable:
+            return
+        usage = self._cache.last_values(kinds.POD_CPU_USAGE)
+        situation = _Situation(
+            slo.threshold,
+            node,
+            tuple(meta.pod for meta in self._states.pods()),
+            {uid: cores for (uid,), cores in usage.items()},
+            rounds,
+        )
+        yield from wanted(
+            self, {name: partial(look, situation) for name, look in self._features.items()}
+        )
+
+    def _by_satisfaction(self, now: _Situation) -> EvictionTask | None:
+        capacity_of(BY_SATISFACTION, now.node, "cpu")
+        window, text = self._window(now.slo), now.node.allocatable.get(BATCH_CPU)
+        return satisfaction.build_task(
+            now.slo,
+            satisfaction.read_figures(self._cache, self._since(window, now.rounds)),
+            now.pods,
+            now.usage,
+            allocatable=amount(BATCH_CPU, text) if text else None,
+            interval=self._cache.interval(kinds.NODE_BE),
+            window=window,
+            under_way=BY_SATISFACTION in now.rounds.under_way,
+        )
+
+    def _by_requests(self, now: _Situation) -> EvictionTask | None:
+        slo = now.slo
+        capacity_of(BY_REQUESTS, now.node, "cpu")
+        feature = RequestFeature(
+            name=BY_REQUESTS,
+            resource=cpu_resource,
+            release=requested_cpu_release,
+            band=requested_band(
+                BY_REQUESTS,
+                "cpuAllocatableEvict",
+                slo.cpu_allocatable_evict_threshold_percent,
+                slo.cpu_allocatable_evict_lower_percent,
+            ),
+            ceiling=request_ceiling(BY_REQUESTS, slo),
+            under_way=BY_REQUESTS in now.rounds.under_way,
+        )
+        return requested_task(feature, now.pods, now.node.allocatable, now.usage)
+
+    def _by_usage(self, now: _Situation) -> EvictionTask | None:
+        slo, capacity = now.slo, capacity_of(BY_USAGE, now.node, "cpu")
+        feature = UsedFeature(
+            name=BY_USAGE,
+            resource="cpu",
+            band=used_band(
+                BY_USAGE, "cpuEvict", slo.cpu_evict_threshold_percent, slo.cpu_evict_lower_percent
+            ),
+            order=OWNERS_ORDER,
+            under_way=BY_USAGE in now.rounds.under_way,
+        )
+        ceiling = usage_ceiling(BY_USAGE, slo)
+        window = self._since(self._window(slo), now.rounds)
+        found = self._cache.aggregate(kinds.NODE_CPU_USAGE, (), window)
+        if found is None or self._cache.last(kinds.NODE_CPU_USAGE) is None:
+            message = "wanted the node's CPU usage, found none of late"
+            raise Hindrance(BY_USAGE, EvictionOutcome.NO_DATA, message)
+        milli = {uid: math.trunc(cores * 1000) for uid, cores in now.usage.items()}
+        victims = [pod for pod in offered(now.pods, BY_USAGE, ceiling) if pod.uid in milli]
+        ordered = by_priority(victims, lambda pod: milli[pod.uid])
+        return used_task(feature, math.trunc(found.avg() * 1000), capacity, ordered, milli)
+
+    def _window(self, slo: ResourceThreshold) -> float:
+        """Seconds to look back."""
+        interval = self._cache.interval(kinds.NODE_CPU_USAGE)
+        return max(interval, slo.cpu_evict_time_window_seconds or 0)
+
+    def _since(self, window: float, rounds: VictimRounds) -> float:
+        """The same, but not back to when the latest victim was there; at least one sample."""
+        gone = self.clock.boottime() - rounds.since
+        return max(min(window, gone), self._cache.interval(kinds.NODE_CPU_USAGE))
+
+    def _node_usage(self) -> Usage | None:
+        cores = self._cache.last(kinds.NODE_CPU_USAGE)
+        newest = self._cache.newest(kinds.NODE_CPU_USAGE)
+        return Usage(cores * 1000, newest.boot) if cores is not None and newest else None

@@ -1,0 +1,213 @@
+"""The rounds of memory eviction."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from koordlet.api.eviction import EvictionOutcome
+from koordlet.api.evictionplan import EvictionTask
+from koordlet.api.evictiontasks import (
+    OWNERS_ORDER,
+    RequestFeature,
+    UsedFeature,
+    requested_task,
+    used_task,
+)
+from koordlet.api.evictsettings import (
+    Hindrance,
+    capacity_of,
+    request_ceiling,
+    requested_band,
+    usage_ceiling,
+    used_band,
+)
+from koordlet.api.node import Node
+from koordlet.api.nodeslo_strategies import ResourceThreshold
+from koordlet.api.pod import Pod
+from koordlet.api.podrequests import memory_resource
+from koordlet.api.releases import requested_memory_release
+from koordlet.api.victims import best_effort, by_priority, by_share, offered
+from koordlet.plugin import (
+    WAITS_FOR_EVENTS,
+    Client,
+    ExtensionPlugin,
+    FlagSet,
+    MetricCache,
+    States,
+    Stop,
+    Usage,
+    VictimRounds,
+    kinds,
+    resources,
+    wanted,
+)
+from koordlet_plugins.memory_evict.signals import (
+    Pressure,
+    PressureRule,
+    Signals,
+    check_pressure,
+    parse_signals,
+)
+
+OF_BEST_EFFORT, BY_REQUESTS, BY_USAGE = "BEMemoryEvict", "MemoryAllocatableEvict", "MemoryEvict"
+BEST_EFFORT_ORDER = "by priority and usage"
+
+_NODE_PRESSURE = ("mem", "10", "some")
+
+
+@dataclass(frozen=True, slots=True)
+class _Situation:
+    """What one round looks at. Memory is in bytes."""
+
+    slo: ResourceThreshold
+    node: Node
+    used: int | None  # None: not measured lately
+    pods: tuple[Pod, ...]
+    usage: dict[str, int]  # by uid
+    under_way: frozenset[str]
+
+
+class MemoryEvict(ExtensionPlugin):
+    """Evicts pods for the sake of the node's memory."""
+
+    gates = (OF_BEST_EFFORT, BY_REQUESTS, BY_USAGE)
+    limits = WAITS_FOR_EVENTS
+
+    def init_flags(self, flags: FlagSet) -> None:
+        self._interval = flags.int(
+            "memory-evict-interval-seconds",
+            1,
+            "Seconds between two looks of memory eviction; 0 for off",
+        )
+        self._cool_down = flags.int(
+            "memory-evict-cool-time-seconds", 4, "Seconds without a look after a memory eviction"
+        )
+        self._signals = flags.string(
+            "memory-evict-signals",
+            Signals.BOTH,
+            "What must be high before the first victim of memory eviction; usage alone is what "
+            "Koordinator looks at",
+        )
+        self._pressure = flags.float(
+            "memory-evict-pressure",
+            5.0,
+            "Memory pressure of the node that counts as high for it, in percent of the last 10 s",
+        )
+
+    def setup(self, client: Client, metric_cache: MetricCache, states_informer: States) -> None:
+        self._cache = metric_cache
+        self._states = states_informer
+        self._rule = PressureRule(parse_signals(self._signals.value), self._pressure.value)
+        self._features: dict[str, Callable[[_Situation], EvictionTask | None]] = {
+            OF_BEST_EFFORT: self._of_best_effort,
+            BY_REQUESTS: self._by_requests,
+            BY_USAGE: self._by_usage,
+        }
+
+    async def run(self, stop: Stop) -> None:
+        if self._interval.value <= 0:
+            await stop.wait()
+            return
+        rounds = VictimRounds(
+            self,
+            self._states,
+            resource="memory",
+            usage=self._node_usage,
+            cool_down=self._cool_down.value,
+        )
+        async for _ in stop.every(self._interval.value):
+            if not rounds.resting:
+                found = list(self._look(rounds.under_way))
+                await rounds.step(await self._pressed(found, rounds.under_way))
+
+    def _look(self, under_way: frozenset[str]) -> Iterator[EvictionTask | Hindrance]:
+        """What the features that are on want, or what hinders them."""
+        slo, node = self._states.node_slo(), self._states.node()
+        if slo is None or node is None or not slo.threshold.enable:
+            return
+        used = self._cache.last(kinds.NODE_MEMORY_USAGE)
+        usage = self._cache.last_values(kinds.POD_MEMORY_USAGE)
+        situation = _Situation(
+            slo.threshold,
+            node,
+            None if used is None else math.trunc(used),
+            tuple(meta.pod for meta in self._states.pods()),
+            {uid: math.trunc(count) for (uid,), count in usage.items()},
+            under_way,
+        )
+        yield from wanted(
+            self, {name: partial(look, situation) for name, look in self._features.items()}
+        )
+
+    def _of_best_effort(self, now: _Situation) -> EvictionTask | None:
+        pods = best_effort(now.pods, OF_BEST_EFFORT)
+        ordered = by_share(pods, lambda pod: now.usage.get(pod.uid, 0))
+        return self._used_task(OF_BEST_EFFORT, now, ordered, BEST_EFFORT_ORDER)
+
+    def _by_usage(self, now: _Situation) -> EvictionTask | None:
+        pods = offered(now.pods, BY_USAGE, usage_ceiling(BY_USAGE, now.slo))
+        measured = [pod for pod in pods if pod.uid in now.usage]
+        ordered = by_priority(measured, lambda pod: now.usage[pod.uid])
+        return self._used_task(BY_USAGE, now, ordered, OWNERS_ORDER)
+
+    def _used_task(
+        self, name: str, now: _Situation, victims: list[Pod], order: str
+    ) -> EvictionTask | None:
+        slo, capacity = now.slo, capacity_of(name, now.node, "memory")
+        band = used_band(
+            name, "memoryEvict", slo.memory_evict_threshold_percent, slo.memory_evict_lower_percent
+        )
+        if now.used is None:
+            message = "wanted the node's memory usage, found none of late"
+            raise Hindrance(name, EvictionOutcome.NO_DATA, message)
+        feature = UsedFeature(
+            name=name, resource="memory", band=band, order=order, under_way=name in now.under_way
+        )
+        return used_task(feature, now.used, capacity, victims, now.usage)
+
+    def _by_requests(self, now: _Situation) -> EvictionTask | None:
+        slo = now.slo
+        capacity_of(BY_REQUESTS, now.node, "memory")
+        feature = RequestFeature(
+            name=BY_REQUESTS,
+            resource=memory_resource,
+            release=requested_memory_release,
+            band=requested_band(
+                BY_REQUESTS,
+                "memoryAllocatableEvict",
+                slo.memory_allocatable_evict_threshold_percent,
+                slo.memory_allocatable_evict_lower_percent,
+            ),
+            ceiling=request_ceiling(BY_REQUESTS, slo),
+            under_way=BY_REQUESTS in now.under_way,
+        )
+        return requested_task(feature, now.pods, now.node.allocatable, now.usage)
+
+    async def _pressed(
+        self, found: list[EvictionTask | Hindrance], under_way: frozenset[str]
+    ) -> list[EvictionTask | Hindrance]:
+        """The same without the tasks that pressure is too low for."""
+        passed: list[EvictionTask | Hindrance] = []
+        for each in found:
+            needs = isinstance(each, EvictionTask) and each.feature not in (BY_REQUESTS, *under_way)
+            try:
+                if isinstance(each, EvictionTask) and needs:
+                    check_pressure(each, await self._node_pressure(), self._rule)
+                passed.append(each)
+            except Hindrance as hindrance:
+                passed.append(hindrance)
+        return passed
+
+    async def _node_pressure(self) -> Pressure:
+        """As the kernel has it now; else as it was sampled."""
+        resource = resources.NODE_MEMORY_PRESSURE
+        now = await self.kernel.read(resource)
+        percent = now.some.avg10 if now else self._cache.last(kinds.NODE_PSI, *_NODE_PRESSURE)
+        known = percent is not None or await self.kernel.supports(resource)
+        return Pressure(percent, supported=known)
+
+    def _node_usage(self) -> Usage | None:
+        used = self._cache.last(kinds.NODE_MEMORY_USAGE)
+        newest = self._cache.newest(kinds.NODE_MEMORY_USAGE)
+        return Usage(used, newest.boot) if used is not None and newest else None
