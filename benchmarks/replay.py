@@ -70,6 +70,19 @@ def _record(seconds: int) -> Iterator[bytes]:
     for second in range(seconds):
         at = Stamp(1_700_000_000.0 + second, 1000.0 + second)
         yield from writer.lines(at, 500.0 + second, list(_samples(pods, dice)))
+        yield from _looks(500.0 + second, dice)
+
+
+def _looks(at: float, dice: random.Random) -> Iterator[bytes]:
+    """What BECPUSuppress reads of the kernel in a second."""
+    for look in range(10):
+        for resource, group in (
+            ("cpu_usage", "kubepods/besteffort"),
+            ("cpu_usage", "kubepods"),
+            ("root_cpu_usage", ""),
+        ):
+            nanoseconds = int((at + look / 10) * 1e9 * (20 + dice.random()))
+            yield write_line(Line.READ, at + look / 10, resource, group, nanoseconds)
 
 
 def _samples(pods: Sequence[PodMeta], dice: random.Random) -> Iterator[Sample]:

@@ -7,6 +7,7 @@ from typing import Any
 from koordlet.replay.player import Played
 
 _SETS = frozenset({"set", "would_set", "retaken"})
+_HOLDS = _SETS | {"held"}  # held: since before the record began
 _ENDS = frozenset({"restored", "would_restore", "yielded"})
 
 
@@ -83,7 +84,7 @@ def _held(changes: _Changes, end: float) -> Held:
     seconds, weighted = 0.0, 0.0
     numbers: list[float] = []
     for (at, change), (until, _) in zip(changes, [*changes[1:], (end, {})], strict=True):
-        if change["what"] not in _SETS:
+        if change["what"] not in _HOLDS:
             continue
         seconds += until - at
         if isinstance(change["new"], int | float):

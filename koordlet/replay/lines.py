@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import repeat
 from typing import Any
 
 from koordlet.metriccache.kinds import KINDS
@@ -93,15 +94,14 @@ class SampleReader:
         if kind is not None:
             self._keys[name] = [tuple(map(str, key)) for key in keys]
 
-    def samples(self, values: Mapping[str, Sequence[float | None]]) -> list[Sample]:
-        """The samples of a TICK line."""
-        return [
-            Sample(KINDS[name], value, key)
-            for name, row in values.items()
-            if name in self._keys
-            for key, value in zip(self._keys[name], row, strict=False)
-            if value is not None
-        ]
+    def samples(self, values: Mapping[str, Sequence[Any]]) -> list[Sample]:
+        """The samples of a TICK line; its values are numbers and None."""
+        found: list[Sample] = []
+        for name, row in values.items():
+            if name in self._keys:
+                samples = map(Sample, repeat(KINDS[name]), row, self._keys[name])
+                found += [s for s in samples if s.value is not None] if None in row else samples
+        return found
 
 
 def _is_sparse(found: Mapping[Any, Any], columns: Mapping[Any, Any]) -> bool:

@@ -15,6 +15,7 @@ from koordlet.api.nodetopology import NodeTopology
 from koordlet.api.pod import Pod
 from koordlet.collectors.node_info import NODE_NUMA_INFO
 from koordlet.executor.budget import EvictionBudget
+from koordlet.executor.claim import ClaimState
 from koordlet.executor.claims import ClaimDesk
 from koordlet.executor.decisions import Decisions
 from koordlet.executor.evictor import Evictor
@@ -29,6 +30,7 @@ from koordlet.plugin.client import UnavailableClient
 from koordlet.replay.codec import decode
 from koordlet.replay.lines import Line, SampleReader
 from koordlet.replay.modelkernel import ModelKernel, layout_of
+from koordlet.replay.ordering import in_order
 from koordlet.replay.recorder import change_json
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import PodMeta
@@ -44,6 +46,7 @@ _INTERVALS = {
     Cadence.NODE_INFO: 60.0,
     Cadence.STORAGE: 60.0,
 }
+_HOLDS = (ClaimState.IN_FORCE, ClaimState.WOULD)
 _KEPT = {Keep.NODE: 1800.0, Keep.POD: 300.0}
 
 
@@ -89,6 +92,8 @@ class Player:
         self._kernel = ModelKernel(layout_of(facts), clock)
         for value in in_force:
             self._kernel.learn_original(value["resource"], value["target"], value["original"])
+            if value["value"] != value["original"] and value["state"] in _HOLDS:
+                self.played.done.append((self.played.began, _held_before(value)))
         self._desk = ClaimDesk(
             self._kernel, InlineWorker(), clock, dry_run=_in_earnest, listeners=[self._changed]
         )
@@ -115,7 +120,7 @@ class Player:
         running: dict[str, asyncio.Task[None]] = {}
         for name, plugin in self._plugins.items():
             self._set_up(name, plugin)
-        for kind, content in lines:
+        for kind, content in in_order(lines):
             try:
                 await self._line(kind, content)
             except (InvalidObject, ValueError, TypeError, KeyError, IndexError) as err:
@@ -125,6 +130,7 @@ class Player:
                     name: asyncio.create_task(plugin.run(over))
                     for name, plugin in self._plugins.items()
                 }
+                await self._clock.settle()
         await self._clock.settle()
         over.set()
         await asyncio.wait([*running.values(), *background], timeout=1.0)
@@ -153,6 +159,7 @@ class Player:
                 await self._tick(*content)
             case Line.STATE:
                 self._state(*content)
+                await self._clock.settle()
             case Line.READ:
                 at, resource, group, value = content
                 await self._until(at)
@@ -182,7 +189,9 @@ class Player:
     async def _until(self, monotonic: float) -> None:
         """Let time pass to that moment of the record."""
         ahead = monotonic - self._clock.monotonic()
-        if ahead > 0:
+        if ahead > 0 and self._clock.rests(ahead):
+            self._clock.tick(ahead)  # a tenth of the price, and most lines are of one moment
+        elif ahead > 0:
             await self._clock.advance(ahead)
 
     def _state(self, name: str, value: Any) -> None:
@@ -222,6 +231,22 @@ class Player:
     def _problem(self, problem: str) -> None:
         if len(self.played.problems) < 20:
             self.played.problems.append(problem)
+
+
+def _held_before(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A value that was in force when the record began, as a change in one; see change_json."""
+    return {
+        "what": "held",
+        "resource": value["resource"],
+        "unit": value["unit"],
+        "level": value["level"],
+        "place": value["target"],
+        "pod": value["pod"],
+        "plugins": [claim["plugin"] for claim in value["claims"]],
+        "old": value["original"],
+        "new": value["value"],
+        "reason": "; ".join(claim["reason"] for claim in value["claims"]),
+    }
 
 
 async def _in_earnest(_: str) -> bool:

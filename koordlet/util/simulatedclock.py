@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import itertools
+import math
 from collections.abc import Callable
 
 MAX_TURNS = 100_000  # loop turns after which tasks that keep each other busy are called a bug
@@ -49,6 +50,12 @@ class SimulatedClock:
         """How many tasks sleep on this clock."""
         return sum(not woken.done() for _, _, woken in self._sleepers)
 
+    def rests(self, seconds: float) -> bool:
+        """Whether nobody is to wake up within that time; then it may as well tick."""
+        while self._sleepers and self._sleepers[0][2].done():
+            heapq.heappop(self._sleepers)
+        return not self._sleepers or self._sleepers[0][0] > self._monotonic + seconds
+
     async def advance(self, seconds: float) -> None:
         """Let time pass: wake everybody who is due, in order, and let them work until idle."""
         await self.settle()
@@ -63,9 +70,7 @@ class SimulatedClock:
     async def advance_to_next(self) -> None:
         """Let time pass until the next sleeper wakes; not at all when nobody sleeps."""
         await self.settle()
-        while self._sleepers and self._sleepers[0][2].done():
-            heapq.heappop(self._sleepers)
-        if self._sleepers:
+        if not self.rests(math.inf):
             await self.advance(self._sleepers[0][0] - self._monotonic)
 
     def tick(self, seconds: float) -> None:

@@ -61,6 +61,24 @@ class Evict(ExtensionPlugin):
             self.usage.append(self.cache.last_values(kinds.POD_CPU_USAGE))
 
 
+class Watch(ExtensionPlugin):
+    """Looks ten times a second."""
+
+    def setup(self, client, metric_cache, states_informer):
+        self.seen = []
+
+    async def run(self, stop):
+        reads = [(resources.CPU_USAGE, GROUP)]
+        while not stop.is_set():
+            await self.kernel.watch(reads, 0.1, self.notice, 1.0)
+
+    def notice(self, readings):
+        [reading] = readings
+        if reading and reading.value not in [value for value, _ in self.seen]:
+            self.seen.append((reading.value, self.clock.monotonic()))
+        return False
+
+
 class Broken(ExtensionPlugin):
     """Fails at once."""
 
@@ -91,13 +109,13 @@ def record(*, threshold=65):
     yield write_line(Line.CHANGE, 1012.0, {**change, "what": "restored", "old": 80000, "new": -1})
 
 
-async def play(lines, *plugins, **options):
+async def play(lines, *plugins, in_force=(), **options):
     """Play lines to plugins that are prepared as the command does."""
     clock = SimulatedClock()
     by_name = {type(plugin).__name__: plugin for plugin in plugins}
     for name, plugin in by_name.items():
         plugin.name, plugin.clock = name, clock
-    player = Player(FACTS, [], clock=clock, plugins=by_name, **options)
+    player = Player(FACTS, in_force, clock=clock, plugins=by_name, **options)
     return await player.play(read_line(line, "test") for line in lines)
 
 
@@ -111,6 +129,47 @@ async def test_what_was_done_beside_what_would_be():
     assert (row.would.changes, row.would.lowest, row.would.highest) == (2, 50000, 50000)
     assert row.would.seconds == pytest.approx(10, abs=1.1)
     assert set(plugin.seen) == {-1, 50000}
+
+
+async def test_what_was_in_force_before_counts_as_done():
+    """From the beginning, without a change; a value that is what it was before does not."""
+
+    def value(resource, now, state="in force"):
+        claims = [{"plugin": "Squeeze", "reason": "busy"}]
+        return {
+            "resource": resource,
+            "unit": "us",
+            "level": "qos",
+            "target": GROUP,
+            "pod": "",
+            "value": now,
+            "original": -1,
+            "state": state,
+            "claims": claims,
+        }
+
+    before = [value("cpu_quota", 2000), value("cpu_burst", -1), value("cpu_shares", 2, "failed")]
+    [row] = compare(await play(record(), Squeeze(), in_force=before))
+
+    assert row.resource == "cpu_quota"
+    # Held at 2000 for six seconds, at 80000 for six, then put back.
+    assert (row.done.changes, row.done.seconds, row.done.mean) == (2, 12.0, 41000)
+    assert row.would.lowest == 50000
+
+
+async def test_what_was_watched_is_seen_in_its_time():
+    """A look is told after the watch, and stands in the record behind later samples."""
+    plugin = Watch()
+    looks = [
+        write_line(Line.READ, 502.0 + look / 10, "cpu_usage", GROUP, look) for look in range(1, 10)
+    ]
+    lines = list(record())
+    at = next(n for n, line in enumerate(lines) if b"503.0," in line)
+    lines[at + 1 : at + 1] = looks
+    await play(lines, plugin)
+
+    assert [value for value, _ in plugin.seen] == list(range(1, 10))
+    assert all(0 <= now - value / 10 - 502 < 0.11 for value, now in plugin.seen)
 
 
 async def test_another_nodeslo():

@@ -15,7 +15,7 @@ from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import BadQuestion, Client
 from koordlet.cli.ctl.tables import figure, heading, prose, show, table
 from koordlet.cli.ctl.units import span
-from koordlet.plugin.base import ExtensionPlugin
+from koordlet.plugin.base import ExtensionPlugin, bind_gates
 from koordlet.plugin.registry import PluginRegistry
 from koordlet.qosmanager.config import QOSExtensionConfig
 from koordlet.qosmanager.discovery import discover
@@ -94,6 +94,8 @@ def prepare_plugins(
         if gate in gates.names()
     }
     gates.replace_map({**as_recorded, **(feature_gates or {})})
+    for registration in registry:
+        bind_gates(registration.plugin, gates.enabled)
     return {
         registration.feature: registration.plugin
         for registration in registry
