@@ -1,7 +1,7 @@
 """Decides on claims: combines them, has them written, and keeps what came of it for people."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from contextvars import Context
 
 from koordlet.executor.claim import Claim, ClaimOutcome, ClaimState, Key, MayClaim, Part
@@ -215,15 +215,18 @@ class ClaimDesk:
             what = "would_set" if pretended else "set"
         old = before.landed.value if before else landed.original
         owners = wish.owners or (before.owners if before else ())
-        change = Change(what, wish.key, owners, old, landed.value, self._reason(wish))
+        reason, inputs = self._why(wish)
+        change = Change(what, wish.key, owners, old, landed.value, reason, inputs)
         for listener in self._listeners:
             listener(change)
 
-    def _reason(self, wish: Wish) -> str:
+    def _why(self, wish: Wish) -> tuple[str, Mapping[str, float | str]]:
+        """The rule, and its numbers."""
         claims = self._table.parts(wish.key).values()
         if wish.value is RELEASE:
-            return "only pretended from now on" if claims else "no longer claimed"
-        return "; ".join(claim.reason for claim in claims)
+            return "only pretended from now on" if claims else "no longer claimed", {}
+        inputs = {name: value for claim in claims for name, value in claim.inputs.items()}
+        return "; ".join(claim.reason for claim in claims), inputs
 
     def _outcome(self, owner: str, key: Key, changed: set[Key]) -> ClaimOutcome:
         value = self._values.get(key)

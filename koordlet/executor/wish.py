@@ -1,7 +1,8 @@
 """What the claims ask of the kernel, and what came of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 from koordlet.executor.claim import ClaimState, Key
@@ -43,6 +44,7 @@ class Change(NamedTuple):
     """Something that happened to a value, for logs, metrics and the audit log.
 
     what: set, restored, foreign, retaken, yielded, failed; with dry-run would_set, would_restore.
+    inputs are the numbers of the decision.
     """
 
     what: str
@@ -51,6 +53,7 @@ class Change(NamedTuple):
     old: Any
     new: Any
     reason: str
+    inputs: Mapping[str, float | str] = MappingProxyType({})
 
 
 Listener = Callable[[Change], None]

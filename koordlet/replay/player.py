@@ -246,6 +246,7 @@ def _held_before(value: Mapping[str, Any]) -> dict[str, Any]:
         "old": value["original"],
         "new": value["value"],
         "reason": "; ".join(claim["reason"] for claim in value["claims"]),
+        "inputs": {k: v for claim in value["claims"] for k, v in claim["inputs"].items()},
     }
 
 

@@ -249,6 +249,7 @@ def change_json(change: Change) -> dict[str, Any]:
         "old": encode(change.old),
         "new": encode(change.new),
         "reason": change.reason,
+        "inputs": dict(change.inputs),
     }
 
 

@@ -106,20 +106,20 @@ def test_equal_pods_keep_their_places():
     assert [row["name"] for row in sort_pods(pods, "cpu")] == ["a", "b"]
 
 
+@pytest.mark.parametrize(("limit", "qos"), [(None, "LSR"), (0.71, "LSR ≤0.71")])
 @pytest.mark.parametrize("width", [80, 120, 200])
-def test_the_table_fits(width):
+def test_the_table_fits(width, limit, qos):
     """Names give way, figures never; on a wide terminal nothing is cut."""
     name = "a-namespace-of-some-length/web-frontend-7d9c5b8f6-abcde"
+    held = pod(name, **FULL) | {"cpu_limit_cores": limit}
     screen = console(width=width, height=20, color_system=None)
 
     with screen.capture() as captured:
-        screen.print(
-            rows(answer(pod(name, **FULL), **FULL), [pod(name, **FULL)], "cpu", width=width)
-        )
+        screen.print(rows(answer(held, **FULL), [held], "cpu", width=width))
 
     lines = captured.get().splitlines()
     assert max(map(len, lines)) <= width
-    assert " ".join(lines[-1].split()[1:]) == "LSR 123 999Gi 100 10 40 100 1.2G 999M"
+    assert " ".join(lines[-1].split()[1:]) == f"{qos} 123 999Gi 100 10 40 100 1.2G 999M"
     assert lines[-1].split()[0].endswith("abcde")
     assert (name in lines[-1]) == (width > 100)
 

@@ -108,7 +108,7 @@ async def test_changes_are_audited_in_the_plugins_words(squeezed, tmp_path):
     assert status == 200
     assert (event["type"], event["reason"]) == ("node", "AdjustBEByNodeCPUUsage")
     assert event["message"] == (
-        "update BE group to cfs_quota: 50000, Probe: BE gets what LS leaves of 65 %"
+        "update BE group to cfs_quota: 50000, Probe: BE gets what LS leaves of 65 % (ls_cores=2.1)"
     )
     file = tmp_path / "audit/audit.log"
     await squeezed.stop()

@@ -135,7 +135,7 @@ async def test_what_was_in_force_before_counts_as_done():
     """From the beginning, without a change; a value that is what it was before does not."""
 
     def value(resource, now, state="in force"):
-        claims = [{"plugin": "Squeeze", "reason": "busy"}]
+        claims = [{"plugin": "Squeeze", "reason": "busy", "inputs": {}}]
         return {
             "resource": resource,
             "unit": "us",

@@ -40,7 +40,7 @@ class ChangeAudit:
                 name=name,
                 container=target.place.rpartition("/")[2] if in_container else "",
                 reason=reason,
-                message=f"{message}, {', '.join(change.owners)}: {change.reason}",
+                message=f"{message}, {', '.join(change.owners)}: {_reason(change)}",
             )
         )
 
@@ -58,3 +58,12 @@ class ChangeAudit:
 
 def _text(value: Any) -> str:
     return format_cpulist(value) if isinstance(value, set | frozenset) else str(value)
+
+
+def _reason(change: Change) -> str:
+    """The rule and its numbers."""
+    numbers = ", ".join(
+        f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in change.inputs.items()
+    )
+    return f"{change.reason} ({numbers})" if numbers else change.reason

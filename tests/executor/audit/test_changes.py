@@ -62,6 +62,18 @@ def test_what_is_pretended_is_called_so(what):
     assert event(BE, what=what, wording=WORDS)[1] == "would_AdjustBEByNodeCPUUsage"
 
 
+def test_the_numbers_of_the_decision_are_told():
+    """After the rule, short enough to read."""
+    noted = []
+    audit = ChangeAudit(noted.append, lambda key: "/cg/cpu.max", lambda change: None)
+    inputs = {"ls_cores": 1 / 3, "capacity_bytes": 2**40, "measured": "by looks"}
+    audit(Change("set", Key(BE, CPU_QUOTA), ("A",), -1, 5, "BE is squeezed", inputs))
+    assert noted[0].message == (
+        "update /cg/cpu.max to 5, A: BE is squeezed "
+        "(ls_cores=0.333333, capacity_bytes=1099511627776, measured=by looks)"
+    )
+
+
 def test_cpus_are_a_list():
     """As the kernel writes them."""
     found = event(BE, CPUSET_CPUS_WANTED, old=frozenset({0}), new=frozenset({0, 1, 2, 5}))
