@@ -4,7 +4,7 @@ CPU is in milli-cores, memory in bytes.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from koordlet.api.evictionplan import EvictionTask, ReleaseTarget
@@ -44,11 +44,16 @@ class RequestFeature:
 
 
 def used_task(
-    feature: UsedFeature, used: int, capacity: int, victims: Iterable[Pod], usage: Mapping[str, int]
+    feature: UsedFeature,
+    used: int,
+    capacity: int,
+    victims: Callable[[], Iterable[Pod]],
+    usage: Callable[[Pod], int],
 ) -> EvictionTask | None:
     """Return what is used beyond the lower mark, and who is to give it back.
 
-    usage is what each pod uses, by uid. None: the threshold is not reached.
+    victims, first one first, are only asked for when there is something to give back; usage is
+    what a pod uses. None: the threshold is not reached.
     """
     band = feature.band.while_under_way() if feature.under_way else feature.band
     release = used_release(used, capacity, band)
@@ -59,8 +64,8 @@ def used_task(
         feature=feature.name,
         target=ReleaseTarget.USED,
         amounts={feature.resource: release},
-        candidates=tuple(victims),
-        gain=lambda pod: {feature.resource: usage.get(pod.uid, 0)},
+        candidates=tuple(victims()),
+        gain=lambda pod: {feature.resource: usage(pod)},
         trigger=f"node {feature.resource} {percent} % used, threshold {feature.band.threshold} %, "
         f"down to {feature.band.lower} %",
         inputs={
@@ -77,18 +82,16 @@ def used_task(
 
 def requested_task(
     feature: RequestFeature,
-    pods: Iterable[Pod],
+    asked: Mapping[str, int],
     allocatable: Mapping[str, str],
-    measured: Collection[str],
+    victims: Callable[[], Iterable[Pod]],
 ) -> EvictionTask | None:
     """Return what is asked for beyond the lower mark, and who is to give it back.
 
-    measured are the uids of the pods that there are figures of; others are no victims. None: the
-    threshold is not exceeded.
+    asked is the sum for each tier; victims are those that come in question, in any order, and only
+    asked for when something is to be given back. None: the threshold is not exceeded.
     """
     band = feature.band.while_under_way() if feature.under_way else feature.band
-    active = [pod for pod in pods if pod.active]
-    asked = requested_by_tier(active, feature.ceiling, feature.resource)
     has = {name: amount(name, allocatable[name]) if name in allocatable else 0 for name in asked}
     released = {name: feature.release(total, has[name], band) for name, total in asked.items()}
     amounts = {name: release for name, release in released.items() if release > 0}
@@ -99,11 +102,7 @@ def requested_task(
         name = feature.resource(pod.priority_class)
         return {name: pod_request(pod, name)} if name in amounts else {}
 
-    victims = [
-        pod
-        for pod in offered(active, feature.name, feature.ceiling)
-        if pod.uid in measured and request(pod)
-    ]
+    giving = [pod for pod in offered(victims(), feature.name, feature.ceiling) if request(pod)]
     facts = [
         f"{name} {asked[name]} requested of {has[name]} allocatable" for name in sorted(amounts)
     ]
@@ -111,7 +110,7 @@ def requested_task(
         feature=feature.name,
         target=ReleaseTarget.REQUEST,
         amounts=amounts,
-        candidates=tuple(by_priority(victims, lambda pod: sum(request(pod).values()))),
+        candidates=tuple(by_priority(giving, lambda pod: sum(request(pod).values()))),
         gain=request,
         trigger=f"{', '.join(facts)}, threshold {feature.band.threshold} %, down to "
         f"{feature.band.lower} %",
@@ -131,11 +130,11 @@ def requested_by_tier(
 ) -> Mapping[str, int]:
     """Return the sum of requests of the pods up to a priority, by the resource of their tier.
 
-    Only tiers whose pods can give it back count.
+    Only pods that have not ended count, and only tiers whose pods can give it back.
     """
     sums: Counter[str] = Counter()
     for pod in pods:
-        if pod.priority_class in TIERS and pod.effective_priority <= ceiling:
-            name = resource(pod.priority_class)
-            sums[name] += pod_request(pod, name)
+        tier = pod.priority_class
+        if tier in TIERS and pod.active and pod.effective_priority <= ceiling:
+            sums[resource(tier)] += pod_request(pod, resource(tier))
     return sums

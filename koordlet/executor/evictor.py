@@ -17,6 +17,7 @@ from koordlet.executor.eviction import (
     EvictionApi,
     EvictionRequest,
     HeldBack,
+    Killing,
     Kills,
     NoEvictionApi,
     unavailable,
@@ -221,7 +222,8 @@ class Evictor:
     async def _force(self, request: EvictionRequest, killer: Kills, why: str) -> Eviction:
         """Kill a pod whose eviction was accepted; that one is in the budget already."""
         answer = await _kill(killer, request, why)
-        self._ending[False, request.pod.uid] = self._clock.monotonic() + ENDING_FOR
+        if answer.outcome in _ENDING:
+            self._ending[False, request.pod.uid] = self._clock.monotonic() + ENDING_FOR
         eviction = Eviction(answer.outcome, answer.message)
         return self._conclude(request, eviction, dry=False, asked=True, again=True)
 
@@ -337,8 +339,14 @@ class Evictor:
 async def _kill(killer: Kills, request: EvictionRequest, why: str) -> EvictionAnswer:
     """Kill a pod; the answer's message begins with why it was not evicted."""
     killing = await killer.kill(request.cgroup, request.pod.uid)
-    told = f"{why}; {killing.killed} processes killed"
+    if killing == Killing(0):
+        return EvictionAnswer(EvictionOutcome.GONE, _joined(why, "no process is in its cgroup"))
+    told = _joined(why, f"{killing.killed} processes killed")
     if killing.error:
-        message = f"{told}; {killing.error}"
+        message = _joined(told, killing.error)
         return EvictionAnswer(EvictionOutcome.FAILED, message, certain=not killing.killed)
     return EvictionAnswer(EvictionOutcome.KILLED, told)
+
+
+def _joined(*texts: str) -> str:
+    return "; ".join(filter(None, texts))

@@ -30,6 +30,7 @@ from koordlet.plugin.registry import PluginError, PluginRegistry
 from koordlet.plugin.rejections import Rejections
 from koordlet.plugin.sharedflags import strategy_interval
 from koordlet.plugin.states import States
+from koordlet.plugin.tierrequests import TierRequests
 from koordlet.plugin.upstreamgauge import UpstreamGauge
 from koordlet.plugin.victimrounds import VictimRounds, wanted
 from koordlet.statesinformer.callbacks import CallbackTarget, StateType, UpdateCbFn
@@ -82,6 +83,7 @@ __all__ = [
     "States",
     "Stop",
     "Target",
+    "TierRequests",
     "Unavailable",
     "UnavailableClient",
     "UpdateCbFn",

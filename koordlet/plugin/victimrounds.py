@@ -21,6 +21,7 @@ LONGEST_ROUND = 10.0  # seconds after which a round asks for no other victim
 WARM_UP = 5.0  # seconds of a run in which it is not told that figures are missing
 TOLD = 10  # candidates that a record names
 
+_LEFT = (EvictionOutcome.KILLED, EvictionOutcome.GONE)
 _OVER_FOR_ALL = (EvictionOutcome.RATE_LIMITED, EvictionOutcome.OVER_BUDGET)
 
 
@@ -117,10 +118,10 @@ class VictimRounds:
             return False
         if eviction.accepted:
             self._rests_until = self._clock.monotonic() + self._cool_down
-        if eviction.outcome in (EvictionOutcome.EVICTED, EvictionOutcome.KILLED):
+        if eviction.outcome in (EvictionOutcome.EVICTED, *_LEFT):
             expected = task.gain(pod).get(self._resource, 0)
             awaited = AwaitedVictim(meta, task, expected, before, self._clock.monotonic())
-            if eviction.outcome is EvictionOutcome.KILLED:
+            if eviction.outcome in _LEFT:
                 self._mark_gone(awaited)
             self._awaited = awaited
             return False
@@ -174,7 +175,7 @@ class VictimRounds:
         eviction = await self._plugin.insist(
             awaited.pod, feature=awaited.task.feature, reason=awaited.task.trigger
         )
-        return eviction.outcome is EvictionOutcome.KILLED
+        return eviction.outcome in _LEFT
 
     def _mark_gone(self, awaited: AwaitedVictim) -> None:
         self.since = self._clock.boottime()

@@ -23,12 +23,13 @@ class ScriptedKiller:
 
     def __init__(self) -> None:
         self.killed: list[tuple[str, str]] = []  # cgroup and uid of each
+        self.processes = 3
         self.error = ""
 
     async def kill(self, group: str, uid: str) -> Killing:
         """As koordlet.executor's Kills."""
         self.killed.append((group, uid))
-        return Killing(3, self.error)
+        return Killing(self.processes, self.error)
 
 
 class Bench:

@@ -61,6 +61,15 @@ async def test_a_429_protects_from_being_killed(lethal, killer, no) -> None:
     assert killer.killed == []
 
 
+async def test_a_pod_without_processes_is_gone(lethal, killer) -> None:
+    """It is no eviction of ours."""
+    killer.processes = 0
+    lethal.api.answer(EvictionOutcome.FAILED)
+    eviction = await lethal.evict("crunch")
+    assert (eviction.outcome, eviction.accepted) == (EvictionOutcome.GONE, False)
+    assert eviction.message == "no process is in its cgroup"
+
+
 @pytest.mark.parametrize("answer", [EvictionOutcome.GONE, EvictionOutcome.NOT_ALLOWED])
 async def test_other_answers_are_no_reason_to_kill(lethal, killer, answer) -> None:
     """Somebody else has its name, or an admission policy protects it."""

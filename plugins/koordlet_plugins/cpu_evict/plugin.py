@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 from koordlet.api.eviction import EvictionOutcome
 from koordlet.api.evictionplan import EvictionTask
@@ -34,8 +34,10 @@ from koordlet.plugin import (
     ExtensionPlugin,
     FlagSet,
     MetricCache,
+    PodMeta,
     States,
     Stop,
+    TierRequests,
     Usage,
     VictimRounds,
     kinds,
@@ -47,15 +49,31 @@ BY_SATISFACTION = satisfaction.NAME
 BY_REQUESTS, BY_USAGE = "CPUAllocatableEvict", "CPUEvict"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Situation:
     """What one round looks at."""
 
     slo: ResourceThreshold
     node: Node
-    pods: tuple[Pod, ...]
-    usage: dict[str, float]  # cores, by uid
+    metas: tuple[PodMeta, ...]
+    cache: MetricCache
     rounds: VictimRounds
+
+    @property
+    def pods(self) -> Iterator[Pod]:
+        return (meta.pod for meta in self.metas)
+
+    @cached_property
+    def usage(self) -> dict[str, float]:
+        """What pods use in cores, by uid; those that were measured lately."""
+        found = self.cache.last_values(kinds.POD_CPU_USAGE)
+        return {uid: cores for (uid,), cores in found.items()}
+
+    def measured(self) -> list[Pod]:
+        return [pod for pod in self.pods if pod.uid in self.usage]
+
+    def milli(self, pod: Pod) -> int:
+        return math.trunc(self.usage.get(pod.uid, 0.0) * 1000)
 
 
 class CPUEvict(ExtensionPlugin):
@@ -75,6 +93,7 @@ class CPUEvict(ExtensionPlugin):
     def setup(self, client: Client, metric_cache: MetricCache, states_informer: States) -> None:
         self._cache = metric_cache
         self._states = states_informer
+        self._requests = TierRequests(cpu_resource)
         self._features: dict[str, Callable[[_Situation], EvictionTask | None]] = {
             BY_SATISFACTION: self._by_satisfaction,
             BY_REQUESTS: self._by_requests,
@@ -102,14 +121,7 @@ class CPUEvict(ExtensionPlugin):
         slo, node = self._states.node_slo(), self._states.node()
         if slo is None or node is None or not slo.threshold.enable:
             return
-        usage = self._cache.last_values(kinds.POD_CPU_USAGE)
-        situation = _Situation(
-            slo.threshold,
-            node,
-            tuple(meta.pod for meta in self._states.pods()),
-            {uid: cores for (uid,), cores in usage.items()},
-            rounds,
-        )
+        situation = _Situation(slo.threshold, node, self._states.pods(), self._cache, rounds)
         yield from wanted(
             self, {name: partial(look, situation) for name, look in self._features.items()}
         )
@@ -121,7 +133,7 @@ class CPUEvict(ExtensionPlugin):
             now.slo,
             satisfaction.read_figures(self._cache, self._since(window, now.rounds)),
             now.pods,
-            now.usage,
+            lambda pod: now.usage.get(pod.uid, 0.0),
             allocatable=amount(BATCH_CPU, text) if text else None,
             interval=self._cache.interval(kinds.NODE_BE),
             window=window,
@@ -144,7 +156,8 @@ class CPUEvict(ExtensionPlugin):
             ceiling=request_ceiling(BY_REQUESTS, slo),
             under_way=BY_REQUESTS in now.rounds.under_way,
         )
-        return requested_task(feature, now.pods, now.node.allocatable, now.usage)
+        asked = self._requests.sums(now.metas, feature.ceiling)
+        return requested_task(feature, asked, now.node.allocatable, now.measured)
 
     def _by_usage(self, now: _Situation) -> EvictionTask | None:
         slo, capacity = now.slo, capacity_of(BY_USAGE, now.node, "cpu")
@@ -163,10 +176,14 @@ class CPUEvict(ExtensionPlugin):
         if found is None or self._cache.last(kinds.NODE_CPU_USAGE) is None:
             message = "wanted the node's CPU usage, found none of late"
             raise Hindrance(BY_USAGE, EvictionOutcome.NO_DATA, message)
-        milli = {uid: math.trunc(cores * 1000) for uid, cores in now.usage.items()}
-        victims = [pod for pod in offered(now.pods, BY_USAGE, ceiling) if pod.uid in milli]
-        ordered = by_priority(victims, lambda pod: milli[pod.uid])
-        return used_task(feature, math.trunc(found.avg() * 1000), capacity, ordered, milli)
+        used = math.trunc(found.avg() * 1000)
+        return used_task(
+            feature,
+            used,
+            capacity,
+            lambda: by_priority(offered(now.measured(), BY_USAGE, ceiling), now.milli),
+            now.milli,
+        )
 
     def _window(self, slo: ResourceThreshold) -> float:
         """Seconds to look back."""

@@ -55,7 +55,7 @@ def build_task(
     slo: ResourceThreshold,
     figures: Figures | None,
     pods: Iterable[Pod],
-    usage: Mapping[str, float],
+    usage: Callable[[Pod], float],
     *,
     allocatable: int | None,
     interval: float,
@@ -64,7 +64,7 @@ def build_task(
 ) -> EvictionTask | None:
     """Return the batch CPU requests that must go; None: nothing must.
 
-    usage is what each pod uses by uid, in cores; allocatable the node's batch CPU.
+    usage is what a pod uses, in cores; allocatable the node's batch CPU.
 
     Raises:
         Hindrance: the NodeSLO is not complete, or figures are missing.
@@ -106,10 +106,10 @@ def build_task(
     )
 
 
-def _share_of(usage: Mapping[str, float]) -> Callable[[Pod], float]:
+def _share_of(usage: Callable[[Pod], float]) -> Callable[[Pod], float]:
     def share(pod: Pod) -> float:
         """Usage of the request; 0 without a request."""
         request = pod_request(pod, BATCH_CPU)
-        return usage.get(pod.uid, 0.0) * 1000 / request if request else 0.0
+        return usage(pod) * 1000 / request if request else 0.0
 
     return share

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 from koordlet.api.eviction import EvictionOutcome
 from koordlet.api.evictionplan import EvictionTask
@@ -34,8 +34,10 @@ from koordlet.plugin import (
     ExtensionPlugin,
     FlagSet,
     MetricCache,
+    PodMeta,
     States,
     Stop,
+    TierRequests,
     Usage,
     VictimRounds,
     kinds,
@@ -56,16 +58,31 @@ BEST_EFFORT_ORDER = "by priority and usage"
 _NODE_PRESSURE = ("mem", "10", "some")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Situation:
     """What one round looks at. Memory is in bytes."""
 
     slo: ResourceThreshold
     node: Node
-    used: int | None  # None: not measured lately
-    pods: tuple[Pod, ...]
-    usage: dict[str, int]  # by uid
+    metas: tuple[PodMeta, ...]
+    cache: MetricCache
     under_way: frozenset[str]
+
+    @property
+    def pods(self) -> Iterator[Pod]:
+        return (meta.pod for meta in self.metas)
+
+    @cached_property
+    def usage(self) -> dict[str, int]:
+        """What pods use, by uid; those that were measured lately."""
+        found = self.cache.last_values(kinds.POD_MEMORY_USAGE)
+        return {uid: math.trunc(count) for (uid,), count in found.items()}
+
+    def measured(self) -> list[Pod]:
+        return [pod for pod in self.pods if pod.uid in self.usage]
+
+    def usage_of(self, pod: Pod) -> int:
+        return self.usage.get(pod.uid, 0)
 
 
 class MemoryEvict(ExtensionPlugin):
@@ -98,6 +115,7 @@ class MemoryEvict(ExtensionPlugin):
     def setup(self, client: Client, metric_cache: MetricCache, states_informer: States) -> None:
         self._cache = metric_cache
         self._states = states_informer
+        self._requests = TierRequests(memory_resource)
         self._rule = PressureRule(parse_signals(self._signals.value), self._pressure.value)
         self._features: dict[str, Callable[[_Situation], EvictionTask | None]] = {
             OF_BEST_EFFORT: self._of_best_effort,
@@ -126,45 +144,40 @@ class MemoryEvict(ExtensionPlugin):
         slo, node = self._states.node_slo(), self._states.node()
         if slo is None or node is None or not slo.threshold.enable:
             return
-        used = self._cache.last(kinds.NODE_MEMORY_USAGE)
-        usage = self._cache.last_values(kinds.POD_MEMORY_USAGE)
-        situation = _Situation(
-            slo.threshold,
-            node,
-            None if used is None else math.trunc(used),
-            tuple(meta.pod for meta in self._states.pods()),
-            {uid: math.trunc(count) for (uid,), count in usage.items()},
-            under_way,
-        )
+        situation = _Situation(slo.threshold, node, self._states.pods(), self._cache, under_way)
         yield from wanted(
             self, {name: partial(look, situation) for name, look in self._features.items()}
         )
 
     def _of_best_effort(self, now: _Situation) -> EvictionTask | None:
-        pods = best_effort(now.pods, OF_BEST_EFFORT)
-        ordered = by_share(pods, lambda pod: now.usage.get(pod.uid, 0))
-        return self._used_task(OF_BEST_EFFORT, now, ordered, BEST_EFFORT_ORDER)
+        def victims() -> list[Pod]:
+            return by_share(best_effort(now.pods, OF_BEST_EFFORT), now.usage_of)
+
+        return self._used_task(OF_BEST_EFFORT, now, victims, BEST_EFFORT_ORDER)
 
     def _by_usage(self, now: _Situation) -> EvictionTask | None:
-        pods = offered(now.pods, BY_USAGE, usage_ceiling(BY_USAGE, now.slo))
-        measured = [pod for pod in pods if pod.uid in now.usage]
-        ordered = by_priority(measured, lambda pod: now.usage[pod.uid])
-        return self._used_task(BY_USAGE, now, ordered, OWNERS_ORDER)
+        ceiling = usage_ceiling(BY_USAGE, now.slo)
+
+        def victims() -> list[Pod]:
+            return by_priority(offered(now.measured(), BY_USAGE, ceiling), now.usage_of)
+
+        return self._used_task(BY_USAGE, now, victims, OWNERS_ORDER)
 
     def _used_task(
-        self, name: str, now: _Situation, victims: list[Pod], order: str
+        self, name: str, now: _Situation, victims: Callable[[], list[Pod]], order: str
     ) -> EvictionTask | None:
         slo, capacity = now.slo, capacity_of(name, now.node, "memory")
         band = used_band(
             name, "memoryEvict", slo.memory_evict_threshold_percent, slo.memory_evict_lower_percent
         )
-        if now.used is None:
+        used = self._cache.last(kinds.NODE_MEMORY_USAGE)
+        if used is None:
             message = "wanted the node's memory usage, found none of late"
             raise Hindrance(name, EvictionOutcome.NO_DATA, message)
         feature = UsedFeature(
             name=name, resource="memory", band=band, order=order, under_way=name in now.under_way
         )
-        return used_task(feature, now.used, capacity, victims, now.usage)
+        return used_task(feature, math.trunc(used), capacity, victims, now.usage_of)
 
     def _by_requests(self, now: _Situation) -> EvictionTask | None:
         slo = now.slo
@@ -182,7 +195,8 @@ class MemoryEvict(ExtensionPlugin):
             ceiling=request_ceiling(BY_REQUESTS, slo),
             under_way=BY_REQUESTS in now.under_way,
         )
-        return requested_task(feature, now.pods, now.node.allocatable, now.usage)
+        asked = self._requests.sums(now.metas, feature.ceiling)
+        return requested_task(feature, asked, now.node.allocatable, now.measured)
 
     async def _pressed(
         self, found: list[EvictionTask | Hindrance], under_way: frozenset[str]
