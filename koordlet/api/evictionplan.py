@@ -14,6 +14,16 @@ Amounts = Mapping[str, int]
 """By resource: milli-cores of CPU, bytes of memory."""
 
 
+def amounts_text(amounts: Amounts) -> str:
+    """Return amounts for people: "1.50 GiB memory, 2 cores kubernetes.io/batch-cpu"."""
+    return ", ".join(
+        f"{amount / 2**30:.2f} GiB {name}"
+        if "memory" in name
+        else f"{amount / 1000:g} cores {name}"
+        for name, amount in amounts.items()
+    )
+
+
 class ReleaseTarget(StrEnum):
     """What of a pod counts."""
 

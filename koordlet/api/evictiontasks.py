@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from koordlet.api.evictionplan import EvictionTask, ReleaseTarget
+from koordlet.api.evictionplan import EvictionTask, ReleaseTarget, amounts_text
 from koordlet.api.pod import Pod
 from koordlet.api.podrequests import amount, pod_request
 from koordlet.api.priority import PriorityClass
@@ -103,17 +103,17 @@ def requested_task(
         return {name: pod_request(pod, name)} if name in amounts else {}
 
     giving = [pod for pod in offered(victims(), feature.name, feature.ceiling) if request(pod)]
-    facts = [
-        f"{name} {asked[name]} requested of {has[name]} allocatable" for name in sorted(amounts)
-    ]
+    names = sorted(amounts)
+    wanted = amounts_text({name: asked[name] for name in names})
+    there = amounts_text({name: has[name] for name in names})
     return EvictionTask(
         feature=feature.name,
         target=ReleaseTarget.REQUEST,
         amounts=amounts,
         candidates=tuple(by_priority(giving, lambda pod: sum(request(pod).values()))),
         gain=request,
-        trigger=f"{', '.join(facts)}, threshold {feature.band.threshold} %, down to "
-        f"{feature.band.lower} %",
+        trigger=f"{wanted} requested, allocatable {there}, threshold {feature.band.threshold} %, "
+        f"down to {feature.band.lower} %",
         inputs={
             **{f"requested {name}": asked[name] for name in amounts},
             **{f"allocatable {name}": has[name] for name in amounts},

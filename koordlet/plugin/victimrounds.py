@@ -6,7 +6,7 @@ A tool for plugins that evict. Rounds are those of the plugin; nothing here wait
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from koordlet.api.eviction import EvictionOutcome
-from koordlet.api.evictionplan import EvictionPlan, EvictionTask
+from koordlet.api.evictionplan import EvictionPlan, EvictionTask, amounts_text
 from koordlet.api.evictsettings import Hindrance
 from koordlet.api.pod import Pod
 from koordlet.executor.eviction import Eviction
@@ -184,8 +184,8 @@ class VictimRounds:
     def _tell_rest(self, plan: EvictionPlan) -> None:
         """Say what nobody is left for."""
         for task in plan.wanting():
-            rest = ", ".join(f"{amount} {name}" for name, amount in plan.rest(task).items())
-            message = f"{rest} more wanted, but of {len(task.candidates)} candidates none is left"
+            rest, count = amounts_text(plan.rest(task)), len(task.candidates)
+            message = f"{rest} more wanted, but of {count} candidates none is left"
             self._plugin.hold_back(
                 EvictionOutcome.NO_VICTIM,
                 feature=task.feature,
@@ -224,7 +224,7 @@ def _named(task: EvictionTask) -> list[str]:
     """The candidates in order, for people, each with what decided its place."""
     named = []
     for pod in task.candidates[:TOLD]:
-        gain = ", ".join(f"{amount} {name}" for name, amount in task.gain(pod).items())
+        gain = amounts_text(task.gain(pod))
         named.append(f"{pod.namespace}/{pod.name} (priority {pod.effective_priority}, {gain})")
     more = len(task.candidates) - len(named)
     return [*named, f"and {more} more"] if more else named

@@ -204,8 +204,8 @@ async def test_victims_by_requests(make_bench):
         [found] = bench.explain("b")
         assert found["inputs"]["release kubernetes.io/batch-cpu"] == 15_000
         assert found["candidates"] == [
-            "default/b (priority 5500, 45000 kubernetes.io/batch-cpu)",
-            "default/a (priority 5500, 40000 kubernetes.io/batch-cpu)",
+            "default/b (priority 5500, 45 cores kubernetes.io/batch-cpu)",
+            "default/a (priority 5500, 40 cores kubernetes.io/batch-cpu)",
         ]
         bench.end("b")
         await bench.advance(40)

@@ -98,9 +98,9 @@ async def test_what_an_explanation_holds(make_bench):
             "release": 20_400_000_000,
         }
         assert found["candidates"] == [
-            "default/b20 (priority 100, 20000000000 memory)",
-            "default/b5 (priority 100, 5000000000 memory)",
-            "default/b10 (priority 120, 10000000000 memory)",
+            "default/b20 (priority 100, 18.63 GiB memory)",
+            "default/b5 (priority 100, 4.66 GiB memory)",
+            "default/b10 (priority 120, 9.31 GiB memory)",
         ]
 
 
@@ -322,9 +322,7 @@ async def test_nobody_to_evict(make_bench):
         await bench.rounds(30)
         [held] = bench.explain()
         assert (held["outcome"], held["feature"]) == ("no_victim", "BEMemoryEvict")
-        assert held["message"] == (
-            "18000000000 memory more wanted, but of 0 candidates none is left"
-        )
+        assert held["message"] == ("16.76 GiB memory more wanted, but of 0 candidates none is left")
         bench.run_pods(late=(be_pod("late"), 20 * G))
         await bench.rounds(2)
         assert bench.asked == ["late"]
