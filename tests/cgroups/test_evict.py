@@ -49,14 +49,16 @@ def test_memory_eviction_by_killing(koordlet: Callable[..., Any], tree: Any, tmp
     )
     daemon.wait_ready()
 
-    daemon.until(lambda: daemon.ctl("explain")["decisions"])
-    daemon.until(lambda: (tree.base / group(VICTIM) / "cgroup.procs").read_text() == "")
-    daemon.until(lambda: daemon.ctl("explain?pod=jobs/be")["decisions"][0]["freed"])
+    def decisions(name: str) -> list[dict[str, Any]]:
+        return daemon.ctl(f"explain?pod=jobs/{name}")["decisions"]
 
-    [decision] = daemon.ctl("explain?pod=jobs/be")["decisions"]
+    daemon.until(lambda: any(each["freed"] for each in decisions("be")))
+
+    [decision] = decisions("be")
     assert decision["outcome"] == "killed"
     assert decision["message"] == "standalone: there is no API server; 1 processes killed"
-    assert decision["freed"]["expected_memory"] >= 50 * MIB
-    assert daemon.ctl("explain?pod=jobs/ls")["decisions"] == []
+    assert decision["freed"]["end"] in ("gone", "without_effect")
+    assert decisions("ls") == []
+    assert (tree.base / group(VICTIM) / "cgroup.procs").read_text() == ""
     assert not is_running(victim.pid)
     neighbour.do("")

@@ -647,6 +647,30 @@ async def test_memory_eviction(node: Node, server: ApiServer) -> None:
     assert 'koordlet_plugin_memory_evict_victims_total{end="gone"} 1.0' in text
 
 
+@pytest.mark.parametrize(
+    ("flags", "outcome"),
+    [
+        ([], EvictionOutcome.FAILED),
+        (["--evict-fallback=kill"], EvictionOutcome.GONE),  # the cgroup has no process to kill
+        (["--evict-fallback=kill", "--only-evict-by-api=true"], EvictionOutcome.FAILED),
+    ],
+)
+async def test_a_pod_is_killed_only_where_that_is_asked_for(
+    node: Node, server: ApiServer, flags: list[str], outcome: EvictionOutcome
+) -> None:
+    """When the API server fails; Koordinator's flag forbids it in any case."""
+    path = "/api/v1/namespaces/shop/pods/web/eviction"
+    server.script(refuse(500, "InternalError"), method="POST", path=path)
+    await node.start(*flags)
+    await node.seconds(2)
+    pod = node.probe.states.pod(UID)
+    eviction = asyncio.ensure_future(node.probe.evict(pod, reason="memory 92 %"))
+    await node.seconds(1)
+    await node.clock.until(eviction.done)
+
+    assert (await eviction).outcome is outcome
+
+
 async def test_a_plugin_evicts_through_the_api_server(node: Node, server: ApiServer) -> None:
     """Told on the pod, counted, explained, audited; a restart remembers the budget."""
     log_dir = node.run_dir.parent / "audit"
