@@ -1,8 +1,11 @@
 """Who may be evicted, and who first: the tables of Koordinator's rules."""
 
+import json
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from koordlet.api.evictability import EVICTION_POLICY, allows, eviction_priority, label_priority
 from koordlet.api.pod import Pod
@@ -43,6 +46,30 @@ def test_a_policy_names_the_features_that_may_evict(policy, allowed):
     """Without one every feature may; one that cannot be read allows nothing."""
     annotations = {} if policy is None else {EVICTION_POLICY: policy}
     assert allows(pod("a", annotations=annotations), "MemoryEvict") is allowed
+
+
+@given(st.text() | st.recursive(st.none() | st.text(), st.lists).map(json.dumps))
+def test_any_policy_is_understood_or_allows_nothing(policy):
+    """Whatever a pod's owner writes."""
+    found = pod("a", annotations={EVICTION_POLICY: policy})
+    try:
+        listed = json.loads(policy)
+    except ValueError:
+        listed = None
+    named = isinstance(listed, list) and all(isinstance(each, str) for each in listed)
+    assert allows(found, "MemoryEvict") is (named and "MemoryEvict" in listed)
+
+
+@given(st.text() | st.integers().map(str))
+def test_any_priority_is_a_number_in_range(text):
+    """Whatever a pod's owner writes."""
+    found = pod(
+        "a",
+        annotations={"koordinator.sh/eviction-priority": text},
+        labels={"koordinator.sh/priority": text},
+    )
+    assert -(2**31) <= eviction_priority(found) < 2**31
+    assert -(2**63) <= label_priority(found) < 2**63
 
 
 @pytest.mark.parametrize(
