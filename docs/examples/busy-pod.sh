@@ -1,11 +1,21 @@
 #!/bin/sh
-# A best-effort pod without Kubernetes: cgroups as a kubelet makes them, with one process that is
-# busy and holds 64 MiB of memory. Needs root, cgroup v1 or v2. ^C ends it and removes the cgroups.
+# A pod without Kubernetes: cgroups as a kubelet makes them, with processes that are busy and hold
+# 64 MiB of memory each. Needs root, cgroup v1 or v2. ^C ends it and removes the cgroups.
+#
+# usage: busy-pod.sh [besteffort|burstable [PROCESSES]]
 set -eu
 
+class=${1:-besteffort}
+processes=${2:-1}
+case $class in
+  besteffort) uid=11111111-2222-3333-4444-555555555555 ;;
+  burstable) uid=66666666-7777-8888-9999-aaaaaaaaaaaa ;;
+  *) echo "busy-pod: wanted besteffort or burstable, found $class" >&2; exit 2 ;;
+esac
+
 root=/sys/fs/cgroup
-pod=kubepods/besteffort/pod11111111-2222-3333-4444-555555555555
-path="kubepods kubepods/besteffort $pod $pod/busy"
+pod=kubepods/$class/pod$uid
+path="kubepods kubepods/$class $pod $pod/busy"
 if [ -e $root/cgroup.controllers ]; then
   hierarchies=$root
   echo '+cpu +memory' >$root/cgroup.subtree_control
@@ -26,7 +36,7 @@ make_groups() {
 
 remove_groups() { # the deepest first; a kubepods with other pods in it stays
   for hierarchy in $hierarchies; do
-    for part in "$pod/busy" "$pod" kubepods/besteffort kubepods; do
+    for part in "$pod/busy" "$pod" "kubepods/$class" kubepods; do
       rmdir "$hierarchy/$part" 2>/dev/null || true
     done
   done
@@ -54,7 +64,10 @@ end() {
 
 make_groups
 groups=$(for hierarchy in $hierarchies; do echo "$hierarchy/$pod/busy"; done)
-# shellcheck disable=SC2086 # one word per group
-sh -c "$work" busy-pod $groups &
+while [ "$processes" -gt 0 ]; do
+  # shellcheck disable=SC2086 # one word per group
+  sh -c "$work" busy-pod $groups &
+  processes=$((processes - 1))
+done
 trap end INT TERM
 wait

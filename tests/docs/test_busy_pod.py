@@ -26,7 +26,7 @@ def pod_in(controller: str) -> Path:
     os.geteuid() != 0 or not set(CONTROLLERS) <= CgroupFs(ROOT).controllers().keys(),
     reason="needs root and cgroups with cpu and memory",
 )
-def test_the_busy_pod_comes_and_goes() -> None:
+def test_the_busy_pod_comes_and_goes(kubepods: None) -> None:
     """Its process is in the container's cgroup at once; an interrupt leaves nothing behind."""
     with subprocess.Popen([SCRIPT], stdout=subprocess.PIPE, text=True) as script:
         assert script.stdout is not None

@@ -1,15 +1,20 @@
 """What a plugin sees of the kernel: values off the loop, over files that stay open."""
 
+import asyncio
+import threading
+
 import pytest
 
 from koordlet.api.qos import KubeQoS
 from koordlet.executor.kernelview import KernelView, Reading
+from koordlet.executor.watching import Watcher
 from koordlet.executor.worker import InlineWorker, ThreadWorker
 from koordlet.host.descriptors import IDLE_TICKS, Descriptors
 from koordlet.host.host import Host
 from koordlet.host.layout import Driver, Layout
 from koordlet.host.resources import CPU_IDLE, CPU_QUOTA, CPU_USAGE, CPUSET_CPUS
 from koordlet.plugin.testing import FakeHost, SimulatedClock
+from koordlet.util.clock import SystemClock
 
 BE = "kubepods/besteffort"
 
@@ -90,9 +95,65 @@ async def test_files_stay_open_until_nobody_reads_them(fake, clock):
     descriptors.close()
 
 
-async def test_the_kernel_is_read_in_a_thread(fake, clock):
-    """A slow file holds neither the event loop nor later looks for ever."""
-    worker = ThreadWorker("test-look")
-    view = KernelView(Host(fake.paths, Descriptors(0)), worker, clock)
-    assert await view.read(CPU_QUOTA, BE) == -1
-    worker.close()
+def some_reads():
+    """One value that is there, and one that is not."""
+    return [(CPU_QUOTA, BE), (CPU_QUOTA, "kubepods/gone")]
+
+
+async def test_a_watch_ends_when_it_matters(view, fake, clock):
+    """Each reading is shown, until one matters or the time is over."""
+    seen = []
+
+    def third(readings):
+        seen.append(readings)
+        return len(seen) == 3
+
+    watching = asyncio.create_task(view.watch(some_reads(), 0.1, third, 1.0))
+    await clock.advance(0.35)
+    assert watching.result() is True
+    assert [[reading and reading.value for reading in readings] for readings in seen] == [
+        [-1, None]
+    ] * 3
+    watching = asyncio.create_task(view.watch(some_reads(), 0.1, lambda _: False, 1.0))
+    await clock.advance(1.1)
+    assert watching.result() is False
+
+
+class TestWatcher:
+    """The same in a thread, in real time."""
+
+    @pytest.fixture
+    def watcher(self, fake):
+        worker = ThreadWorker("test-watch")
+        yield Watcher(Host(fake.paths, Descriptors(0)), worker, SystemClock())
+        worker.close()
+
+    async def test_it_calls_in_another_thread(self, watcher, fake):
+        """The event loop hears of it once, at the end."""
+        threads = []
+
+        def second(readings):
+            threads.append(threading.current_thread())
+            return len(threads) == 2
+
+        assert await watcher.watch(some_reads(), 0.001, second, 60.0)
+        assert threading.main_thread() not in threads
+
+    async def test_it_ends_with_its_time(self, watcher, fake):
+        """Nobody has to be noticed."""
+        assert not await watcher.watch(some_reads(), 0.001, lambda _: False, 0.01)
+
+    async def test_it_ends_when_nobody_waits(self, watcher, fake):
+        """A plugin that is stopped does not leave a thread behind that is busy."""
+        started, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def notice(readings):
+            loop.call_soon_threadsafe(started.set)
+            return False
+
+        watching = asyncio.create_task(watcher.watch(some_reads(), 0.001, notice, 600.0))
+        await started.wait()
+        watching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await watching
+        assert not await watcher.watch(some_reads(), 0.001, lambda _: False, 0.001)
