@@ -39,6 +39,7 @@ class CpusetPolicy:
         self._round: CpusetRound | None = None
         self._held: frozenset[int] = frozenset()  # empty: nothing is in force
         self._claims: list[Claim] = []
+        self._behind: tuple[frozenset[int], CpusetRound] | None = None  # what the claims are for
 
     async def round(self, evidence: Evidence, seen: Seen) -> float | None:
         """As Policy.round. Without a CPU that they may use, all stays as it is."""
@@ -85,7 +86,7 @@ class CpusetPolicy:
         await self._plugin.withdraw_all(scope=SCOPE)
 
     def _forget(self) -> None:
-        self._round, self._held, self._claims = None, frozenset(), []
+        self._round, self._held, self._behind = None, frozenset(), None
 
     async def _found(self) -> frozenset[int] | None:
         group = best_effort_group(self._plugin.kernel.layout)
@@ -97,9 +98,9 @@ class CpusetPolicy:
         chosen = known.cpus.choose(known.cpus.count(evidence.room, len(held)))
         if not chosen:
             return None
-        wanted = list(_wanted(known, chosen, evidence))
-        if [_essence(claim) for claim in wanted] != [_essence(claim) for claim in self._claims]:
-            self._claims = wanted  # else those with the numbers that were decisive
+        if self._behind != (chosen, known):  # else the claims have the numbers that were decisive
+            self._claims = list(_wanted(known, chosen, evidence))
+            self._behind = chosen, known
         outcomes = await self._plugin.claim_all(self._claims, scope=SCOPE)
         holds = any(
             outcome.holds and claim.value == chosen
@@ -131,7 +132,3 @@ def _claims(
             reason=reason,
             inputs=inputs,
         )
-
-
-def _essence(claim: Claim) -> tuple[Target, frozenset[int]]:
-    return claim.target, claim.value

@@ -24,7 +24,7 @@ from koordlet.plugin import (
 from koordlet_plugins.be_cpu_suppress.cpusetpolicy import CpusetPolicy
 from koordlet_plugins.be_cpu_suppress.evidence import Judge
 from koordlet_plugins.be_cpu_suppress.idlepolicy import IdlePolicy
-from koordlet_plugins.be_cpu_suppress.node import node_cpus
+from koordlet_plugins.be_cpu_suppress.node import CpuView
 from koordlet_plugins.be_cpu_suppress.options import SuppressFlags
 from koordlet_plugins.be_cpu_suppress.places import best_effort_group
 from koordlet_plugins.be_cpu_suppress.policy import Policy, Seen
@@ -69,7 +69,8 @@ class BECPUSuppress(ExtensionPlugin):
         self._flags = SuppressFlags(flags)
 
     def setup(self, client: Client, metric_cache: MetricCache, states_informer: States) -> None:
-        self._in_cluster = not isinstance(client, UnavailableClient)
+        in_cluster = not isinstance(client, UnavailableClient)
+        self._cpus = CpuView(states_informer, metric_cache, in_cluster=in_cluster)
         self._cache = metric_cache
         self._states = states_informer
         self._options = self._flags.options()
@@ -194,8 +195,7 @@ class BECPUSuppress(ExtensionPlugin):
         return [*counters, (resources.ROOT_CPU_USAGE, "")] if self._sees_node else counters
 
     def _see(self, cores: int) -> Seen:
-        cpus = node_cpus(self._states, self._cache, in_cluster=self._in_cluster)
-        return Seen(cores, self._states.pods(), cpus)
+        return Seen(cores, self._states.pods(), self._cpus.now())
 
     def _show(self, name: CPUSuppressPolicy, cores: float | None) -> None:
         """Export the limit; None: there is none."""
