@@ -17,13 +17,19 @@ class NotHereError(Exception):
     """This host cannot run the benchmark; the message says what is missing."""
 
 
-def check_host() -> None:
-    """Raise NotHereError unless the tree can be built without touching anybody's pods."""
+def check_controllers() -> None:
+    """Raise NotHereError unless cgroups can be made here."""
     if os.geteuid() != 0:
         raise NotHereError("wanted root to make cgroups, found another user; run as root")
     for controller in CONTROLLERS:
         if not (ROOT / controller / "cgroup.procs").exists():
             raise NotHereError(f"wanted the cgroup v1 controller {controller}, found none mounted")
+
+
+def check_host() -> None:
+    """Raise NotHereError unless the tree can be built without touching anybody's pods."""
+    check_controllers()
+    for controller in CONTROLLERS:
         if (ROOT / controller / "kubepods").exists():
             found = ROOT / controller / "kubepods"
             raise NotHereError(f"{found} exists; this host runs pods, use another")
