@@ -46,12 +46,17 @@ class SystemQoS:
     exclusive: bool | None = None  # None: not said, which means yes
 
     @property
+    def cpus(self) -> frozenset[int]:
+        """The CPUs of the list; empty: none are set aside. Raises ValueError."""
+        return parse_cpulist(self.cpuset)
+
+    @property
     def exclusive_cpus(self) -> frozenset[int]:
         """The CPUs that nobody else may use; as in Koordinator, a malformed list names none."""
         if self.exclusive is False:
             return frozenset()
         try:
-            return parse_cpulist(self.cpuset)
+            return self.cpus
         except ValueError:
             return frozenset()
 

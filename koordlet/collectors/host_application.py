@@ -9,7 +9,7 @@ from koordlet.collectors.base import Tick
 from koordlet.collectors.exposition import gauge
 from koordlet.collectors.parts import HOST_APPS, NOTHING, HostAppsUsage, Usage
 from koordlet.collectors.rates import Rates
-from koordlet.host.layout import Layout, default_host_app_dir, host_app_dir
+from koordlet.host.layout import host_app_group
 from koordlet.host.resources import CPU_USAGE, MEMORY_STAT, MEMORY_USAGE
 from koordlet.metriccache.kinds import (
     HOST_APP_CPU_USAGE,
@@ -18,13 +18,6 @@ from koordlet.metriccache.kinds import (
     Cadence,
 )
 from koordlet.metriccache.sample import Sample
-
-
-def app_group(app: HostApplication, layout: Layout) -> str:
-    """Return the cgroup of a host application."""
-    if app.base is None:
-        return default_host_app_dir(app.name, app.qos)
-    return host_app_dir(layout, app.base, app.parent_dir, app.relative_path)
 
 
 class HostApplicationCollector:
@@ -48,7 +41,7 @@ class HostApplicationCollector:
         measured: list[tuple[HostApplication, Usage]] = []
         inside, outside = NOTHING, NOTHING
         for app in tick.slo.host_applications if tick.slo else ():
-            group = app_group(app, layout)
+            group = host_app_group(layout, app)
             usage = self._usage(tick, app.name, group)
             with_cache = tick.get(MEMORY_USAGE, group)
             if usage is None or with_cache is None:

@@ -90,7 +90,6 @@ INERT_FLAGS = (
         "runtime-hooks-config-path", STRING, "/host-etc-hookserver/", "registration directory"
     ),
     InertFlag("runtime-hooks-disable-stages", STRING_LIST, (), "stages to skip; repeat the flag"),
-    InertFlag("disable-unset-cpu-quota", BOOL, False, "keep the CFS quota of cpuset pods"),
     InertFlag("enable-nri-runtime-hook", BOOL, True, "NRI mode"),
     InertFlag("runtime-hooks-nri-connect-timeout", DURATION, 6.0, "NRI connection timeout"),
     InertFlag("runtime-hooks-nri-backoff-duration", DURATION, 1.0, "first pause"),

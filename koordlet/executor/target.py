@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from koordlet.api.nodeslo import HostApplication
 from koordlet.api.qos import KubeQoS
-from koordlet.host.layout import Layout
+from koordlet.host.layout import Layout, host_app_group
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
 
 
@@ -53,6 +54,11 @@ class Target:
     def below_pod(cls, pod: PodMeta, group: str) -> "Target":
         """A cgroup right below that of a pod that is no known container: a sandbox."""
         return _below(pod, Level.CONTAINER, group)
+
+    @classmethod
+    def of_host_application(cls, layout: Layout, app: HostApplication) -> "Target":
+        """The cgroup of a program outside of Kubernetes, on the level of pods."""
+        return cls(Level.POD, host_app_group(layout, app), qos=app.qos)
 
     @classmethod
     def of_process(cls, pod: PodMeta, pid: int, start_time: int) -> "Target":

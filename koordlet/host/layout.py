@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from koordlet.api.nodeslo import HostApplication
 from koordlet.api.qos import KubeQoS, QoSClass
 
 UNKNOWN_RUNTIME = "unknown"
@@ -172,6 +173,17 @@ _HOST_APP_BASE = {
     "KubepodsBesteffort": KubeQoS.BEST_EFFORT,
 }
 _LATENCY_SENSITIVE = (QoSClass.LSE, QoSClass.LSR, QoSClass.LS)
+
+
+def host_app_group(layout: Layout, app: HostApplication) -> str:
+    """Return the cgroup of a host application of the NodeSLO.
+
+    Raises:
+        ValueError: its name or path leads out of where it belongs.
+    """
+    if app.base is None:
+        return default_host_app_dir(app.name, app.qos)
+    return host_app_dir(layout, app.base, app.parent_dir, app.relative_path)
 
 
 def default_host_app_dir(name: str, qos: str) -> str:

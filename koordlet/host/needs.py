@@ -144,7 +144,7 @@ NEEDS = (
         (table.CGROUP_PROCS, table.TASKS),
         ("PodNetworkCollector", "CoreSched", "Resctrl", "OOMScoreAdj"),
     ),
-    Need("process", "oom score", (table.OOM_SCORE_ADJ,), ("OOMScoreAdj",)),
+    Need("process", "oom score", (table.OOM_SCORE_ADJ, table.PROCESS_START), ("OOMScoreAdj",)),
     Need("network", "traffic of a namespace", (table.NET_DEV,), ("PodNetworkCollector",)),
     Need(
         "network",

@@ -177,6 +177,20 @@ def parse_pid_stat(data: bytes) -> ProcessStat:
     )
 
 
+_START_TIME = 19  # place of the field behind the name
+
+
+def parse_start_time(data: bytes) -> int:
+    """Return when a process began, in ticks since boot, from /proc/<pid>/stat.
+
+    With its pid that tells it from every other process of this boot.
+    """
+    fields = data.rpartition(b")")[2].split(None, _START_TIME + 1)
+    if len(fields) <= _START_TIME or not fields[_START_TIME].isdigit():
+        raise ValueError(f"wanted a start time as field 22, found {shown(data)}")
+    return int(fields[_START_TIME])
+
+
 def parse_cmdline(data: bytes) -> list[str]:
     """Return the arguments of a process from /proc/<pid>/cmdline; empty for a kernel thread."""
     return [arg.decode(errors="replace") for arg in data.rstrip(b"\0").split(b"\0") if data]

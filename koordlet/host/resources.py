@@ -456,6 +456,13 @@ SCHED_IDLE_SAVER_WMARK = _host(
     cg.parse_number,
     needs=ANOLIS,
 )
+PROCESS_START = _host(
+    "process_start",
+    "ticks since boot, of a process",
+    "{}/stat",
+    procfiles.parse_start_time,
+    hold=False,
+)
 OOM_SCORE_ADJ = _host(
     "oom_score_adj",
     "-1000 (never killed) to 1000, of a process",

@@ -25,7 +25,13 @@ from koordlet.plugin.metrics import PluginMetrics
 from koordlet.plugin.noderatio import NodeRatio
 from koordlet.plugin.perpod import PerPod
 from koordlet.plugin.podsettings import PodSettings
-from koordlet.plugin.reconcile import ReconcilingPlugin, containers_of, pods_of
+from koordlet.plugin.reconcile import (
+    PodRoundsPlugin,
+    ReconcilingPlugin,
+    containers_of,
+    host_applications,
+    pods_of,
+)
 from koordlet.plugin.registry import PluginError, PluginRegistry
 from koordlet.plugin.rejections import Rejections
 from koordlet.plugin.sharedflags import strategy_interval
@@ -73,6 +79,7 @@ __all__ = [
     "PluginMetrics",
     "PluginRegistry",
     "PodMeta",
+    "PodRoundsPlugin",
     "PodSettings",
     "Reading",
     "ReconcilingPlugin",
@@ -92,6 +99,7 @@ __all__ = [
     "VictimRounds",
     "Wording",
     "containers_of",
+    "host_applications",
     "kinds",
     "milli_to_quota",
     "milli_to_shares",

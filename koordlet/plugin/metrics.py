@@ -4,6 +4,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from koordlet.plugin.registry import PluginError
 from koordlet.plugin.upstreamgauge import MAX_SERIES as MOST_UPSTREAM
@@ -14,6 +15,7 @@ if TYPE_CHECKING:  # imported when the first metric is made: the package is slow
 
 MAX_SERIES = 500  # of one metric: /metrics is rendered and stored whole, on every node
 OTHER = "other"
+_SHARED: "WeakKeyDictionary[CollectorRegistry, dict[str, Histogram]]" = WeakKeyDictionary()
 Labels = Mapping[str, Sequence[str]]
 """Label names with all values each may take."""
 
@@ -71,6 +73,20 @@ class PluginMetrics:
         gauge = UpstreamGauge(name, help, labels, most)
         self._registry.register(gauge)
         return gauge
+
+    def shared_histogram(
+        self, name: str, help: str, buckets: Sequence[float], labels: Sequence[str]
+    ) -> "Histogram":
+        """A distribution with a name of Koordinator's, one for all plugins that ask for it.
+
+        For tools of this package, which see to it that labels have few values.
+        """
+        from prometheus_client import Histogram
+
+        shared = _SHARED.setdefault(self._registry, {})
+        if name not in shared:
+            shared[name] = Histogram(name, help, labels, registry=self._registry, buckets=buckets)
+        return shared[name]
 
     def _check(
         self, name: str, labels: Labels | None, series: int = 1

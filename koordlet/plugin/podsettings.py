@@ -1,6 +1,6 @@
 """What pods ask for by labels, annotations and spec; a pod keeps its last good settings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from koordlet.api.pod import Pod
@@ -41,6 +41,11 @@ class PodSettings(Generic[W]):
         """The pod is gone."""
         self._kept.pop(uid, None)
         self._rejections.forget(uid)
+
+    def keep(self, uids: Iterable[str]) -> None:
+        """Forget all pods but these."""
+        for uid in self._kept.keys() - set(uids):
+            self.forget(uid)
 
     def _last_good(self, pod: Pod, last: W | None) -> W | None:
         try:

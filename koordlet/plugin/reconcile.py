@@ -2,13 +2,14 @@
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar
 
 from koordlet.executor.claim import Claim
 from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.client import Client
 from koordlet.plugin.podsettings import PodSettings
+from koordlet.plugin.reconciletimes import ReconcileTimes
 from koordlet.plugin.rejections import Rejections
 from koordlet.plugin.states import States
 from koordlet.statesinformer.callbacks import StateType
@@ -16,6 +17,7 @@ from koordlet.statesinformer.model import ContainerMeta, PodMeta
 from koordlet.util.stop import Stop
 
 if TYPE_CHECKING:
+    from koordlet.api.nodeslo import HostApplication
     from koordlet.api.pod import Pod
     from koordlet.metriccache.cache import MetricCache
     from koordlet.util.flags import Flag, FlagSet
@@ -34,24 +36,18 @@ class _Reconciled(NamedTuple, Generic[R]):
     claims: tuple[Claim, ...]
 
 
-class ReconcilingPlugin(ExtensionPlugin, Generic[R, W]):
-    """Keeps the claims of each pod what its settings and the rule say.
+class PodRoundsPlugin(ExtensionPlugin, Generic[W]):
+    """Looks at all pods when one, or a state in follows, has changed.
 
-    A round runs when pods or one of the states in follows changed, and every
-    --runtime-hooks-reconcile-interval. The claims of a pod are one scope, named by its UID. A round
-    in which nothing changed looks at no kernel file.
+    And every --runtime-hooks-reconcile-interval. What pods ask for is in settings.
     """
 
     follows: ClassVar[tuple[StateType, ...]] = ()
-    """States, beside the pods, that the rule is made of."""
+    """States, beside the pods, that matter."""
 
     states: States
     rejections: Rejections
     settings: PodSettings[W]
-
-    @abstractmethod
-    def rule(self) -> R | None:
-        """What holds for all pods now; None: nothing is claimed."""
 
     @abstractmethod
     def wants(self, pod: "Pod") -> W | None:
@@ -64,8 +60,12 @@ class ReconcilingPlugin(ExtensionPlugin, Generic[R, W]):
         """
 
     @abstractmethod
-    def claims(self, meta: PodMeta, wants: W, rule: R) -> Iterable[Claim]:
-        """Return the claims of a pod, the pod's before those of its containers. Pure."""
+    async def reconcile(self) -> None:
+        """Do one round."""
+
+    def begin(self) -> None:
+        """Forget what was claimed: with the last run its claims have ended."""
+        self._kept.clear()
 
     def init_flags(self, flags: "FlagSet") -> None:
         self._interval: Flag[float] | Flag[int] = reconcile_interval(flags)
@@ -74,19 +74,61 @@ class ReconcilingPlugin(ExtensionPlugin, Generic[R, W]):
         self.states = states_informer
         self.rejections = Rejections(self)
         self.settings = PodSettings(self.wants, self.rejections)
+        self._times = ReconcileTimes(self.metrics)
+        self._kept: dict[str, tuple[Claim, ...]] = {}  # by scope
         self._changed = asyncio.Event()
-        self._reconciled: dict[str, _Reconciled[R]] = {}  # by UID
-        self._rule: R | None = None
         for state in (StateType.ALL_PODS, *self.follows):
             states_informer.register_callbacks(
                 state, self.name, "have pods reconciled", lambda *_: self._changed.set()
             )
 
+    async def keep(self, scope: str, claims: Iterable[Claim]) -> None:
+        """Make these the claims of a scope that is no pod's, unless they are already."""
+        wanted = tuple(claims)
+        if wanted != self._kept.get(scope, ()):
+            await self.bring_into_force(wanted, scope=scope)
+            self._kept[scope] = wanted
+
+    async def bring_into_force(
+        self, claims: Sequence[Claim], *, scope: str, sandbox: str = ""
+    ) -> None:
+        """Make these the claims of a scope, and count how long it took."""
+        began = self.clock.monotonic()
+        outcomes = await self.claim_all(claims, scope=scope)
+        seconds, node = self.clock.monotonic() - began, self.states.node()
+        name = node.name if node else ""
+        self._times.observe(name, claims, outcomes, seconds=seconds, sandbox=sandbox)
+
     async def run(self, stop: Stop) -> None:
-        self._reconciled.clear()  # with the last run its claims have ended
+        self.begin()
         async for _ in stop.every(self._interval.value, self._changed):
             if self.states.has_synced():
                 await self.reconcile()
+
+
+class ReconcilingPlugin(PodRoundsPlugin[W], Generic[R, W]):
+    """Keeps the claims of each pod what its settings and one rule say.
+
+    The claims of a pod are one scope, named by its UID. A round in which nothing has changed looks
+    at no kernel file.
+    """
+
+    @abstractmethod
+    def rule(self) -> R | None:
+        """What holds for all pods now; None: nothing is claimed."""
+
+    @abstractmethod
+    def claims(self, meta: PodMeta, wants: W, rule: R) -> Iterable[Claim]:
+        """Return the claims of a pod, the pod's before those of its containers. Pure."""
+
+    def setup(self, client: Client, metric_cache: "MetricCache", states_informer: States) -> None:
+        super().setup(client, metric_cache, states_informer)
+        self._reconciled: dict[str, _Reconciled[R]] = {}  # by UID
+        self._rule: R | None = None
+
+    def begin(self) -> None:
+        super().begin()
+        self._reconciled.clear()
 
     async def reconcile(self) -> None:
         """Have every pod's claims follow from what is known now."""
@@ -95,9 +137,10 @@ class ReconcilingPlugin(ExtensionPlugin, Generic[R, W]):
             rule = self._rule  # so that comparing it again, for each pod, costs nothing
         self._rule = rule
         pods = () if rule is None else tuple(pods_of(self.states))
-        for uid in self._reconciled.keys() - {meta.uid for meta in pods}:
+        uids = {meta.uid for meta in pods}
+        self.settings.keep(uids)
+        for uid in self._reconciled.keys() - uids:
             del self._reconciled[uid]
-            self.settings.forget(uid)
             await self.withdraw_all(scope=uid)
         if rule is not None:
             for meta in pods:
@@ -113,9 +156,15 @@ class ReconcilingPlugin(ExtensionPlugin, Generic[R, W]):
         wants = self.settings.of(meta.pod)
         claims = () if wants is None else tuple(self.claims(meta, wants, rule))
         if claims != (before.claims if before else ()):
-            await self.claim_all(claims, scope=meta.uid)
+            await self.bring_into_force(claims, scope=meta.uid, sandbox=meta.sandbox)
         self._reconciled[meta.uid] = _Reconciled(meta, rule, claims)
         await asyncio.sleep(0)  # others may want the loop: there can be many pods
+
+
+def host_applications(states: States) -> "tuple[HostApplication, ...]":
+    """The programs outside of Kubernetes that the NodeSLO names."""
+    slo = states.node_slo()
+    return slo.host_applications if slo else ()
 
 
 def pods_of(states: States) -> Iterator[PodMeta]:

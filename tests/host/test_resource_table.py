@@ -106,4 +106,5 @@ def test_files_that_pin_or_lie_are_not_held():
     """A held net/dev keeps a namespace alive; a held v1 id list repeats itself."""
     opened_each_time = {r.name for r in RESOURCES if not all(f.hold for f in r.files.values())}
 
-    assert opened_each_time == {"tasks", "cgroup_procs", "net_dev", "oom_score_adj"}
+    of_processes = {"net_dev", "oom_score_adj", "process_start"}
+    assert opened_each_time == {"tasks", "cgroup_procs", *of_processes}

@@ -161,6 +161,23 @@ def test_which_containers_count() -> None:
     assert not [*containers_of(kata), *containers_of(unnamed)]
 
 
+async def test_times_are_told_under_koordinators_name(host: Pods) -> None:
+    """Once for each level and resource of a pod that has changed, and of no other."""
+    harness = PluginHarness(Shares(), pods=[asking("a")], host=host)
+    family = "koordlet_runtime_hook_reconciler_invoked_duration_milliseconds_count"
+
+    def count(level: str) -> float | None:
+        labels = {"node": "test-node", "resource_type": "cpu.shares", "status": "succeeded"}
+        return harness.registry.get_sample_value(family, {"level": level, **labels})
+
+    async with harness:
+        await harness.rounds(3)
+        assert (count("pod"), count("container"), count("sandbox")) == (1, 1, None)
+        harness.set_pods(asking("a", "200"), asking("b"))
+        await harness.rounds(1)
+        assert (count("pod"), count("container")) == (3, 3)
+
+
 async def test_a_quiet_round_looks_at_nothing(tmp_path) -> None:
     """At 150 pods: no claim is made again and no file is read, also when equal pods come anew."""
     names = [f"p{number}" for number in range(PODS)]

@@ -1,10 +1,11 @@
 """GroupIdentity: who the scheduler of an Anolis kernel takes for latency sensitive."""
 
+import dataclasses
 import json
 
 import pytest
 
-from koordlet.api.nodeslo import NodeSLO, merge_nodeslo
+from koordlet.api.nodeslo import HostApplication, NodeSLO, merge_nodeslo
 from koordlet.api.nodeslo_qos import CPUPolicy, CPUQoS, QoSClassStrategy, QoSPolicies, ResourceQoS
 from koordlet.api.qos import QOS_LABEL, KubeQoS
 from koordlet.plugin import InvalidObject, PodMeta, resources
@@ -174,6 +175,22 @@ async def test_without_the_switch_nothing_else_is_done(host, value) -> None:
         await harness.rounds(3)
         assert value(BVT, groups.pod) == 0
         assert len(harness.log.named("identity.no_switch")) == 1
+
+
+async def test_host_applications_have_the_identity_of_their_class(host, value) -> None:
+    """One without a class has none."""
+    Anolis(host)
+    groups = [host.group(path) for path in ("host-latency-sensitive/redis", "other")]
+    for group in groups:
+        group.write(f"{'cpu/' if host.version == 1 else ''}cpu.bvt_warp_ns", "1\n")
+    apps = (HostApplication("redis", qos="LS"), HostApplication("other"))
+    harness = PluginHarness(GroupIdentity(), pods=[pod("LS")], host=host)
+
+    async with harness:
+        harness.set_node_slo(dataclasses.replace(wanted(), host_applications=apps))
+        await harness.advance(0.1)
+        assert [value(BVT, group) for group in groups] == [2, 0]
+    assert [value(BVT, group) for group in groups] == [1, 1]
 
 
 async def test_another_kernel_is_told_once_and_left_alone(host) -> None:

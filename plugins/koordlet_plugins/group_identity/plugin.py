@@ -16,6 +16,7 @@ from koordlet.plugin import (
     StateType,
     Target,
     containers_of,
+    host_applications,
     resources,
 )
 from koordlet_plugins.group_identity.rules import (
@@ -28,6 +29,7 @@ from koordlet_plugins.group_identity.rules import (
 
 NAME = "GroupIdentity"
 _CLASSES = "QoS classes"  # scopes of claims
+_APPLICATIONS = "host applications"
 _SWITCHES = "switches"
 
 
@@ -74,7 +76,8 @@ class GroupIdentity(ReconcilingPlugin[Identities, PodIdentity]):
         rule = self.rule()
         if rule is not None and not await self._switch_on():
             return
-        await self.claim_all(self._class_claims(rule) if rule else (), scope=_CLASSES)
+        await self.keep(_CLASSES, self._class_claims(rule) if rule else ())
+        await self.keep(_APPLICATIONS, self._application_claims(rule) if rule else ())
         await super().reconcile()
         if rule is None:
             await self.withdraw_all(scope=_SWITCHES)
@@ -119,6 +122,12 @@ class GroupIdentity(ReconcilingPlugin[Identities, PodIdentity]):
         for qos in KubeQoS:
             target = Target.qos_class(self.kernel.layout, qos)
             yield _claim(target, rule.of_class(qos), f"CPU QoS of {qos} pods in the NodeSLO")
+
+    def _application_claims(self, rule: Identities) -> Iterator[Claim]:
+        for app in host_applications(self.states):
+            target = Target.of_host_application(self.kernel.layout, app)
+            reason = f"CPU QoS of the host application {app.name}, {app.qos or 'without a class'}"
+            yield _claim(target, rule.of_application(app.qos), reason)
 
 
 def identity_claims(meta: PodMeta, wants: PodIdentity, rule: Identities) -> Iterator[Claim]:

@@ -42,8 +42,12 @@ class Identities:
             return (self.ls if self.lsr is None else self.lsr) or 0
         return self.of_class(kube_qos)
 
+    def of_application(self, qos: str) -> int:
+        """Of a host application, given its class in the NodeSLO."""
+        return self._by_label.get(qos) or 0
+
     @property
-    def _by_label(self) -> Mapping[QoSClass, int | None]:
+    def _by_label(self) -> Mapping[str, int | None]:
         lsr, ls, be = self.lsr, self.ls, self.be
         return {QoSClass.LSE: lsr, QoSClass.LSR: lsr, QoSClass.LS: ls, QoSClass.BE: be}
 

@@ -1,0 +1,124 @@
+"""Which CPUs a container may use. Pure.
+
+Source: Koordinator, the cpuset hook.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from koordlet.api.cpupools import CpuPool
+from koordlet.api.kubeletconfig import STATIC
+from koordlet.api.nodereservation import SYSTEM_QOS_RESOURCE, SystemQoS
+from koordlet.api.nodetopology import NodeTopology
+from koordlet.api.pod import Pod
+from koordlet.api.qos import KubeQoS, QoSClass
+from koordlet.api.resourcestatus import RESOURCE_STATUS, ResourceStatus, resource_status
+from koordlet.plugin import InvalidObject
+
+OWN_CPUS = frozenset({QoSClass.LSE, QoSClass.LSR})  # classes of pods that may have some
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """The CPUs of a node by who may use them."""
+
+    ls: tuple[CpuPool, ...]
+    be: tuple[CpuPool, ...]
+    system: frozenset[int] = frozenset()  # of pods of class SYSTEM; empty: none of their own
+    by_kubelet: bool = False  # its static policy chooses the CPUs of pods without a class
+
+
+@dataclass(frozen=True, slots=True)
+class CpusetRule:
+    """What holds for all pods. pools None: the node's topology is not known."""
+
+    pools: Pools | None
+    be_by_numa: bool = False  # whether BE pods are held to their NUMA nodes
+
+
+class PodCpus(NamedTuple):
+    """What a pod's label and annotation say."""
+
+    qos: QoSClass  # LSR for a pod without a class that has CPUs of its own
+    status: ResourceStatus
+
+
+class Choice(NamedTuple):
+    """The CPUs for a container, and why these."""
+
+    cpus: frozenset[int]
+    reason: str
+
+
+def pools_of(topology: NodeTopology) -> Pools:
+    """Return who may use which CPUs.
+
+    Raises:
+        InvalidObject: the CPUs that are set aside for the system are malformed.
+    """
+    return Pools(
+        ls=topology.ls_pools,
+        be=topology.be_pools,
+        system=_system_cpus(topology.system_qos or SystemQoS()),
+        by_kubelet=topology.cpu_manager.policy == STATIC,
+    )
+
+
+def _system_cpus(system: SystemQoS) -> frozenset[int]:
+    try:
+        return system.cpus
+    except ValueError as err:
+        where = f"node: {SYSTEM_QOS_RESOURCE}.cpuset"
+        raise InvalidObject(where, wanted="a list of CPUs", found=system.cpuset) from err
+
+
+def pod_cpus(pod: Pod) -> PodCpus:
+    """Return what the scheduler has chosen for a pod, and for which class.
+
+    Raises:
+        InvalidObject: the annotation is malformed.
+    """
+    status, qos = resource_status(pod), pod.raw_qos_class
+    if qos is QoSClass.NONE and status.cpus:
+        qos = QoSClass.LSR
+    return PodCpus(qos, status)
+
+
+def choose_cpus(pod: PodCpus, kube_qos: KubeQoS, rule: CpusetRule) -> Choice | None:
+    """Return the CPUs for the containers of a pod; None: they are not ours to choose.
+
+    kube_qos is that of the pod's cgroup.
+    """
+    if pod.status.cpus:
+        return Choice(pod.status.cpus, f"CPUs of the pod's own, by {RESOURCE_STATUS}")
+    pools = rule.pools
+    if pools is None:
+        return None
+    if pod.qos is QoSClass.SYSTEM and pools.system:
+        return Choice(pools.system, "CPUs that the node sets aside for the system")
+    nodes = sorted({entry.node for entry in pod.status.numa if entry.has_cpu})
+    if nodes and (pod.qos is not QoSClass.BE or rule.be_by_numa):
+        return _of_nodes(pools.be if pod.qos is QoSClass.BE else pools.ls, nodes)
+    if pod.qos is not QoSClass.LS and (kube_qos is KubeQoS.BEST_EFFORT or pools.by_kubelet):
+        return None
+    return shared_cpus(pools)
+
+
+def shared_cpus(pools: Pools) -> Choice | None:
+    """Return the CPUs that all LS pods share; None: there are none."""
+    return _union(pools.ls, "CPUs that pods of this node share")
+
+
+def _of_nodes(pools: Collection[CpuPool], nodes: list[int]) -> Choice | None:
+    """The shared CPUs of NUMA nodes; all when those have none, which confines a pod at least."""
+    names = ", ".join(map(str, nodes))
+    here = [pool for pool in pools if pool.node in nodes and pool.cpus]
+    if here:
+        return _union(here, f"shared CPUs of NUMA node {names}, by {RESOURCE_STATUS}")
+    return _union(pools, f"all shared CPUs, as NUMA node {names} has none")
+
+
+def _union(pools: Iterable[CpuPool], reason: str) -> Choice | None:
+    cpus = frozenset(cpu for pool in pools for cpu in pool.cpus)
+    return Choice(cpus, reason) if cpus else None

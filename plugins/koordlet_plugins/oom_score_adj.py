@@ -1,0 +1,207 @@
+"""Gives the processes of containers the OOM score adjustment that their pod asks for.
+
+Reads two annotations of the pod and the processes in its containers' cgroups; claims oom_score_adj
+of each process. Containers without an annotation are left alone.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from koordlet.api.annotation import json_annotation, place
+from koordlet.api.jsonrules import MapOf
+from koordlet.api.jsonvalues import INT64
+from koordlet.api.pod import Pod
+from koordlet.plugin import (
+    Claim,
+    Client,
+    ContainerMeta,
+    InvalidObject,
+    Level,
+    MayClaim,
+    MetricCache,
+    PluginRegistry,
+    PodMeta,
+    PodRoundsPlugin,
+    States,
+    Target,
+    containers_of,
+    pods_of,
+    resources,
+)
+
+NAME = "OOMScoreAdj"
+SCORES = "koordinator.sh/oom-score-adj-spec"  # annotation: JSON map of container name to score
+SCORE = "koordinator.sh/oom-score-adj"  # annotation: score of the other containers
+LOWEST, HIGHEST = -1000, 1000
+MOST_PER_CONTAINER, MOST = 200, 2000  # processes that are looked after
+_NUMBER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_GAUGE = "koordlet_container_oom_score_adj"
+_LABELS = ("node", "pod_name", "pod_namespace", "pod_uid", "container_name")
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What a pod asks for: -1000 (never killed) to 1000 (killed first)."""
+
+    containers: Mapping[str, int] = field(default_factory=dict)
+    others: int | None = None  # None: left alone
+
+    def of(self, container: str) -> int | None:
+        return self.containers.get(container, self.others)
+
+
+def pod_scores(pod: Pod) -> Scores | None:
+    """Return what a pod's annotations ask for; None: nothing.
+
+    Raises:
+        InvalidObject: one of them is malformed, or a score is out of its range.
+    """
+    scores: dict[str, int] = {}
+    if pod.annotations.get(SCORES):
+        scores = cast(dict[str, int], json_annotation(pod, SCORES, MapOf(INT64)))
+    text = pod.annotations.get(SCORE, "")
+    if not scores and not text:
+        return None
+    others = _parse(text, place(pod, SCORE)) if text else None
+    for name, score in scores.items():
+        _check(score, f"{place(pod, SCORES)}.{name}")
+    return Scores(scores, others)
+
+
+def _parse(text: str, where: str) -> int:
+    if not _NUMBER.fullmatch(text):
+        raise InvalidObject(where, wanted="a whole number", found=text)
+    return _check(int(text), where)
+
+
+def _check(score: int, where: str) -> int:
+    if not LOWEST <= score <= HIGHEST:
+        raise InvalidObject(where, wanted=f"{LOWEST} to {HIGHEST}", found=score)
+    return score
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredContainer:
+    """A container that a pod asks a score for."""
+
+    meta: PodMeta
+    container: ContainerMeta
+    score: int
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """start_time is in ticks since boot: a pid alone may come again."""
+
+    pid: int
+    start_time: int
+
+
+class OOMScoreAdj(PodRoundsPlugin[Scores]):
+    """Keeps the OOM scores of processes; those that a process starts inherit its own."""
+
+    gates = (NAME,)
+    may_claim = (MayClaim(resources.OOM_SCORE_ADJ, Level.PROCESS),)
+
+    def setup(self, client: Client, metric_cache: MetricCache, states_informer: States) -> None:
+        super().setup(client, metric_cache, states_informer)
+        self._processes: dict[str, frozenset[Process]] = {}  # of the latest round, by cgroup
+        self._claimed: dict[str, tuple[Claim, ...]] = {}  # by the pod's UID
+        self._full = False
+        self._gauge = self.metrics.upstream_gauge(
+            _GAUGE, "OOM score adjustment that the container's processes have.", _LABELS
+        )
+
+    def wants(self, pod: Pod) -> Scores | None:
+        return pod_scores(pod)
+
+    def begin(self) -> None:
+        super().begin()
+        self._claimed.clear()
+
+    async def reconcile(self) -> None:
+        """Look at the processes of all containers with a score, and claim it for them."""
+        wanted = list(self._wanted())
+        self._processes = await self._list_processes(wanted)
+        claims: dict[str, list[Claim]] = {}
+        for one in wanted:
+            claims.setdefault(one.meta.uid, []).extend(self._claims_on(one))
+        for uid in self._claimed.keys() - claims.keys():
+            del self._claimed[uid]
+            await self.withdraw_all(scope=uid)
+        for uid, found in claims.items():
+            if self._claimed.get(uid) != tuple(found):
+                self._claimed[uid] = tuple(found)
+                await self.bring_into_force(found, scope=uid)
+        self._show(wanted)
+
+    def _wanted(self) -> Iterator[ScoredContainer]:
+        pods = list(pods_of(self.states))
+        self.settings.keep(meta.uid for meta in pods)
+        for meta in pods:
+            scores = self.settings.of(meta.pod)
+            for container in containers_of(meta) if scores else ():
+                score = scores.of(container.name) if scores else None
+                if score is not None:
+                    yield ScoredContainer(meta, container, score)
+
+    async def _list_processes(
+        self, wanted: Iterable[ScoredContainer]
+    ) -> dict[str, frozenset[Process]]:
+        """The processes by cgroup; of one that cannot be read now, those of before."""
+        groups = [one.container.cgroup for one in wanted]
+        if not groups:
+            return {}
+        lists = await self.kernel.read_many([(resources.CGROUP_PROCS, group) for group in groups])
+        pids = {
+            group: sorted(found.value)[:MOST_PER_CONTAINER]
+            for group, found in zip(groups, lists, strict=True)
+            if found is not None
+        }
+        started = await self._start_times([pid for group in pids for pid in pids[group]])
+        kept = {group: self._processes.get(group, frozenset()) for group in groups}
+        return kept | {
+            group: frozenset(Process(pid, started[pid]) for pid in members if pid in started)
+            for group, members in pids.items()
+        }
+
+    async def _start_times(self, pids: list[int]) -> dict[int, int]:
+        """When processes began; what has ended is not there."""
+        full = len(pids) > MOST
+        if full and not self._full:
+            self.log.warning("processes.too_many", found=len(pids), looked_after=MOST)
+        self._full = full
+        reads = [(resources.PROCESS_START, str(pid)) for pid in pids[:MOST]]
+        found = await self.kernel.read_many(reads)
+        return {
+            pid: reading.value
+            for pid, reading in zip(pids, found, strict=False)
+            if reading is not None
+        }
+
+    def _claims_on(self, one: ScoredContainer) -> Iterator[Claim]:
+        processes = self._processes.get(one.container.cgroup, frozenset())
+        for process in sorted(processes, key=lambda process: process.pid):
+            yield Claim(
+                target=Target.of_process(one.meta, process.pid, process.start_time),
+                resource=resources.OOM_SCORE_ADJ,
+                value=one.score,
+                reason=f"OOM score that the pod asks for in container {one.container.name}",
+            )
+
+    def _show(self, wanted: Iterable[ScoredContainer]) -> None:
+        node = self.states.node()
+        shown: dict[tuple[str, ...], float] = {}
+        for one in wanted if node else ():
+            pod = one.meta.pod
+            if node and self._processes.get(one.container.cgroup):
+                labels = (node.name, pod.name, pod.namespace, pod.uid, one.container.name)
+                shown[labels] = float(one.score)
+        self._gauge.replace(shown)
+
+
+def register(registry: PluginRegistry) -> None:
+    """Entry point."""
+    registry.register_qos_ext_plugin(NAME, None, OOMScoreAdj())
