@@ -20,6 +20,7 @@ from koordlet.executor.target import Level
 from koordlet.executor.wish import Change, Listener
 from koordlet.host.errors import Unsupported
 from koordlet.host.host import Host
+from koordlet.plugin.base import ExtensionPlugin
 from koordlet.server.events import EventSources
 from koordlet.util.clock import Clock
 
@@ -90,10 +91,13 @@ def audit_listener(settings: Settings, audit: AuditLog) -> Listener:
 
     def wording(change: Change) -> Wording | None:
         """What the first of the owners that has words of its own says."""
-        plugins = (registry.get(owner) for owner in change.owners)
-        may_claim = (may for plugin in plugins if plugin for may in plugin.plugin.may_claim)
-        return next(
-            (may.wording for may in may_claim if may.wording and may.is_for(change.key)), None
-        )
+        found = filter(None, map(registry.get, change.owners))
+        return next(filter(None, (_words(each.plugin, change.key) for each in found)), None)
 
     return ChangeAudit(audit.note, path, wording)
+
+
+def _words(plugin: ExtensionPlugin, key: Key) -> Wording | None:
+    """A plugin's words for a value: those of its claim, else its own."""
+    may_claim = (may.wording for may in plugin.may_claim if may.is_for(key))
+    return next(filter(None, may_claim), plugin.wording)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from koordlet.api.eviction import EvictionOutcome
     from koordlet.api.features import FeatureSpec
     from koordlet.api.pod import Pod
+    from koordlet.executor.audit.wording import Wording
     from koordlet.executor.kernelview import Kernel
     from koordlet.executor.target import Target
     from koordlet.host.resource import Resource
@@ -82,6 +83,8 @@ class ExtensionPlugin(ABC):
     limits: ClassVar[Limits] = Limits()
     may_claim: ClassVar[tuple[MayClaim, ...]] = ()
     """The kernel values it may claim. Two plugins that may claim the same are refused."""
+    wording: ClassVar["Wording | None"] = None
+    """How the audit log calls those that have no wording of their own; None: as any value."""
 
     name: str
     """The name it was registered under. This and the following are bound before init_flags."""

@@ -5,6 +5,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar
 
+from koordlet.executor.audit.wording import Wording
 from koordlet.executor.claim import Claim
 from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.client import Client
@@ -42,6 +43,7 @@ class PodRoundsPlugin(ExtensionPlugin, Generic[W]):
     And every --runtime-hooks-reconcile-interval. What pods ask for is in settings.
     """
 
+    wording = Wording("runtime-hooks", "update {path} to {value}")  # Koordinator's, of its hooks
     follows: ClassVar[tuple[StateType, ...]] = ()
     """States, beside the pods, that matter."""
 
