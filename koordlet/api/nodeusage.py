@@ -21,10 +21,6 @@ class UsageSplit(NamedTuple):
     apps: float  # host applications that were asked for
     system: float  # what is neither a pod's nor a host application's
 
-    @property
-    def total(self) -> float:
-        return self.pods + self.apps + self.system
-
 
 def split_usage(
     node_used: float,
