@@ -1,5 +1,6 @@
 """Which cgroup version each controller is on, and where its hierarchy is mounted."""
 
+import os
 from pathlib import Path
 
 V1, V2 = 1, 2
@@ -51,6 +52,15 @@ class CgroupFs:
     def hierarchies(self) -> list[Path]:
         """Return the root directories of all hierarchies."""
         return [*self._v1.values(), *([self.unified] if self.unified else [])]
+
+
+def subgroups(group: Path) -> list[str]:
+    """Return the sorted names of the groups right below one; none when it has ended."""
+    try:
+        with os.scandir(group) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
 
 
 def _unified(root: Path) -> Path | None:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
+from koordlet.host.kerneltext import Text
+
 T = TypeVar("T")
 
 
@@ -38,7 +40,8 @@ class File(Generic[T]):
     root: Root = Root.CGROUP
     controller: str = ""  # v1 hierarchy, for example "memory"; v2: "" for every group's own files
     support: Support = Support.ALWAYS
-    validate: Callable[[str], bool] | None = None  # what may be written; None: read only
+    text: Text[T] | None = None  # how the value is written; None: read only
+    validate: Callable[[str], bool] | None = None  # which texts may be written; None: any
     hold: bool = True  # False: an open file would keep something alive, for example a namespace
 
 

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from koordlet.host import cgroupfiles as cg
-from koordlet.host import netfiles, procfiles, validators
+from koordlet.host import kerneltext, netfiles, procfiles, validators
 from koordlet.host.cpuvalues import MAX_SHARES, MAX_WEIGHT, MIN_SHARES, MIN_WEIGHT
 from koordlet.host.idlepages import parse_idle_pages
+from koordlet.host.kerneltext import Text, text_for
 from koordlet.host.numastat import parse_v1_numa_stat, parse_v2_numa_stat
 from koordlet.host.psi import Pressure, parse_pressure
 from koordlet.host.resource import File, Resource, Root, Support
@@ -40,9 +41,16 @@ def _in(
     support: Support = Support.ALWAYS,
     may: Validator | None = None,
     hold: bool = True,
+    text: Text[T] | None = None,
 ) -> File[T]:
-    """A file of every group; controller "" on v2: every group has it, whatever is enabled."""
-    return File(name, parse, controller=controller, support=support, validate=may, hold=hold)
+    """A file of every group; controller "" on v2: every group has it, whatever is enabled.
+
+    It is written when text says how, or may says what and its parser leaves only one way.
+    """
+    text = text or (text_for(parse) if may else None)
+    return File(
+        name, parse, controller=controller, support=support, text=text, validate=may, hold=hold
+    )
 
 
 def _group(
@@ -89,8 +97,8 @@ CPU_SHARES = _group(
 CPU_QUOTA = _group(
     "cpu_quota",
     "us per period, -1 for no limit",
-    _in("cpu", "cpu.cfs_quota_us", cg.parse_number),
-    _in("cpu", "cpu.max", cg.parse_cpu_max_quota),
+    _in("cpu", "cpu.cfs_quota_us", cg.parse_number, text=kerneltext.NUMBER),
+    _in("cpu", "cpu.max", cg.parse_cpu_max_quota, text=kerneltext.CPU_MAX_QUOTA),
     BANDWIDTH,
 )
 CPU_PERIOD = _group(
@@ -123,8 +131,8 @@ CPU_IDLE = _group(
 )
 CPUSET_CPUS = _group(
     "cpuset_cpus",
-    "CPU numbers that the group may use",
-    _in("cpuset", "cpuset.cpus", parse_cpulist_file, may=validators.cpu_list),
+    "CPU numbers that the group may use; read only, see cpuset_cpus_wanted",
+    _in("cpuset", "cpuset.cpus", parse_cpulist_file),
     _in("cpuset", "cpuset.cpus.effective", parse_cpulist_file),
 )
 CPUSET_CPUS_WANTED = _group(
@@ -176,12 +184,13 @@ IO_PRESSURE = _pressure("io")
 def _memory(
     name: str, unit: str, v1: Support, v2: Support, may: Validator, needs: str
 ) -> Resource[int]:
-    """A number, or "max", in a file that is called the same on both versions."""
+    """A number, or "max" for bytes, in a file that is called the same on both versions."""
+    text = kerneltext.BYTES_OR_MAX if unit.startswith("bytes") else kerneltext.NUMBER
     return _group(
         name.replace(".", "_"),
         unit,
-        _in("memory", name, cg.parse_number_or_max, v1, may),
-        _in("memory", name, cg.parse_number_or_max, v2, may),
+        _in("memory", name, cg.parse_number_or_max, v1, may, text=text),
+        _in("memory", name, cg.parse_number_or_max, v2, may, text=text),
         needs,
     )
 
@@ -213,8 +222,13 @@ MEMORY_NUMA = _group(
 MEMORY_LIMIT = _group(
     "memory_limit",
     "bytes, -1 for no limit",
-    _in("memory", "memory.limit_in_bytes", cg.parse_v1_memory_limit),
-    _in("memory", "memory.max", cg.parse_number_or_max),
+    _in(
+        "memory",
+        "memory.limit_in_bytes",
+        cg.parse_v1_memory_limit,
+        text=kerneltext.V1_MEMORY_LIMIT,
+    ),
+    _in("memory", "memory.max", cg.parse_number_or_max, text=kerneltext.BYTES_OR_MAX),
 )
 MEMORY_MIN = _memory("memory.min", "bytes, -1 for all", _KUBEPODS, Support.ALWAYS, _ANY, ANOLIS_V1)
 MEMORY_LOW = _memory("memory.low", "bytes, -1 for all", _KUBEPODS, Support.ALWAYS, _ANY, ANOLIS_V1)
@@ -317,8 +331,9 @@ def _host(
     needs: str = "",
     hold: bool = True,
 ) -> Resource[T]:
-    """A file outside the cgroup tree, the same whatever the cgroup version."""
-    file = File(path, parse, root, support=support, validate=may, hold=hold)
+    """A file outside the cgroup tree, the same whatever the cgroup version; written if may says."""
+    text = text_for(parse) if may else None
+    file = File(path, parse, root, support=support, text=text, validate=may, hold=hold)
     return Resource(name, unit, {1: file, 2: file}, needs=needs)
 
 
@@ -454,6 +469,7 @@ SCHED_IDLE_SAVER_WMARK = _host(
     "us",
     "sys/kernel/sched_idle_saver_wmark",
     cg.parse_number,
+    may=_ANY,
     needs=ANOLIS,
 )
 PROCESS_START = _host(

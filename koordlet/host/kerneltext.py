@@ -1,0 +1,106 @@
+"""Kernel values as the text that sets them.
+
+A text here is the value alone, as its file shows it once it is set: what is compared, and what is
+kept to be put back. Keeping the value itself would not do, as the way through it is lossy: a
+cpu.weight of 100 is 2597 shares, which are a weight of 98.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from koordlet.host import cgroupfiles as cg
+from koordlet.host.cpuvalues import shares_to_weight
+from koordlet.util.cpulist import format_cpulist, parse_cpulist_file
+
+T = TypeVar("T")
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")  # bytes; the kernel keeps memory limits in pages
+
+
+@dataclass(frozen=True, slots=True)
+class Text(Generic[T]):
+    """How one kind of value is written. All raise ValueError for what is not such a value."""
+
+    of: Callable[[T], str]  # the text of a value
+    shown: Callable[[bytes], str]  # the text of what a file says now
+    value: Callable[[str], T]  # the value of a text
+    content: Callable[[str, bytes], str] = lambda text, now: text  # what to write, given the file
+
+
+def _number(value: int) -> str:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _unfit("a whole number", value)
+    return str(value)
+
+
+def _unfit(wanted: str, value: object) -> ValueError:
+    return ValueError(f"wanted {wanted}, found {value!r:.60}")
+
+
+def _number_or_max(value: int) -> str:
+    return "max" if _number(value) == "-1" else str(value)
+
+
+def _bytes(value: int) -> str:
+    """Whole pages, which is what the kernel makes of other numbers."""
+    number = int(_number(value))
+    return str(number if number < 0 else number // _PAGE * _PAGE)
+
+
+def _bytes_or_max(value: int) -> str:
+    return "max" if _number(value) == "-1" else _bytes(value)
+
+
+def _cpus(value: frozenset[int]) -> str:
+    if not isinstance(value, set | frozenset) or not all(isinstance(cpu, int) for cpu in value):
+        raise _unfit("a set of CPU numbers", value)
+    return format_cpulist(value)
+
+
+def _line(text: str) -> bytes:
+    return f"{text}\n".encode()
+
+
+def _parsed(of: Callable[[T], str], parse: Callable[[bytes], T]) -> Text[T]:
+    """A file that shows nothing but the value."""
+    return Text(of, lambda data: of(parse(data)), lambda text: parse(_line(text)))
+
+
+def _weight_shown(data: bytes) -> str:
+    """The weight as it is; 0 while the group is idle."""
+    return str(cg.parse_number(data))
+
+
+def _quota_shown(data: bytes) -> str:
+    return _number_or_max(cg.parse_cpu_max_quota(data))
+
+
+def _with_period(text: str, now: bytes) -> str:
+    return f"{text} {cg.parse_cpu_max_period(now)}"
+
+
+NUMBER: Text[int] = _parsed(_number, cg.parse_number)
+V1_MEMORY_LIMIT: Text[int] = _parsed(_bytes, cg.parse_v1_memory_limit)
+BYTES_OR_MAX: Text[int] = _parsed(_bytes_or_max, cg.parse_number_or_max)
+CPU_LIST: Text[frozenset[int]] = _parsed(_cpus, parse_cpulist_file)
+CPU_WEIGHT: Text[int] = Text(
+    lambda shares: str(shares_to_weight(int(_number(shares)))),
+    _weight_shown,
+    lambda text: cg.parse_cpu_weight(_line(text)),
+)
+CPU_MAX_QUOTA: Text[int] = Text(
+    _number_or_max, _quota_shown, lambda text: cg.parse_number_or_max(_line(text)), _with_period
+)
+
+_BY_PARSER: dict[Callable[[bytes], Any], Text[Any]] = {
+    cg.parse_number: NUMBER,
+    cg.parse_cpu_weight: CPU_WEIGHT,
+    parse_cpulist_file: CPU_LIST,
+}
+
+
+def text_for(parse: Callable[[bytes], T]) -> Text[T] | None:
+    """How what a parser reads is written, where there is only one way; None: it is not written."""
+    return _BY_PARSER.get(parse)
