@@ -58,6 +58,7 @@ _UNITS_BY_END = {  # longest end first
     "_cores": "cores",
     "_bytes": "bytes",
     "_bytes_total": "bytes",
+    "_milliseconds": "milliseconds",
     "_seconds": "seconds",
     "_seconds_total": "seconds",
     "_ratio": "0 to 1",

@@ -52,6 +52,8 @@ def _command(name: str) -> Callable[[Client, Options], int]:
             from koordlet.cli.ctl.record import run
         case "replay":
             from koordlet.cli.ctl.replay import run
+        case "restore":
+            from koordlet.cli.ctl.restore import run
         case "nodemetric":
             from koordlet.cli.ctl.nodemetric import run
         case _:

@@ -11,20 +11,28 @@ from koordlet.daemon.otheragent import OtherAgent
 from koordlet.daemon.settings import Settings
 from koordlet.executor.audit.log import AuditLog
 from koordlet.executor.budget import EvictionBudget
+from koordlet.executor.claimmetrics import ClaimMetrics
 from koordlet.executor.claims import ClaimDesk
+from koordlet.executor.contest import OnForeignChange
 from koordlet.executor.decisions import Decisions
 from koordlet.executor.eviction import EvictionApi, Fallback
 from koordlet.executor.evictor import Evictor
+from koordlet.executor.journal import Journal
 from koordlet.executor.kernelview import KernelView
 from koordlet.executor.kill import PodKiller
+from koordlet.executor.leftovers import Leftovers
 from koordlet.executor.metrics import EvictionMetrics
 from koordlet.executor.watching import Watcher
 from koordlet.executor.wish import Listener
 from koordlet.executor.worker import ThreadWorker
 from koordlet.executor.writer import Writer
+from koordlet.host.descriptors import Descriptors
 from koordlet.host.host import Host
 from koordlet.host.layout import Layout
 from koordlet.util.clock import Clock
+
+_CLAIMED, _LOOKED_AT, _WATCHED = 2048, 1024, 64  # kernel files that are held open for each
+ACTION_DESCRIPTORS = _CLAIMED + _LOOKED_AT + _WATCHED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +43,7 @@ class Actions:
     budget: EvictionBudget
     evictor: Evictor
     claims: ClaimDesk
+    leftovers: Leftovers
     kernel: KernelView
     other_agent: OtherAgent  # while there is one, every plugin only pretends
 
@@ -65,7 +74,7 @@ def build_actions(
         lambda: options.evict_budget_per_hour.value, clock, directory=run_dir, boot_id=boot_id
     )
     metrics = EvictionMetrics(settings.node_name, clock, registry)
-    host = Host(settings.paths)
+    host = Host(settings.paths, Descriptors(_CLAIMED))
     evictor = Evictor(
         api,
         clock=clock,
@@ -77,17 +86,23 @@ def build_actions(
         audit=audit.note,
     )
     worker = ThreadWorker("koordlet-write")
+    journal, claim_metrics = Journal(run_dir, boot_id), ClaimMetrics(registry)
+    writer = Writer(
+        host,
+        journal,
+        clock,
+        policy=lambda: OnForeignChange(options.on_foreign_change.value),
+        stats=claim_metrics.stats,
+    )
+    told = [audit_listener(settings, audit), claim_metrics.note, *listeners]
+    claims = ClaimDesk(writer, worker, clock, dry_run=pretends, listeners=told)
+    claim_metrics.watch(claims.count, journal)
     return Actions(
         decisions=decisions,
         budget=budget,
         evictor=evictor,
-        claims=ClaimDesk(
-            Writer(host),
-            worker,
-            clock,
-            dry_run=pretends,
-            listeners=[audit_listener(settings, audit), *listeners],
-        ),
+        claims=claims,
+        leftovers=Leftovers(writer, worker, clock, told),
         kernel=_kernel(settings, clock, layout),
         other_agent=other_agent,
     )
@@ -95,9 +110,10 @@ def build_actions(
 
 def _kernel(settings: Settings, clock: Clock, layout: Callable[[], Layout]) -> KernelView:
     """Plugins look at the kernel in threads that no write holds up."""
-    watcher = Watcher(Host(settings.paths), ThreadWorker("koordlet-watch"), clock)
-    host, worker = Host(settings.paths), ThreadWorker("koordlet-look")
-    return KernelView(host, worker, clock, layout, watcher)
+    paths = settings.paths
+    watched, looked_at = (Host(paths, Descriptors(held)) for held in (_WATCHED, _LOOKED_AT))
+    watcher = Watcher(watched, ThreadWorker("koordlet-watch"), clock)
+    return KernelView(looked_at, ThreadWorker("koordlet-look"), clock, layout, watcher)
 
 
 def _killer(settings: Settings, host: Host, clock: Clock) -> PodKiller | None:

@@ -27,8 +27,10 @@ from koordlet.daemon.rundir import default_run_dir
 from koordlet.duties.mode import DutyMode
 from koordlet.executor.audit.pages import LARGEST_PAGE
 from koordlet.executor.budget import LARGEST
+from koordlet.executor.contest import OnForeignChange
 from koordlet.executor.dryrun import DryRun
 from koordlet.executor.eviction import Fallback
+from koordlet.executor.leftovers import OnExit
 from koordlet.util.errors import OptionError
 from koordlet.util.flags import Flag, FlagSet
 
@@ -255,6 +257,20 @@ class DaemonFlags:
             DryRun(),
             "plugins that only pretend, as A,B; true for all: what they decide is recorded and "
             "shown, and nothing is changed",
+        )
+        self.on_exit = flags.string(
+            "on-exit",
+            OnExit.RESTORE,
+            "what becomes of changed kernel values at the end: restore, or keep for the next start "
+            "to take over, as in a rolling update",
+            check=one_of(*OnExit),
+        )
+        self.on_foreign_change = flags.string(
+            "on-foreign-change",
+            OnForeignChange.RETAKE,
+            "what to do when somebody else changes a value that a plugin wants otherwise: retake "
+            "it after 10 s, doubling, at most 5 times an hour, or yield",
+            check=one_of(*OnForeignChange),
         )
         self.evict_budget_per_hour = flags.int(
             "evict-budget-per-hour",

@@ -139,6 +139,7 @@ def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Pat
     roster.add("other agent", other_agent)
     roster.add("evictions", actions.evictor)
     roster.runs["claims"] = actions.claims.run
+    roster.add("executor", actions.leftovers)
     audit.add_to(roster)
     roster.add("reporter", reporter)
     roster.add("config", live_config)

@@ -13,12 +13,14 @@ from pathlib import Path
 from prometheus_client import Gauge
 
 import koordlet
+from koordlet.daemon.actions import ACTION_DESCRIPTORS
 from koordlet.daemon.parts import Parts, build
 from koordlet.daemon.recording import record
 from koordlet.daemon.rundir import RunDir
 from koordlet.daemon.sdnotify import Notifier
 from koordlet.daemon.settings import Settings
 from koordlet.executor.inforce import cpu_limits
+from koordlet.executor.leftovers import OnExit
 from koordlet.executor.target import Level
 from koordlet.host.descriptors import raise_nofile
 from koordlet.host.host import Host
@@ -90,11 +92,13 @@ class Daemon:
         if stop is None:
             stop = Stop(self._parts.clock)
             self._take_signals(stop)
-        raise_nofile(self._parts.settings.options.descriptor_budget.value + OTHER_DESCRIPTORS)
+        held = self._parts.settings.options.descriptor_budget.value + ACTION_DESCRIPTORS
+        raise_nofile(held + OTHER_DESCRIPTORS)
         try:
             await self._http.start()
             self._address = Address(self._address.host, self._http.port)
             await self._ctl.start()
+            await self._begin_acting(stop)
             self._greet()
             async with asyncio.TaskGroup() as group:
                 for name, run in self._parts.components.items():
@@ -110,11 +114,23 @@ class Daemon:
                 log.info("daemon.stopping")
                 if owns_process:
                     _end_anyway_after(STOP_LIMIT)
+                if not self._keeps():
+                    await self._parts.actions.leftovers.end()
                 background.set()
         finally:
             await self._ctl.stop()
             await self._http.stop()
         log.info("daemon.stopped")
+
+    async def _begin_acting(self, stop: Stop) -> None:
+        """Deal with what an earlier process left in the kernel, and say what becomes of ours."""
+        actions = self._parts.actions
+        await actions.leftovers.begin(self._parts.plugins.enabled() if self._keeps() else ())
+        actions.claims.leave_when(lambda: stop.is_set() and self._keeps())
+
+    def _keeps(self) -> bool:
+        """Whether changed kernel values are left for the next process."""
+        return self._parts.settings.options.on_exit.value == OnExit.KEEP
 
     def _take_signals(self, stop: Stop) -> None:
         loop = asyncio.get_running_loop()
@@ -216,6 +232,7 @@ class Daemon:
             "gates_not_built": sorted(filter(gates.enabled, set(gates.names()) - set(working))),
             "manager_duties": self._manager_duties(),
             "needs_restart": list(parts.live_config.waiting) if parts.live_config else [],
+            "values": parts.actions.leftovers.counts(),
             "pods": len(parts.states.pods()),
             "series": cache.series,
             "cache_bytes": cache.file_bytes,

@@ -32,6 +32,17 @@ def default_run_dir(*, host_mode: bool, uid: int, environ: Mapping[str, str]) ->
     return Path(f"/tmp/koordlet-{uid}")  # noqa: S108 - ownership is checked in RunDir.open
 
 
+class RunDirHeld(RunDirError):
+    """A daemon is at work there. holder: its process, as far as known."""
+
+    def __init__(self, path: Path, holder: str) -> None:
+        super().__init__(
+            f"{path}: wanted the run directory for this daemon alone, found it held by "
+            f"process {holder}; stop that one or give this one its own --run-dir"
+        )
+        self.holder = holder
+
+
 class RunDir:
     """An exclusively held run directory. Use `with RunDir.open(path) as run_dir:`."""
 
@@ -44,7 +55,8 @@ class RunDir:
         """Create the directory (0750) when needed and take its lock.
 
         Raises:
-            RunDirError: not creatable, not ours, read-only, or held by another daemon.
+            RunDirHeld: another daemon has it.
+            RunDirError: not creatable, not ours or read-only.
         """
         try:
             path.mkdir(mode=0o750, parents=True, exist_ok=True)
@@ -57,10 +69,7 @@ class RunDir:
         except OSError as err:
             holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(lock)
-            raise RunDirError(
-                f"{path}: wanted the run directory for this daemon alone, found it held by "
-                f"process {holder}; stop that one or give this one its own --run-dir"
-            ) from err
+            raise RunDirHeld(path, holder) from err
         _note_pid(lock)
         return cls(path, lock)
 

@@ -12,11 +12,13 @@ from koordlet.executor.target import Level
 from koordlet.executor.wish import RELEASE, Applies, Change, Landed, Listener, Wish
 from koordlet.executor.worker import Worker
 from koordlet.util.clock import Clock
+from koordlet.util.firstof import first_of
 from koordlet.util.logs import get_logger
 from koordlet.util.stop import Stop
 
 SLICE = 200  # values that are looked at without a pause
-SWEEP = 10.0  # seconds after which what did not hold is tried again
+SWEEP = 10.0  # seconds between looks at all values, after which what did not hold is tried again
+PATIENCE = 10.0  # seconds that a plugin waits for the kernel
 _SETTLED = (ClaimState.IN_FORCE, ClaimState.WOULD, ClaimState.UNSUPPORTED)
 
 log = get_logger("koordlet.executor")
@@ -46,6 +48,7 @@ class ClaimDesk:
         self._pretends: dict[str, bool] = {}  # what dry_run last said
         self._busy = asyncio.Lock()
         self._tasks: set[asyncio.Task[set[Key]]] = set()
+        self._leaves: Callable[[], bool] = lambda: False
 
     def declare(self, owner: str, may: tuple[MayClaim, ...]) -> None:
         """Let a plugin claim what it declares; raises OptionError as ClaimTable.declare does."""
@@ -86,11 +89,16 @@ class ClaimDesk:
         for owner in {o for key in self._table.claimed() for o in self._table.owners(key).values()}:
             await self._learn_dry_run(owner)
 
+    def leave_when(self, leaves: Callable[[], bool]) -> None:
+        """From the moment this says so, nothing changes any more: what is in force stays so."""
+        self._leaves = leaves
+
     async def run(self, stop: Stop) -> None:
-        """Try again what did not hold, until stop."""
+        """Look whether what is in force still is, and try again what did not hold, until stop."""
         async for _ in stop.every(SWEEP):
             await self.refresh()
-            await self._settle(self._due(self._unsettled))
+            strays = await self._worker.do(self._writer.sweep)
+            await self._settle(self._due(self._unsettled) | self._table.only_claimed(strays))
 
     def in_force(self, place: str = "") -> list[dict[str, object]]:
         """The claimed values as JSON: all, or those that concern a pod or cgroup; see is_about."""
@@ -114,9 +122,9 @@ class ClaimDesk:
         return found
 
     def count(self) -> dict[str, dict[str, int]]:
-        """Claimed values by plugin and state, whether they are in force or not."""
+        """Claimed values by plugin and state, whether they are in force or not. On any thread."""
         counts: dict[str, dict[str, int]] = {}
-        for key, value in self._values.items():
+        for key, value in list(self._values.items()):
             state = value.landed.state.value
             for owner in set(self._table.owners(key).values()):
                 of_owner = counts.setdefault(owner, {})
@@ -133,15 +141,22 @@ class ClaimDesk:
                 await self._settle(keys & self._unsettled)  # what was put back is pretended now
 
     async def _settle(self, keys: set[Key]) -> set[Key]:
-        """Have the kernel follow the claims on these values; return those that changed."""
-        if not keys:
+        """Have the kernel follow the claims on these values; return those that changed.
+
+        Returns after PATIENCE seconds when a kernel file hangs; it goes on all the same.
+        """
+        if not keys or self._leaves():
             return set()
         # In a context of its own, so that the plugin is not charged for it, and to its end even if
         # the plugin is cancelled.
         task = asyncio.create_task(self._bring_into_force(keys), name="claims", context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(task)
+        await first_of(task, self._clock.sleep(PATIENCE))
+        if not task.done():
+            log.warning("claims.slow", values=len(keys), after_s=PATIENCE)
+            return set()
+        return task.result()
 
     async def _bring_into_force(self, keys: set[Key]) -> set[Key]:
         async with self._busy:  # what is wished is looked up inside: it may have changed meanwhile
@@ -205,7 +220,9 @@ class ClaimDesk:
         pretended: bool,
     ) -> None:
         state = landed.state
-        if state is ClaimState.FAILED and (before is None or before.landed.state is not state):
+        if landed.news:
+            what = landed.news
+        elif state is ClaimState.FAILED and (before is None or before.landed.state is not state):
             what = "failed"
         elif not changed:
             return

@@ -111,6 +111,10 @@ class ClaimTable:
         """Whose the claims on a value are."""
         return self._owners.get(key, {})
 
+    def only_claimed(self, keys: Iterable[Key]) -> set[Key]:
+        """Those of the values that are claimed."""
+        return {key for key in keys if key in self._claims}
+
     def claimed(self) -> list[Key]:
         """All values that are claimed, in the order of their first claims."""
         return list(self._claims)

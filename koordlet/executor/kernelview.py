@@ -1,11 +1,11 @@
 """Kernel values as plugins may look at them, read off the event loop."""
 
-import os
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from koordlet.executor.watching import Notice, Reading, Readings, Reads, Watcher, read_now
 from koordlet.executor.worker import Worker
+from koordlet.host.cgroupfs import subgroups
 from koordlet.host.host import Host
 from koordlet.host.layout import Layout
 from koordlet.host.resource import Resource
@@ -119,7 +119,7 @@ class KernelView:
         found: list[str] = []
         level = [group]
         for _ in range(depth):
-            level = [f"{parent}/{name}" for parent in level for name in _children(root / parent)]
+            level = [f"{parent}/{name}" for parent in level for name in subgroups(root / parent)]
             found += level
         return found
 
@@ -134,11 +134,3 @@ async def watch_with(
         if notice(await kernel.read_many(reads)):
             return True
     return False
-
-
-def _children(directory: os.PathLike[str]) -> list[str]:
-    try:
-        with os.scandir(directory) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-    except OSError:
-        return []

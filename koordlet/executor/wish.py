@@ -24,13 +24,17 @@ class Wish(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """What became of a wish. value is in force now, as far as known; original is kept for later."""
+    """What became of a wish. value is in force now, as far as known; original is kept for later.
+
+    news: foreign, retaken or yielded, when somebody else wrote and that was not told before.
+    """
 
     state: ClaimState
     value: Any = None
     original: Any = None
     message: str = ""
     wrote: bool = False
+    news: str = ""
 
 
 class Applies(Protocol):
@@ -38,6 +42,9 @@ class Applies(Protocol):
 
     def apply(self, wishes: Sequence[Wish]) -> list[Landed]:
         """Return what became of each. Never raises for what a kernel does."""
+
+    def sweep(self) -> list[Key]:
+        """Return values in force that are not any more what they should be."""
 
 
 class Change(NamedTuple):

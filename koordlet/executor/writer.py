@@ -1,103 +1,309 @@
-"""Writes kernel values, skips those in force, and knows what to put back. For one thread."""
+"""Brings wishes into force, never without a record of what was there, and puts that back.
 
-import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+For one thread. What a kernel or a disk does is an outcome, never an exception.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 
 from koordlet.executor.claim import ClaimState, Key
-from koordlet.executor.target import Level
+from koordlet.executor.contest import Contests, OnForeignChange
+from koordlet.executor.journal import Journal, JournalError
+from koordlet.executor.kernelvalues import Found, KernelValues
+from koordlet.executor.ledger import Ledger
+from koordlet.executor.newborn import Newborns
+from koordlet.executor.ordering import Move, in_order
+from koordlet.executor.plan import Plan, Planner, Plans
+from koordlet.executor.refusals import Refusals
+from koordlet.executor.standing import Standing
 from koordlet.executor.wish import RELEASE, Landed, Wish
-from koordlet.host.cpuvalues import shares_to_weight, weight_to_shares
+from koordlet.executor.writerstats import WriterStats
 from koordlet.host.errors import KernelFileError, Unsupported, Vanished
 from koordlet.host.host import Host
-from koordlet.host.resource import Resource
-from koordlet.host.resources import CPU_PERIOD, CPU_QUOTA, CPU_SHARES
-from koordlet.util.cpulist import format_cpulist
+from koordlet.host.resources import CPU_BURST, CPU_IDLE, CPU_QUOTA, CPU_SHARES, CPUSET_CPUS_WANTED
+from koordlet.util.clock import Clock
 
-
-@dataclass(slots=True)
-class _Entry:
-    original: Any
-    value: Any
+_DEFAULT_SHARES = {1: "1024", 2: "100"}  # what the end of idleness leaves, by cgroup version
 
 
 class Writer:
-    """Brings wishes into force, and puts back what was there before."""
+    """Has the kernel of one host follow wishes."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(
+        self,
+        host: Host,
+        journal: Journal,
+        clock: Clock,
+        *,
+        policy: Callable[[], OnForeignChange] = lambda: OnForeignChange.RETAKE,
+        stats: WriterStats | None = None,
+        values: KernelValues | None = None,
+    ) -> None:
+        """policy: what to do about others who write values of ours. host is this thread's only."""
         self._host = host
-        self._entries: dict[Key, _Entry] = {}
+        self._values = values or KernelValues(host)
+        self._ledger = Ledger(journal)
+        self._stats = stats or WriterStats()
+        self._standing = Standing()
+        self._contests = Contests(clock, policy)
+        self._refusals = Refusals(clock)
+        self._newborns = Newborns(host, self._values, self._ledger)
+        self._planner = Planner(
+            self._values, self._ledger, self._standing, self._contests, self._refusals
+        )
+
+    @property
+    def ledger(self) -> Ledger:
+        """Which values are ours, of which none may be forgotten."""
+        return self._ledger
 
     def apply(self, wishes: Sequence[Wish]) -> list[Landed]:
-        """Return what became of each. Never raises for what a kernel does."""
-        return [self._apply(wish) for wish in wishes]
-
-    def _apply(self, wish: Wish) -> Landed:
-        key = wish.key
-        entry = self._entries.get(key)
-        try:
+        """Return what became of each."""
+        for wish in wishes:
             if wish.value is RELEASE:
-                return self._release(key, entry)
-            found = self._read(key)
-            if entry is None:
-                original = found if wish.original is None else wish.original
-                entry = self._entries[key] = _Entry(original, found)
-            wrote = not self._same(key.resource, found, wish.value)
-            if wrote:
-                self._write(key, wish.value)
-            entry.value = wish.value
-            return Landed(ClaimState.IN_FORCE, wish.value, entry.original, wrote=wrote)
-        except Unsupported as err:
-            return Landed(ClaimState.UNSUPPORTED, message=str(err))
-        except Vanished as err:
-            self._entries.pop(key, None)
-            return Landed(ClaimState.GONE, message=str(err))
-        except KernelFileError as err:
-            original = entry.original if entry else None
-            return Landed(ClaimState.FAILED, original=original, message=str(err))
+                self._standing.wishes.pop(wish.key, None)
+            else:
+                self._standing.wishes[wish.key] = wish
+        plans = [Plan(wish) for wish in (*wishes, *self._bursts_beside(wishes))]
+        by_key = {plan.key: plan for plan in plans}
+        for plan in self._planner.in_turn(plans):
+            self._look(plan, by_key)
+        self._carry_out([plan for plan in plans if plan.landed is None])
+        for plan in plans:
+            self._settle(plan)
+        self._forget_restored([plan.key for plan in plans if plan.restored])
+        self._set_shares_again(plans)
+        self._stats.skips += sum(plan.in_force and not plan.wrote for plan in plans)
+        return [plan.answer for plan in plans[: len(wishes)]]
 
-    def _release(self, key: Key, entry: _Entry | None) -> Landed:
-        if entry is None:
-            return Landed(ClaimState.GONE)
-        found = self._read(key)
-        ours = self._same(key.resource, found, entry.value)
-        wrote = ours and not self._same(key.resource, found, entry.original)
-        if wrote:
-            self._write(key, entry.original)
-        del self._entries[key]
-        return Landed(ClaimState.GONE, entry.original, wrote=wrote)
+    def sweep(self) -> list[Key]:
+        """Look at all values in force; return those that are not any more what they should be."""
+        self._host.descriptors.begin_tick()
+        self._values.forget_all_but(self._standing.in_force)
+        return [key for key in list(self._standing.in_force) if not self._holds(key)]
 
-    def _read(self, key: Key) -> Any:
-        return self._host.read(key.resource, _group(key))
+    def unclaimed(self) -> list[Key]:
+        """Values of ours that nobody claims: of an earlier process, or not put back so far.
 
-    def _write(self, key: Key, value: Any) -> None:
-        path = self._host.path(key.resource, _group(key))
-        text = self._text(key.resource, value)
-        if key.resource is CPU_QUOTA and self._host.version(CPU_QUOTA) == 2:
-            text = f"{text} {self._host.read(CPU_PERIOD, _group(key))}"  # one file has both
+        The shares of a group that is idle because of a claim come back when that ends.
+        """
+        wishes = self._standing.wishes
+        return [
+            key
+            for key in self._ledger
+            if key not in wishes
+            and not (key.resource is CPU_SHARES and Key(key.target, CPU_IDLE) in wishes)
+        ]
+
+    def restore(self, keys: Iterable[Key], *, insist: bool = False) -> list[Landed]:
+        """Put values back, as far as they are still ours; insist: also what failed just now."""
+        keys = list(keys)
+        if insist:
+            for key in keys:
+                self._refusals.over(key)
+        return self.apply([Wish(key, RELEASE) for key in keys])
+
+    # --- what is to be done ---
+
+    def _look(self, plan: Plan, plans: Plans) -> None:
+        """Find what stands there, and decide."""
         try:
-            fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_TRUNC)
-            try:
-                os.write(fd, f"{text}\n".encode())
-            finally:
-                os.close(fd)
-        except OSError as err:
-            raise KernelFileError.from_os_error(path, err) from err
+            plan.found = self._values.read(plan.key)
+            record = self._ledger.get(plan.key)
+            if record is not None and record.inode != plan.found.inode:
+                self._forget(plan.key)  # another group of that name; ours has ended
+            self._planner.decide(plan, plans)
+        except Unsupported as err:
+            self._lost(plan, ClaimState.UNSUPPORTED, err)
+        except Vanished as err:
+            self._lost(plan, ClaimState.GONE, err)
+        except KernelFileError as err:
+            self._fail(plan, err)
 
-    def _text(self, resource: Resource[Any], value: Any) -> str:
-        version = self._host.version(resource)
-        if isinstance(value, set | frozenset):
-            return format_cpulist(value)
-        if resource is CPU_SHARES and version == 2:
-            return str(shares_to_weight(value))
-        return "max" if version == 2 and value == -1 else str(value)
+    def _bursts_beside(self, wishes: Sequence[Wish]) -> list[Wish]:
+        """Bursts of ours to go along with quotas that change."""
+        asked = {wish.key for wish in wishes}
+        quotas = [wish.key for wish in wishes if wish.key.resource is CPU_QUOTA]
+        bursts = [self._planner.beside(key, CPU_BURST) for key in quotas]
+        return [wish for wish in bursts if wish is not None and wish.key not in asked]
 
-    def _same(self, resource: Resource[Any], found: Any, value: Any) -> bool:
-        if resource is CPU_SHARES and self._host.version(resource) == 2:
-            return bool(found == weight_to_shares(shares_to_weight(value)))
-        return bool(found == value)
+    # --- doing it ---
 
+    def _carry_out(self, plans: Sequence[Plan]) -> None:
+        """Write, in an order that the kernel accepts, behind the records."""
+        steps = [
+            (plans[step.move], step.via) for step in in_order([self._move(plan) for plan in plans])
+        ]
+        writes = [
+            (plan, plan.target if via is None else self._values.text_of(plan.key, via))
+            for plan, via in steps
+        ]
+        first: dict[Key, tuple[Plan, str]] = {}
+        for plan, text in writes:
+            first.setdefault(plan.key, (plan, text))
+        self._begin_records(list(first.values()))
+        for plan, text in writes:
+            if plan.landed is None:
+                self._write(plan, text)
 
-def _group(key: Key) -> str:
-    return "" if key.target.level is Level.NODE else key.target.place
+    def _move(self, plan: Plan) -> Move:
+        key, texts = plan.key, (plan.found.text, plan.target)
+        old, new = (self._values.value_of(key, text) for text in texts)
+        return Move(key.resource, key.target.place, old, new)
+
+    def _begin_records(self, writes: Sequence[tuple[Plan, str]]) -> None:
+        """Have on disk what to put back, before anything is written that is not ours yet."""
+        new = []
+        for plan, text in writes:
+            if not plan.releases and self._ledger.get(plan.key) is None:
+                plan.begun = True
+                new.append((plan, plan, text))
+            if plan.key.resource is CPU_IDLE and plan.target == "1":
+                new += [(plan, *shares) for shares in self._shares_beside(plan)]
+        try:
+            self._ledger.begin([(one.key, one.record(text)) for _, one, text in new])
+        except JournalError as err:
+            for plan, _, _ in new:
+                plan.begun = False
+                self._fail(plan, err)
+
+    def _shares_beside(self, plan: Plan) -> list[tuple[Plan, str]]:
+        """The shares that idleness sets aside and its end resets: ours, too, from now on."""
+        key = Key(plan.key.target, CPU_SHARES)
+        shares = Plan(Wish(key, None, owners=plan.wish.owners))
+        default = _DEFAULT_SHARES[self._host.version(CPU_SHARES)]
+        try:
+            shares.found = self._values.read(key)
+            record = self._ledger.get(key)
+            shares.original = record.original if record else shares.found.text
+            if record is None:
+                return [(shares, default)]
+            self._note(shares, default)
+        except (KernelFileError, JournalError) as err:
+            self._fail(plan, err)
+        return []
+
+    def _note(self, plan: Plan, intended: str) -> None:
+        """Have the record say what may stand there from now on. Raises JournalError."""
+        self._ledger.note(
+            plan.key,
+            original=plan.original,
+            confirmed=plan.found.text,
+            intended=intended,
+            owners=plan.wish.owners,
+        )
+
+    def _write(self, plan: Plan, text: str) -> None:
+        """One write. What is put back needs no record; CPUs on the way to it should have one."""
+        try:
+            if not plan.releases or text != plan.target:
+                self._note(plan, text)
+        except JournalError as err:
+            if not plan.releases:
+                self._fail(plan, err)
+                return
+        try:
+            with self._stats.timing(plan.key.resource):
+                found = self._values.write(plan.key, plan.found.inode, text)
+        except Vanished as err:
+            self._lost(plan, ClaimState.GONE, err)
+        except KernelFileError as err:
+            self._refused(plan, err)
+        else:
+            plan.found, plan.wrote = Found(found, plan.found.inode), True
+
+    # --- what came of it ---
+
+    def _settle(self, plan: Plan) -> None:
+        """Conclude what was written, and keep how the value stands."""
+        if plan.landed is None:
+            self._conclude(plan)
+        if not plan.in_force:
+            return
+        try:
+            self._keep(plan)
+        except JournalError as err:
+            self._fail(plan, err)
+        else:
+            self._standing.in_force[plan.key] = plan.found.text
+            self._refusals.over(plan.key)
+            self._contests.ended(plan.key)
+
+    def _conclude(self, plan: Plan) -> None:
+        found, target = plan.found.text, plan.target
+        if plan.releases:
+            plan.landed = self._planner.landed(plan, ClaimState.GONE)
+            return
+        if plan.news == "retaken":
+            self._contests.retaken(plan.key)
+        message = ""
+        if found != target:
+            self._standing.round(plan.key, target, found)
+            message = f"the kernel has made {found} of {target}"
+        plan.landed = self._planner.landed(plan, ClaimState.IN_FORCE, message)
+
+    def _keep(self, plan: Plan) -> None:
+        """Have the record of a value in force say so.
+
+        One that was found in force is ours if we made it so, or were told what belongs there.
+        """
+        key, found, record = plan.key, plan.found.text, self._ledger.get(plan.key)
+        said = plan.wish.original is not None
+        if record is None:
+            if said and plan.original != found:
+                self._ledger.begin([(key, plan.record(found))])
+        elif plan.wrote and found in record.ours:
+            self._ledger.confirm(key, found)
+        elif plan.wrote or said or found in record.ours:
+            self._note(plan, found)
+        else:
+            self._ledger.drop([key])
+
+    def _fail(self, plan: Plan, err: Exception) -> None:
+        plan.landed = self._planner.landed(plan, ClaimState.FAILED, str(err))
+
+    def _refused(self, plan: Plan, err: KernelFileError) -> None:
+        """The kernel did not take it. A value that did not become ours needs no record."""
+        self._fail(plan, err)
+        self._refusals.note(plan.key, plan.target, plan.answer)
+        if plan.begun and not plan.wrote:
+            self._ledger.drop([plan.key])
+
+    def _lost(self, plan: Plan, state: ClaimState, err: KernelFileError) -> None:
+        """The value is not there any more."""
+        plan.landed = Landed(state, message=str(err))
+        self._forget(plan.key)
+
+    # --- afterwards ---
+
+    def _forget_restored(self, keys: Sequence[Key]) -> None:
+        """Widen what was born meanwhile while it is known what that may have copied; forget."""
+        self._newborns.widen([key for key in keys if key.resource is CPUSET_CPUS_WANTED])
+        self._forget(*keys)
+
+    def _forget(self, *keys: Key) -> None:
+        self._ledger.drop(keys)
+        for key in keys:
+            self._values.forget(key)
+            self._standing.forget(key)
+            self._refusals.over(key)
+            self._contests.forget(key)
+
+    def _set_shares_again(self, plans: Sequence[Plan]) -> None:
+        """The end of idleness has reset the shares."""
+        for plan in plans:
+            if plan.key.resource is CPU_IDLE and plan.wrote and plan.target == "0":
+                wish = self._planner.beside(plan.key, CPU_SHARES)
+                if wish is not None:
+                    [landed] = self.apply([wish])
+                    for other in plans:
+                        if other.key == wish.key:
+                            other.landed = landed
+
+    def _holds(self, key: Key) -> bool:
+        try:
+            found = self._values.read(key)
+        except KernelFileError:
+            return False
+        record = self._ledger.get(key)
+        same_group = record is None or record.inode == found.inode
+        return same_group and found.text == self._standing.in_force[key]

@@ -69,10 +69,13 @@ def setup_plugins(
 
 def start_plugins(runners: Iterable[PluginRunner], gates: FeatureGates) -> None:
     """Have exactly those plugins run that have a gate that is on."""
-    known = frozenset(gates.names())
     for runner in runners:
-        wanted = runner.registration.gates
-        runner.want(any(gate in known and gates.enabled(gate) for gate in wanted))
+        runner.want(_has_gate_on(runner, gates))
+
+
+def _has_gate_on(runner: PluginRunner, gates: FeatureGates) -> bool:
+    known = frozenset(gates.names())
+    return any(gate in known and gates.enabled(gate) for gate in runner.registration.gates)
 
 
 class QOSManager:
@@ -159,6 +162,10 @@ class QOSManager:
             )
             for runner in self.runners
         ]
+
+    def enabled(self) -> list[str]:
+        """Names of the plugins that have a gate that is on."""
+        return [runner.name for runner in self.runners if _has_gate_on(runner, self._gates)]
 
     def release(self, plugin: str) -> bool:
         """Take a plugin out of quarantine by hand. Returns whether it was in."""

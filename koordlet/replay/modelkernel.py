@@ -84,6 +84,10 @@ class ModelKernel:
         """As Writer.apply: every wish is granted."""
         return [self._apply(wish) for wish in wishes]
 
+    def sweep(self) -> list[Key]:
+        """As Writer.sweep: nobody else writes here."""
+        return []
+
     def _apply(self, wish: Wish) -> Landed:
         place = _place(wish.key)
         before = self._reading(place)

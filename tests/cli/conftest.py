@@ -51,6 +51,7 @@ STATUS = {
     "evictions": {"per_hour": 20, "used": 3},
     "manager_duties": {},
     "needs_restart": [],
+    "values": {"changed": 0, "kept": 0},
     "pods": 2,
     "series": 30,
     "cache_bytes": 10 * 2**20,

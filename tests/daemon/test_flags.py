@@ -138,6 +138,8 @@ OURS = {
     "node-name": "",
     "kubelet-ca-file": "",
     "dry-run": "false",
+    "on-exit": "restore",
+    "on-foreign-change": "retake",
     "evict-budget-per-hour": "20",
     "evict-fallback": "none",
     "pods-file": "",

@@ -31,6 +31,10 @@ _REPLAY = """\
 Run the plugins of this installation on a record in simulated time, and show side by side what they
 would do and what was done. Needs no daemon and changes nothing. What the plugins would change has
 no effect on the recorded usage; only a pod that they would evict is gone from then on."""
+_RESTORE = """\
+Put back the kernel values that a daemon left changed, because it was killed or runs with
+--on-exit=keep. Needs no daemon, and refuses while one runs, which looks after its values itself.
+What somebody else has changed since is left alone."""
 _TOP_KEYS = "Keys: q quits; c, m, p, t, n sort by cpu, memory, pressure, throttling, network."
 
 
@@ -64,7 +68,7 @@ class Options(argparse.Namespace):
     sort: str = SORTS[0]
     interval: float = 1.0  # seconds between two looks
     once: bool = False
-    # doctor; None: the host's own
+    # doctor, restore; None: the host's own
     cgroup_root_dir: Path | None = None
     proc_root_dir: Path | None = None
     sys_root_dir: Path | None = None
@@ -106,12 +110,13 @@ def _parser() -> argparse.ArgumentParser:
         )
 
     add("status", "the daemon's health, gates and extent")
-    _doctor(add("doctor", "what this host supports and lacks", _DOCTOR, _DOCTOR_EXIT))
+    _roots(add("doctor", "what this host supports and lacks", _DOCTOR, _DOCTOR_EXIT))
     _plugins(add("plugins", "state and cost of the QoS plugins"), common)
     _metrics(add("metrics", "one kind of metric over a window, by series"))
     _explain(add("explain", "what is in force and what was decided about pods, and why"))
     _dry_run(add("dry-run", "which plugins only pretend; switches it", _DRY_RUN))
     _audit(add("audit", "the latest changes to the node, from the audit log", _AUDIT))
+    _roots(add("restore", "put back the kernel values that a daemon left changed", _RESTORE))
     add("nodemetric", "the NodeMetric that was reported last")
     _record(add("record", "write what happens on the node to a file, for replay", _RECORD))
     _replay(add("replay", "what the plugins would do with a record", _REPLAY))
@@ -134,7 +139,7 @@ def _common() -> _Parser:
     return common
 
 
-def _doctor(parser: _Parser) -> None:
+def _roots(parser: _Parser) -> None:
     for name, what in (
         ("cgroup-root-dir", "the cgroup file system"),
         ("proc-root-dir", "the host's /proc"),

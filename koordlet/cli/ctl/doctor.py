@@ -1,9 +1,6 @@
 """koordletctl doctor: what this host supports and lacks, which gate needs it, and the fix."""
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
@@ -11,6 +8,7 @@ from rich.padding import Padding
 
 from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import BadAnswer, Client, NoDaemon, NotAllowed
+from koordlet.cli.ctl.roots import given_roots, host_paths
 from koordlet.cli.ctl.tables import figure, heading, pairs, prose, show, table
 
 _Finding = Mapping[str, Any]  # as koordlet.host.finding.Finding, and "wanted" by a gate at work
@@ -46,42 +44,28 @@ def view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def _report(client: Client, options: Options) -> dict[str, Any]:
-    roots = _roots(options)
-    if roots:
-        return _local(roots, options.run_dir, "seen by this command with the given directories")
+    if given_roots(options):
+        return _local(options, "seen by this command with the given directories")
     try:
         findings, gates = client.get("doctor"), client.get("status")["gates_on"]
     except (NoDaemon, NotAllowed, BadAnswer) as err:
-        return _local({}, options.run_dir, f"seen by this command, as no daemon could tell: {err}")
+        return _local(options, f"seen by this command, as no daemon could tell: {err}")
     return _judged("seen by the daemon", gates, findings)
 
 
-def _local(roots: Mapping[str, Path], run_dir: Path | None, seen_by: str) -> dict[str, Any]:
+def _local(options: Options, seen_by: str) -> dict[str, Any]:
     """What this process finds. Imports are here because asking a daemon needs none of them."""
     from dataclasses import asdict
 
     from koordlet.api.features import FeatureGates
     from koordlet.daemon.builtgates import BUILT_GATES
     from koordlet.host.host import Host
-    from koordlet.host.paths import HOST_MODE, HostPaths
     from koordlet.host.support import findings
 
-    mode = os.environ.get("agent_mode") or HOST_MODE  # noqa: SIM112 - Koordinator's spelling
-    paths = HostPaths.for_mode(mode)
     gates = FeatureGates()
     gates.mark_built(BUILT_GATES)
-    found = findings(Host(replace(paths, **roots)), run_dir)
+    found = findings(Host(host_paths(options)), options.run_dir)
     return _judged(seen_by, gates.working(), [asdict(finding) for finding in found])
-
-
-def _roots(options: Options) -> dict[str, Path]:
-    given = {
-        "cgroup": options.cgroup_root_dir,
-        "proc": options.proc_root_dir,
-        "sys": options.sys_root_dir,
-        "sysfs": options.sys_fs_root_dir,
-    }
-    return {name: path for name, path in given.items() if path is not None}
 
 
 def _judged(seen_by: str, gates: Sequence[str], findings: Iterable[_Finding]) -> dict[str, Any]:

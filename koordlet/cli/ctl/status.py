@@ -1,13 +1,14 @@
 """koordletctl status: the daemon's health, gates and extent."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
 
 from koordlet.cli.ctl.arguments import Options
-from koordlet.cli.ctl.client import Client
+from koordlet.cli.ctl.client import Client, NoDaemon
 from koordlet.cli.ctl.dryrun import dry_run_text
 from koordlet.cli.ctl.explain import budget_text
 from koordlet.cli.ctl.tables import figure, heading, pairs, prose, show, table
@@ -17,10 +18,55 @@ HEALTH_STYLES = {"ok": "green", "degraded": "yellow", "unhealthy": "red"}
 
 
 def run(client: Client, options: Options) -> int:
-    """Show the state; fails when the daemon is unhealthy."""
-    status = client.get("status")
+    """Show the state; fails when the daemon is unhealthy, or not there."""
+    try:
+        status = client.get("status")
+    except NoDaemon as err:
+        kept, why = _kept_values(client.run_dirs), str(err)
+        if not kept:
+            raise
+        show(kept, lambda: kept_view(kept, why), options.output)
+        return 1
     show(status, lambda: view(status, datetime.now(UTC)), options.output)
     return 1 if status["health"] == "unhealthy" else 0
+
+
+def kept_view(kept: Sequence[Mapping[str, Any]], why: str) -> Iterator[RenderableType]:
+    """What a daemon that is gone left in the kernel."""
+    yield prose(why)
+    yield prose("")
+    yield heading(f"{len(kept)} kernel values are still changed; koordletctl restore ends that")
+    rows = table("<CGROUP", "<VALUE", "SET TO", "WAS")
+    for value in kept:
+        place, resource = figure(value["place"]), figure(value["resource"])
+        rows.add_row(place, resource, prose(value["value"]), prose(value["original"]))
+    yield rows
+
+
+def boot_id() -> str:
+    """The id of this boot."""
+    from koordlet.host.files import parse_file
+    from koordlet.host.procfiles import parse_boot_id
+
+    return parse_file(Path("/proc/sys/kernel/random/boot_id"), parse_boot_id)
+
+
+def _kept_values(run_dirs: Sequence[Path]) -> list[dict[str, Any]]:
+    """From the journal; imported here because asking a daemon does not need it."""
+    from koordlet.executor.journal import left_in
+
+    boot = boot_id()
+    return [
+        {
+            "place": record.place or record.level,
+            "resource": record.resource,
+            "value": record.intended,
+            "original": record.original,
+            "plugins": list(record.owners),
+        }
+        for run_dir in run_dirs
+        for record in left_in(run_dir, boot)
+    ]
 
 
 def view(status: Mapping[str, Any], now: datetime) -> Iterator[RenderableType]:
@@ -54,6 +100,8 @@ def _facts(status: Mapping[str, Any], now: datetime) -> Iterator[tuple[str, str,
     for kind, state in status["manager_duties"].items():
         yield kind, f"spec {state}", ""
     yield "changes", _claims(status["claims"]), ""
+    if kept := status["values"]["kept"]:
+        yield "kept", f"{kept} values of an earlier process wait to be claimed again", "yellow"
     budget = status["evictions"]
     yield "evictions", budget_text(budget["used"], budget["per_hour"]), ""
     if dry_run := status["dry_run"]:

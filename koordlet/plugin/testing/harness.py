@@ -15,6 +15,7 @@ from koordlet.executor.claims import ClaimDesk
 from koordlet.executor.decisions import Decisions
 from koordlet.executor.eviction import Kills
 from koordlet.executor.evictor import Evictor
+from koordlet.executor.journal import Journal
 from koordlet.executor.kernelview import KernelView
 from koordlet.executor.metrics import EvictionMetrics
 from koordlet.executor.wish import Change
@@ -246,8 +247,9 @@ class PluginHarness:
     def _claim_desk(self, host: FakeHost, pretends: Callable[[str], Awaitable[bool]]) -> ClaimDesk:
         # Files of a directory may vanish under a held descriptor, which those of a kernel cannot.
         kernel, worker = Host(host.paths, Descriptors(0)), InlineWorker()
+        writer = Writer(kernel, Journal(None, ""), self.clock)
         desk = ClaimDesk(
-            Writer(kernel), worker, self.clock, dry_run=pretends, listeners=[self.changes.append]
+            writer, worker, self.clock, dry_run=pretends, listeners=[self.changes.append]
         )
         desk.declare(self.name, self.plugin.may_claim)
         bind_claims(self.plugin, desk, KernelView(kernel, worker, self.clock))

@@ -1,0 +1,105 @@
+"""koordletctl restore: put back what a daemon that is gone left in the kernel."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+
+from koordlet.cli.ctl.arguments import Options
+from koordlet.cli.ctl.client import Client
+from koordlet.cli.ctl.roots import given_roots, host_paths
+from koordlet.cli.ctl.tables import figure, prose, show, table
+from koordlet.daemon.rundir import RunDir, RunDirHeld
+from koordlet.executor.claim import ClaimState, Key
+from koordlet.executor.journal import FILE, Journal
+from koordlet.executor.wish import Landed
+from koordlet.executor.writer import Writer
+from koordlet.host.files import parse_file
+from koordlet.host.host import Host
+from koordlet.host.procfiles import parse_boot_id
+from koordlet.util.clock import SystemClock
+from koordlet.util.errors import KoordletError
+
+_ROOT_INODE = 1  # of a cgroup hierarchy as a whole; a namespace's part of it has another
+
+
+def run(client: Client, options: Options) -> int:
+    """Show what came of it; fails when something is left."""
+    run_dir = _run_dir(client.run_dirs)
+    if run_dir is None:
+        report: dict[str, Any] = {"run_dir": None, "values": [], "problem": ""}
+    else:
+        report = _restore(run_dir, options)
+    show(report, lambda: view(report), options.output)
+    left = any(value["outcome"] == "failed" for value in report["values"])
+    return 1 if left or report["problem"] else 0
+
+
+def view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """One row per value that was looked at, and what the counts are."""
+    values = report["values"]
+    if values:
+        rows = table("<VALUE", "<OUTCOME", "NOW")
+        for value in values:
+            rows.add_row(figure(value["value"]), figure(value["outcome"]), prose(value["message"]))
+        yield rows
+        yield prose("")
+    if report["problem"]:
+        yield prose(report["problem"], "red")
+    counts = dict.fromkeys(("restored", "left", "failed"), 0)
+    for value in values:
+        counts[value["outcome"]] += 1
+    yield prose(
+        f"{counts['restored']} put back, {counts['left']} were not ours any more or gone, "
+        f"{counts['failed']} failed"
+        if values
+        else "nothing to put back"
+    )
+
+
+def _run_dir(run_dirs: Sequence[Path]) -> Path | None:
+    return next((path for path in run_dirs if (path / FILE).exists()), None)
+
+
+def _restore(run_dir: Path, options: Options) -> dict[str, Any]:
+    """Do it, as the only one in this run directory."""
+    paths = host_paths(options)
+    host = Host(paths)
+    if not given_roots(options):
+        _check_view(host)
+    boot_id = parse_file(paths.proc / "sys/kernel/random/boot_id", parse_boot_id)
+    try:
+        with RunDir.open(run_dir):
+            journal = Journal(run_dir, boot_id)
+            writer = Writer(host, journal, SystemClock())
+            keys = writer.unclaimed()
+            values = list(map(_as_json, keys, writer.restore(keys, insist=True)))
+    except RunDirHeld as err:
+        raise KoordletError(
+            f"{run_dir}: wanted to put values back, found koordlet at work (process {err.holder}); "
+            "it does so itself when it is stopped or the plugin's gate is switched off"
+        ) from err
+    return {"run_dir": os.fspath(run_dir), "values": values, "problem": journal.damage}
+
+
+def _check_view(host: Host) -> None:
+    """Values of groups that are out of sight would be taken for gone."""
+    hierarchies = host.cgroups.hierarchies()
+    if not any(os.stat(path).st_ino == _ROOT_INODE for path in hierarchies):
+        raise KoordletError(
+            f"{host.paths.cgroup}: wanted all cgroups of the host, found "
+            f"{'only those of a namespace' if hierarchies else 'none'}; run this on the host, or "
+            "give --cgroup-root-dir"
+        )
+
+
+def _as_json(key: Key, landed: Landed) -> dict[str, Any]:
+    if landed.state is not ClaimState.GONE:
+        return {"value": str(key), "outcome": "failed", "message": landed.message}
+    now = landed.value
+    message = ",".join(map(str, sorted(now))) if isinstance(now, frozenset) else now
+    message = landed.message if now is None else str(message)
+    outcome = "restored" if landed.wrote else "left"
+    return {"value": str(key), "outcome": outcome, "message": message}

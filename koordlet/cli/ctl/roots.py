@@ -1,0 +1,25 @@
+"""Where this command finds the host's file systems when it looks for itself."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from koordlet.cli.ctl.arguments import Options
+from koordlet.host.paths import HOST_MODE, HostPaths
+
+
+def given_roots(options: Options) -> dict[str, Path]:
+    """The directories that the command line names, by field of HostPaths."""
+    given = {
+        "cgroup": options.cgroup_root_dir,
+        "proc": options.proc_root_dir,
+        "sys": options.sys_root_dir,
+        "sysfs": options.sys_fs_root_dir,
+    }
+    return {name: path for name, path in given.items() if path is not None}
+
+
+def host_paths(options: Options) -> HostPaths:
+    """The host's own directories, unless the environment or the command line says otherwise."""
+    mode = os.environ.get("agent_mode") or HOST_MODE  # noqa: SIM112 - Koordinator's spelling
+    return replace(HostPaths.for_mode(mode), **given_roots(options))

@@ -1,0 +1,213 @@
+"""One kernel value at a time, as text: whose it is, what it is, and setting it.
+
+The only module that writes to the kernel.
+"""
+
+import errno
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from koordlet.executor.appendlog import Step, no_step
+from koordlet.executor.claim import Key
+from koordlet.executor.target import Level
+from koordlet.host.errors import KernelFileError, Unsupported, Vanished
+from koordlet.host.host import Host
+from koordlet.host.kerneltext import Text
+from koordlet.host.procfiles import parse_start_time
+from koordlet.host.resource import Root
+
+_MOST = 4096  # bytes of a process's stat that are looked at
+_GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.ENOTDIR})
+_HINTS = {
+    errno.EINVAL: "it does not fit the limits beside, above or below it, or this kernel's range",
+    errno.EBUSY: "groups below, or the memory in use, are in its way",
+    errno.EACCES: "run as root; a cpuset must be within that of the group above",
+    errno.EPERM: "run as root, or give this process the capability that the file asks for",
+    errno.EROFS: "mount that file system writable: in a pod without readOnly, on a host with rw",
+    errno.ENOSPC: "a group with processes needs CPUs",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A value that was read: its text, and the inode of its cgroup (0: it is in none)."""
+
+    text: str
+    inode: int
+
+
+class _Place(NamedTuple):
+    text: Text[Any]
+    directory: str
+    name: str
+
+
+class KernelValues:
+    """Reads and writes the values of one host. For one thread, the one that reads this host."""
+
+    def __init__(self, host: Host, step: Step = no_step) -> None:
+        self._host = host
+        self._step = step
+        self._raw: dict[Key, tuple[bytes, str]] = {}  # what was read last, and what that says
+
+    def text(self, key: Key) -> Text[Any]:
+        """How a value is written here.
+
+        Raises:
+            Unsupported: this cgroup version has none, or it is read only.
+        """
+        file = self._host.file(key.resource)
+        if file.text is None:
+            path = self._host.path(key.resource, _group(key))
+            raise Unsupported.here(path, "that it is read only", "another row of the table")
+        return file.text
+
+    def text_of(self, key: Key, value: Any) -> str:
+        """Return the text of a value to be written.
+
+        Raises:
+            Unsupported: as text.
+            KernelFileError: it is not a value of this kind.
+        """
+        text, allowed = self.text(key), self._host.file(key.resource).validate
+        try:
+            found = text.of(value)
+        except ValueError as err:
+            raise self._unusable(key, str(err)) from err
+        if allowed is not None and not allowed(found):
+            raise self._unusable(key, f"{found!r}, which is out of its range")
+        return found
+
+    def value_of(self, key: Key, text: str) -> Any:
+        """Return the value of a text, None when it has none: the weight of an idle group."""
+        try:
+            return self.text(key).value(text)
+        except (ValueError, Unsupported):
+            return None
+
+    def read(self, key: Key) -> Found:
+        """Return what stands there now.
+
+        Raises:
+            Unsupported: there is no such file, or it is read only.
+            Vanished: the cgroup or process has ended.
+            KernelFileError: it cannot be read, or not understood.
+        """
+        raw = self._host.raw(key.resource, _group(key))
+        last = self._raw.get(key)
+        if last is None or last[0] != raw:
+            last = self._raw[key] = (raw, self._shown(key, raw))
+        return Found(last[1], self._inode(key))
+
+    def write(self, key: Key, inode: int, text: str) -> str:
+        """Set a value that was read, and return what stands there then, as the kernel may round.
+
+        Raises:
+            Vanished: the cgroup or process has ended, also if there is another one of its name.
+            KernelFileError: the kernel refuses; nothing has changed.
+        """
+        place = self._place(key)
+        path = f"{place.directory}/{place.name}"
+        content = place.text.content(text, self._raw[key][0])
+        self._step(f"before writing {path}")
+        try:
+            self._write(place, key, inode, f"{content}\n".encode())
+        except OSError as err:
+            raise _refused(path, err, f"to write {content!r}") from err
+        self._step(f"written {path}")
+        found = self.read(key).text
+        self._step(f"read back {path}")
+        return found
+
+    def forget(self, key: Key) -> None:
+        """This value is not looked at any more."""
+        self._raw.pop(key, None)
+
+    def forget_all_but(self, keys: Collection[Key]) -> None:
+        """Only these values are looked at again and again."""
+        self._raw = {key: raw for key, raw in self._raw.items() if key in keys}
+
+    def _unusable(self, key: Key, found: str) -> KernelFileError:
+        return KernelFileError(
+            self._host.path(key.resource, _group(key)),
+            wanted=f"{key.resource.name} ({key.resource.unit})",
+            found=found,
+            hint="it is not written; look at the plugin that claims it",
+        )
+
+    def _shown(self, key: Key, raw: bytes) -> str:
+        try:
+            return self.text(key).shown(raw)
+        except ValueError as err:
+            raise KernelFileError(
+                self._host.path(key.resource, _group(key)),
+                wanted=f"{key.resource.name} ({key.resource.unit})",
+                found=f"unusable text: {err}",
+                hint="it is left as it is, and tried again",
+            ) from err
+
+    def _inode(self, key: Key) -> int:
+        """The inode of the value's cgroup, 0 outside of cgroups. Raises Vanished."""
+        place = self._place(key)
+        try:
+            if key.target.level is Level.PROCESS:
+                os.close(self._open(place, key, 0))
+            if self._host.file(key.resource).root is not Root.CGROUP:
+                return 0
+            return os.stat(place.directory).st_ino
+        except OSError as err:
+            raise _refused(place.directory, err, "to look at it") from err
+
+    def _write(self, place: _Place, key: Key, inode: int, content: bytes) -> None:
+        directory = self._open(place, key, inode)
+        try:
+            fd = os.open(place.name, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, dir_fd=directory)
+            try:
+                os.write(fd, content)
+            finally:
+                os.close(fd)
+        finally:
+            os.close(directory)
+
+    def _open(self, place: _Place, key: Key, inode: int) -> int:
+        """Open the directory of the group or process that is meant. Raises OSError."""
+        directory = os.open(place.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if inode and os.fstat(directory).st_ino != inode:
+                raise FileNotFoundError(errno.ENOENT, "another cgroup of the same name")
+            if key.target.level is Level.PROCESS and _start(directory) != key.target.start_time:
+                raise ProcessLookupError(errno.ESRCH, "another process of the same number")
+        except OSError:
+            os.close(directory)
+            raise
+        return directory
+
+    def _place(self, key: Key) -> _Place:
+        path = self._host.path(key.resource, _group(key))
+        directory, _, name = path.rpartition("/")
+        return _Place(self.text(key), directory, name)
+
+
+def _start(directory: int) -> int:
+    """When the process of this directory began. Raises OSError."""
+    fd = os.open("stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        return parse_start_time(os.read(fd, _MOST))
+    except ValueError as err:
+        raise ProcessLookupError(errno.ESRCH, str(err)) from err
+    finally:
+        os.close(fd)
+
+
+def _refused(path: str, err: OSError, wanted: str) -> KernelFileError:
+    why = err.strerror or repr(err)
+    if err.errno in _GONE:
+        return Vanished(path, wanted="its cgroup or process", found=why, hint="it has ended")
+    hint = _HINTS.get(err.errno or 0, "look at the kernel log; it is tried again")
+    return KernelFileError(path, wanted=wanted, found=why, hint=hint)
+
+
+def _group(key: Key) -> str:
+    return "" if key.target.level is Level.NODE else key.target.place

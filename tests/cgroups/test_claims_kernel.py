@@ -1,0 +1,194 @@
+"""Claims on a real kernel: what it accepts on the way, what it refuses, and that all comes back."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordlet.executor.claim import ClaimState, Key
+from koordlet.executor.journal import Journal
+from koordlet.executor.target import Level, Target
+from koordlet.executor.wish import RELEASE, Wish
+from koordlet.executor.writer import Writer
+from koordlet.host import resources as r
+from koordlet.host.host import Host
+from koordlet.util.clock import SystemClock
+
+from .conftest import MIB, VERSION, Tree
+
+GROUPS = ("be", "be/pod1", "be/pod1/c1", "be/pod2")
+ROWS = (r.CPU_QUOTA, r.CPU_BURST, r.CPU_SHARES, r.CPUSET_CPUS_WANTED, r.MEMORY_LIMIT, r.CPU_IDLE)
+IN_FORCE, FAILED, GONE = ClaimState.IN_FORCE, ClaimState.FAILED, ClaimState.GONE
+CPUS = sorted(os.sched_getaffinity(0))[:2]
+
+
+@pytest.fixture
+def host(tree: Tree, make_host: Callable[[], Host]) -> Host:
+    for place in GROUPS:
+        tree.make(place)
+    return make_host()
+
+
+@pytest.fixture
+def writer(host: Host, tmp_path: Path) -> Iterator[Callable[[], Writer]]:
+    """A writer as a process has it that starts now."""
+    journals: list[Journal] = []
+
+    def start() -> Writer:
+        journals.append(Journal(tmp_path, "this-boot"))
+        return Writer(host, journals[-1], SystemClock())
+
+    yield start
+    for journal in journals:
+        journal.close()
+
+
+def wish(row: Any, place: str, value: Any) -> Wish:
+    return Wish(Key(Target(Level.POD, place), row), value, None, ("Test",))
+
+
+def texts(host: Host) -> dict[tuple[str, str], bytes]:
+    """All files that are claimed here."""
+    return {
+        (place, row.name): Path(host.path(row, place)).read_bytes()
+        for place in GROUPS
+        for row in ROWS
+        if host.supports(row, place)
+    }
+
+
+def has(host: Host, row: Any) -> bool:
+    return os.path.exists(host.path(row, "be"))
+
+
+def test_a_tree_is_squeezed_shifted_and_put_back(host, writer):
+    """Every step is accepted by the kernel, and the files are to the byte as before."""
+    before, squeeze = texts(host), writer()
+    for cpus, quota, burst in (
+        (CPUS[:1], 50_000, 20_000),
+        (CPUS[-1:], 20_000, 10_000),
+        (CPUS, 90_000, 60_000),
+    ):
+        wishes = [wish(r.CPUSET_CPUS_WANTED, place, frozenset(cpus)) for place in GROUPS]
+        wishes += [wish(r.CPU_QUOTA, place, quota) for place in GROUPS]
+        wishes += [wish(r.MEMORY_LIMIT, place, 64 * MIB + quota) for place in GROUPS]
+        if has(host, r.CPU_BURST):
+            wishes += [wish(r.CPU_BURST, place, burst) for place in GROUPS]
+        landed = squeeze.apply(wishes[::-1])
+        assert {one.state for one in landed} == {IN_FORCE}, landed
+        assert all(one.wrote for one in landed)
+        assert not any(one.wrote for one in squeeze.apply(wishes))
+        assert not squeeze.sweep()
+    again = writer()  # as after kill -9
+
+    assert {one.state for one in again.restore(again.unclaimed())} == {GONE}
+    assert texts(host) == before
+
+
+def test_shares_come_back_after_idleness(host, writer):
+    """The kernel sets them aside, and resets them."""
+    if not has(host, r.CPU_IDLE):
+        pytest.skip("this kernel has no cpu.idle")
+    idle, shares = (wish(row, "be/pod1", 1) for row in (r.CPU_IDLE, r.CPU_SHARES))
+    squeeze = writer()
+    squeeze.apply([shares._replace(value=2048)])
+    before = Path(host.path(r.CPU_SHARES, "be/pod1")).read_bytes()
+
+    assert [one.state for one in squeeze.apply([idle])] == [IN_FORCE]
+    assert Path(host.path(r.CPU_SHARES, "be/pod1")).read_bytes() != before
+    [waiting] = squeeze.apply([shares._replace(value=512)])
+    assert waiting.state is ClaimState.WAITING
+    squeeze.apply([shares._replace(value=2048), idle._replace(value=RELEASE)])
+
+    assert Path(host.path(r.CPU_SHARES, "be/pod1")).read_bytes() == before
+
+
+def test_what_the_kernel_refuses_is_an_outcome(tree, host, writer):
+    """EINVAL, EBUSY and a group that ends: told in words, and nothing is left behind."""
+    before, squeeze = texts(host), writer()
+
+    [short] = squeeze.apply([wish(r.CPU_QUOTA, "be/pod2", 999)])
+    assert (short.state, "Invalid argument" in short.message) == (FAILED, True)
+    if VERSION == 1:
+        Path(host.path(r.CPU_QUOTA, "be/pod1")).write_text("50000")
+        [child] = squeeze.apply([wish(r.CPU_QUOTA, "be", 20_000)])
+        assert (child.state, "Invalid argument" in child.message) == (FAILED, True)
+        Path(host.path(r.CPU_QUOTA, "be/pod1")).write_text("-1")
+        [busy] = squeeze.apply([wish(r.CPUSET_CPUS_WANTED, "be", frozenset(CPUS[:1]))])
+        assert (busy.state, "busy" in busy.message) == (FAILED, len(CPUS) > 1)
+    assert texts(host) == before
+    assert not squeeze.unclaimed()
+
+    squeeze.apply([wish(r.CPU_QUOTA, "be/pod2", 50_000)])
+    tree.remove("be/pod2")
+    [gone] = squeeze.apply([wish(r.CPU_QUOTA, "be/pod2", 60_000)])
+    assert gone.state is GONE
+    tree.make("be/pod2")
+    assert not squeeze.unclaimed()
+    assert texts(host) == before
+
+
+PLUGIN = """\
+from koordlet.api.qos import KubeQoS
+from koordlet.plugin import Claim, ExtensionPlugin, FeatureSpec, Level, MayClaim, Stage, Target
+from koordlet.plugin import resources
+
+class Squeeze(ExtensionPlugin):
+    spec = FeatureSpec(default=True, stage=Stage.BETA)
+    may_claim = (
+        MayClaim(resources.CPU_SHARES, Level.QOS),
+        MayClaim(resources.MEMORY_LIMIT, Level.QOS),
+    )
+
+    def setup(self, client, metric_cache, states_informer):
+        pass
+
+    async def run(self, stop):
+        group = Target.qos_class(self.kernel.layout, KubeQoS.BEST_EFFORT)
+        values = {resources.CPU_SHARES: 512, resources.MEMORY_LIMIT: 256 << 20}
+        async for _ in stop.every(1.0):
+            await self.claim_all(
+                Claim(target=group, resource=row, value=value, reason="it is a test")
+                for row, value in values.items()
+            )
+"""
+
+
+def test_a_killed_daemon_leaves_no_mark(koordlet, tree, make_host, tmp_path):
+    """What it changed in the kernel is as before when the next one is ready; at its end, too."""
+    tree.make("kubepods/besteffort")
+    host = make_host()
+    files = [Path(host.path(row, "kubepods/besteffort")) for row in (r.CPU_SHARES, r.MEMORY_LIMIT)]
+    before = [file.read_bytes() for file in files]
+    info = tmp_path / "site" / "squeeze-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: squeeze\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[koordlet.qos_plugins]\nSqueeze = squeeze:Squeeze\n")
+    (tmp_path / "site" / "squeeze.py").write_text(PLUGIN)
+
+    def start(*more: str) -> Any:
+        flags = ("--standalone", "--force", f"--cgroup-root-dir={tree.paths.cgroup}")
+        site = str(tmp_path / "site")
+        daemon = koordlet(*flags, *more, run_dir=tmp_path / "run", PYTHONPATH=site)
+        daemon.wait_ready()
+        return daemon
+
+    def squeezed() -> bool:
+        return all(file.read_bytes() != old for file, old in zip(files, before, strict=True))
+
+    daemon = start()
+    daemon.until(squeezed)
+    daemon.signal(signal.SIGKILL)
+    daemon.wait()
+    assert squeezed()
+    daemon = start("--feature-gates=Squeeze=false")
+    assert [file.read_bytes() for file in files] == before
+    assert daemon.stop() == 0
+
+    daemon = start()
+    daemon.until(squeezed)
+    assert daemon.stop() == 0
+    assert [file.read_bytes() for file in files] == before

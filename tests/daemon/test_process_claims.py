@@ -1,0 +1,114 @@
+"""Values that a real daemon changes: kept, taken over, put back, whichever way it ends."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from koordlet.api.qos import KubeQoS
+from koordlet.plugin.testing import FakeHost
+
+PLUGIN = """\
+    from koordlet.api.qos import KubeQoS
+    from koordlet.plugin import ExtensionPlugin, FeatureSpec, Level, MayClaim, Stage, Target
+    from koordlet.plugin import resources
+
+    class Squeeze(ExtensionPlugin):
+        spec = FeatureSpec(default=True, stage=Stage.BETA)
+        may_claim = (MayClaim(resources.CPU_SHARES, Level.QOS),)
+
+        def setup(self, client, metric_cache, states_informer):
+            pass
+
+        async def run(self, stop):
+            group = Target.qos_class(self.kernel.layout, KubeQoS.BEST_EFFORT)
+            async for turn in stop.every(0.1):
+                await self.claim(
+                    group, resources.CPU_SHARES, 500 + turn % 2, reason="it is a test"
+                )
+"""
+FILE = "cpu/cpu.shares"
+
+
+@pytest.fixture
+def group(tmp_path):
+    host = FakeHost(tmp_path / "host")
+    return host.qos_group(KubeQoS.BEST_EFFORT)
+
+
+@pytest.fixture
+def start(koordlet, tmp_path, group):
+    info = tmp_path / "site" / "squeeze-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: squeeze\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[koordlet.qos_plugins]\nSqueeze = squeeze:Squeeze\n")
+    (tmp_path / "site" / "squeeze.py").write_text(textwrap.dedent(PLUGIN))
+    flags = [
+        "--standalone",
+        "--force",
+        f"--cgroup-root-dir={tmp_path}/host/cgroup",
+        f"--proc-root-dir={tmp_path}/host/proc",
+        f"--sys-root-dir={tmp_path}/host/sys",
+    ]
+
+    def start(*more):
+        daemon = koordlet(
+            *flags, *more, run_dir=tmp_path / "run", PYTHONPATH=str(tmp_path / "site")
+        )
+        daemon.wait_ready()
+        return daemon
+
+    return start
+
+
+def squeezed(group):
+    return group.read(FILE) in ("500", "501")
+
+
+def test_a_killed_daemon_is_made_good_by_the_next(start, group):
+    """Which has the plugin off, so that it is not squeezed again."""
+    daemon = start()
+    daemon.until(lambda: squeezed(group))
+    [value] = daemon.ctl("explain")["values"]
+    assert (value["original"], value["state"]) == (1024, "in force")
+    assert daemon.ctl("status")["values"]["changed"] == 1
+    daemon.kill()
+    assert squeezed(group)
+
+    daemon = start("--feature-gates=Squeeze=false")
+    assert group.read(FILE) == "1024"
+    assert [event["count"] for event in daemon.events("values.restored")] == [1]
+    assert daemon.stop() == 0
+
+
+def test_a_kept_value_is_taken_over_and_put_back_by_hand(start, group, tmp_path):
+    """As in a rolling update; the original outlives both daemons."""
+    daemon = start("--on-exit=keep")
+    daemon.until(lambda: squeezed(group))
+    assert daemon.stop() == 0
+    assert squeezed(group)
+
+    daemon = start("--on-exit=keep")
+    assert squeezed(group)
+    [value] = daemon.until(lambda: daemon.ctl("explain")["values"])
+    assert value["original"] == 1024
+    assert not daemon.events("values.restored")
+    assert daemon.stop() == 0
+    assert squeezed(group)
+
+    roots = [f"--cgroup-root-dir={tmp_path}/host/cgroup", f"--proc-root-dir={tmp_path}/host/proc"]
+    program = [sys.executable, "-m", "koordlet.cli.koordletctl"]
+    command = [*program, "restore", f"--run-dir={tmp_path}/run", *roots]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "1 put back" in answer.stdout
+    assert group.read(FILE) == "1024"
+
+
+def test_an_orderly_end_puts_everything_back(start, group):
+    """Also with the plugin in the middle of changing it."""
+    daemon = start()
+    daemon.until(lambda: squeezed(group))
+
+    assert daemon.stop() == 0
+    assert group.read(FILE) == "1024"

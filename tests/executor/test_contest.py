@@ -1,0 +1,59 @@
+"""Two who write one value: how often ours is written again, and what is told."""
+
+import pytest
+
+from koordlet.executor.claim import ClaimState, Key
+from koordlet.executor.contest import Contests, OnForeignChange
+from koordlet.executor.target import Target
+from koordlet.host.resources import MIN_FREE_KBYTES
+from koordlet.plugin.testing import SimulatedClock
+
+KEY = Key(Target.node(), MIN_FREE_KBYTES)
+
+
+@pytest.fixture
+def clock():
+    return SimulatedClock()
+
+
+def fight(clock, contests, seconds):
+    """Somebody writes every second; return when ours was written again, and what was told."""
+    retaken, told, start = [], [], clock.monotonic()
+    while clock.monotonic() < start + seconds:
+        verdict = contests.judge(KEY, "12345")
+        if verdict is None:
+            contests.retaken(KEY)
+            retaken.append(round(clock.monotonic() - start))
+        elif verdict.news:
+            told.append((verdict.news, verdict.state))
+        clock.tick(1)
+    return retaken, told
+
+
+def test_a_value_is_retaken_five_times_in_any_hour(clock):
+    """After 10 s, doubling; then it is left to the other, until an hour has passed."""
+    contests = Contests(clock, lambda: OnForeignChange.RETAKE)
+
+    retaken, told = fight(clock, contests, 7000)
+
+    assert retaken[:5] == [10, 31, 72, 153, 314]
+    assert all(late - early >= 3600 for early, late in zip(retaken, retaken[5:], strict=False))
+    found, yielded = ("foreign", ClaimState.WAITING), ("yielded", ClaimState.YIELDED)
+    assert told[:6] == [found] * 5 + [yielded]
+
+
+def test_a_quarrel_that_ended_begins_anew_after_an_hour(clock):
+    """With ten seconds."""
+    contests = Contests(clock, lambda: OnForeignChange.RETAKE)
+    fight(clock, contests, 100)
+    contests.ended(KEY)
+    clock.tick(3700)
+
+    assert fight(clock, contests, 15)[0] == [10]
+
+
+def test_yield_never_writes_again(clock):
+    """It is told once."""
+    contests = Contests(clock, lambda: OnForeignChange.YIELD)
+
+    assert fight(clock, contests, 100) == ([], [("yielded", ClaimState.YIELDED)])
