@@ -122,13 +122,12 @@ def test_the_arguments_are_the_daemon_s(settings: Settings, container: Any) -> N
 def test_the_directories_of_the_host_are_mounted(
     settings: Settings, container: Any, pod: dict[str, Any]
 ) -> None:
-    """Where the daemon looks: no more than that, and read-only but for its own directory."""
+    """Where the daemon looks and writes: no more than that."""
     paths = settings.paths
     cgroup, run = mount(container, paths.cgroup), mount(container, settings.run_dir)
     assert cgroup
-    assert (cgroup["readOnly"], cgroup["recursiveReadOnly"]) == (True, "IfPossible")
     assert run
-    assert "readOnly" not in run
+    assert not {"readOnly", "recursiveReadOnly"} & (cgroup.keys() | run.keys())
     for path in (paths.proc, paths.sys, paths.sysfs):
         assert str(path).startswith(OWN)
     assert pod["hostPID"] is True  # else /proc would be the container's alone
