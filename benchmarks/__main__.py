@@ -12,6 +12,7 @@ BENCHMARKS = (
     "imports",
     "reading",
     "report",
+    "claims",
     "replay",
     "loop_lag",
     "growth",

@@ -1,0 +1,103 @@
+"""Claims on a real kernel: how long setting, looking at and putting back 1,000 values takes."""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from benchmarks.table import Row
+from benchmarks.tree import pod_tree
+from koordlet.executor.claim import Key
+from koordlet.executor.journal import Journal
+from koordlet.executor.records import Record
+from koordlet.executor.target import Level, Target
+from koordlet.executor.wish import Wish
+from koordlet.executor.writer import Writer
+from koordlet.host.descriptors import raise_nofile
+from koordlet.host.host import Host
+from koordlet.host.paths import HostPaths
+from koordlet.host.resources import CPU_QUOTA, CPU_SHARES, MEMORY_LIMIT
+from koordlet.util.clock import SystemClock
+
+VALUES = 1000
+PODS = 150  # 450 groups
+WISHED = {CPU_QUOTA: 80_000, CPU_SHARES: 512, MEMORY_LIMIT: 256 << 20}
+APPENDS = 2000
+TMPFS = "/run"
+
+
+def run(*, smoke: bool) -> Iterator[Row]:
+    """Yield seconds of wall time for 1,000 values, and milliseconds per journal append."""
+    rounds = 1 if smoke else 9
+    with pod_tree(PODS) as groups, tempfile.TemporaryDirectory(dir=TMPFS) as directory:
+        took = _squeeze(groups, Path(directory), rounds)
+    plain = took["plain"]
+    for what, budget in (("set", None), ("swept", None), ("put back after a kill", 0.5)):
+        yield Row(f"{VALUES} values {what}", took[what], "s", budget, plain, "open, write, close")
+    with tempfile.TemporaryDirectory(dir=TMPFS) as directory:
+        first, later = _append(Path(directory), APPENDS // (10 if smoke else 1))
+    yield Row("journal: a value's original, on tmpfs", first, "ms", 1.0)
+    yield Row("journal: a later value, on tmpfs", later, "ms", 1.0)
+
+
+def _squeeze(groups: Sequence[str], directory: Path, rounds: int) -> dict[str, float]:
+    """Set, sweep and put back, each time by a writer as of a process that has just started."""
+    raise_nofile(2 * VALUES)
+    keys = [
+        Key(Target(Level.CONTAINER, group), row) for group in reversed(groups) for row in WISHED
+    ][:VALUES]
+    wishes = [Wish(key, WISHED[key.resource], None, ("Benchmark",)) for key in keys]
+    paths = Host(HostPaths.for_mode("hostMode"))
+    files = [paths.path(key.resource, key.target.place) for key in keys]
+    times: dict[str, list[float]] = {}
+
+    def measure(what: str, work: Callable[[], object]) -> None:
+        start = time.perf_counter()
+        work()
+        times.setdefault(what, []).append(time.perf_counter() - start)
+
+    for _ in range(rounds):
+        host = Host(HostPaths.for_mode("hostMode"))
+        measure("plain", partial(_rewrite, files))
+        writer = _writer(host, directory)
+        measure("set", partial(writer.apply, wishes))
+        measure("swept", writer.sweep)
+        writer.ledger.journal.close()
+        writer = _writer(host, directory)
+        measure("put back after a kill", partial(writer.restore, writer.unclaimed()))
+        if writer.unclaimed():
+            raise RuntimeError("values were not put back")
+        writer.ledger.journal.close()
+        host.descriptors.close()
+    return {what: statistics.median(found) for what, found in times.items()}
+
+
+def _writer(host: Host, directory: Path) -> Writer:
+    return Writer(host, Journal(directory, "this-boot"), SystemClock())
+
+
+def _rewrite(files: Sequence[str]) -> None:
+    """As plain as it gets: what stands there, once more."""
+    for file in files:
+        with open(file, "r+") as opened:
+            text = opened.read()
+            opened.write("-1" if text.startswith("922337203685477") else text)
+
+
+def _append(directory: Path, count: int) -> tuple[float, float]:
+    """Median milliseconds of a first and of a later record."""
+    journal = Journal(directory, "this-boot")
+    first, later = [], []
+    for number in range(count):
+        place = f"kubepods/besteffort/pod{number}"
+        record = Record("cpu_quota", "pod", place, 0, number, ("Benchmark",), "-1", "-1", "5000")
+        start = time.perf_counter()
+        [given] = journal.begin([record])
+        first.append(time.perf_counter() - start)
+        start = time.perf_counter()
+        journal.note(given, "-1", "5000", "6000")
+        later.append(time.perf_counter() - start)
+    journal.close()
+    return 1000 * statistics.median(first), 1000 * statistics.median(later)
