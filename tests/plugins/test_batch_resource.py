@@ -153,6 +153,7 @@ def job(host: FakeHost) -> tuple[PodMeta, FakePod]:
 async def test_limits_land_and_go(host, value) -> None:
     """Pod and container get their values; when the plugin ends they are as before."""
     pod, groups = job(host)
+    shares = value(resources.CPU_SHARES, groups.group)
     harness = PluginHarness(BatchResource(), pods=[pod], host=host)
 
     async with harness:
@@ -163,6 +164,7 @@ async def test_limits_land_and_go(host, value) -> None:
 
     for group in (groups.group, groups.containers["job-main"]):
         assert [value(row, group) for row in (QUOTA, MEMORY)] == [-1, -1]
+        assert value(resources.CPU_SHARES, group) == shares
 
 
 async def test_a_change_of_the_nodes_wishes_is_seen_at_once(host, value) -> None:

@@ -136,9 +136,9 @@ async def test_identities_land_and_go(host, value) -> None:
     async with harness:
         await harness.rounds(1)
         assert harness.changes == []
-        harness.set_node_slo(wanted(be=1))
+        harness.set_node_slo(wanted())
         await harness.advance(0.1)
-        assert [value(BVT, group) for group in groups] == [0, 2, 1, 2, 2, 2]
+        assert [value(BVT, group) for group in groups] == [0, 2, -1, 2, 2, 2]
         harness.set_node_slo(NodeSLO())
         await harness.advance(0.1)
         assert [value(BVT, group) for group in groups] == [0] * 6

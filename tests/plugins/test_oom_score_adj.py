@@ -139,6 +139,18 @@ async def test_a_process_that_has_ended_is_simply_gone(host, processes) -> None:
         assert harness.claims() == []
 
 
+async def test_a_pid_that_comes_again_is_another_process(host, processes) -> None:
+    """It is told by its start time."""
+    processes.put("c1", 11)
+    harness = PluginHarness(OOMScoreAdj(), pods=[pod(default="100")], host=host)
+
+    async with harness:
+        await harness.rounds(1)
+        processes.start(11, 999)
+        await harness.rounds(1)
+        assert processes.score(11) == 100
+
+
 async def test_quiet_rounds_claim_nothing_again(host, processes) -> None:
     """The processes are looked at, as nothing tells of new ones, but no score is read or set."""
     processes.put("c1", 11)
