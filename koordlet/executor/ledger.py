@@ -7,10 +7,9 @@ from koordlet.executor.claim import Key
 from koordlet.executor.journal import Journal
 from koordlet.executor.records import Record
 from koordlet.executor.target import Level, Target
-from koordlet.host.resources import CPUSET_CPUS_WANTED, RESOURCES
+from koordlet.host.resources import BY_NAME, CPUSET_CPUS_WANTED
 
 _EARLIER = 8  # texts that are remembered of a value that children copy
-_RESOURCES = {resource.name: resource for resource in RESOURCES}
 
 
 class Ledger:
@@ -116,4 +115,4 @@ def _slot(key: Key) -> _Slot:
 
 def _key(record: Record) -> Key:
     target = Target(Level(record.level), record.place, record.start_time)
-    return Key(target, _RESOURCES[record.resource])
+    return Key(target, BY_NAME[record.resource])

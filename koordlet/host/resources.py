@@ -4,11 +4,11 @@ Names and support rules are Koordinator's; the files are the kernel's (admin-gui
 cgroup-v2, accounting/psi, filesystems/proc).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from koordlet.host import cgroupfiles as cg
-from koordlet.host import kerneltext, netfiles, procfiles, validators
+from koordlet.host import kerneltext, netfiles, procfiles, schedfeatures, validators
 from koordlet.host.cpuvalues import MAX_SHARES, MAX_WEIGHT, MIN_SHARES, MIN_WEIGHT
 from koordlet.host.idlepages import parse_idle_pages
 from koordlet.host.kerneltext import Text, text_for
@@ -328,11 +328,12 @@ def _host(
     *,
     support: Support = Support.PER_GROUP,
     may: Validator | None = None,
+    text: Text[T] | None = None,
     needs: str = "",
     hold: bool = True,
 ) -> Resource[T]:
-    """A file outside the cgroup tree, the same whatever the cgroup version; written if may says."""
-    text = text_for(parse) if may else None
+    """A file outside the cgroup tree, the same whatever the cgroup version; written as with _in."""
+    text = text or (text_for(parse) if may else None)
     file = File(path, parse, root, support=support, text=text, validate=may, hold=hold)
     return Resource(name, unit, {1: file, 2: file}, needs=needs)
 
@@ -448,6 +449,18 @@ SCHED_FEATURES = _host(
     Root.SYS,
     needs="debugfs, and Linux before 5.13",
 )
+SCHED_FEATURE = {  # each by itself
+    name: _host(
+        f"sched_feature_{name}",
+        "0 or 1",
+        SCHED_FEATURES.files[1].name,
+        schedfeatures.feature_parser(name),
+        Root.SYS,
+        text=schedfeatures.feature_text(name),
+        needs=SCHED_FEATURES.needs,
+    )
+    for name in schedfeatures.NAMES
+}
 SCHED_GROUP_IDENTITY = _host(
     "sched_group_identity",
     "0 or 1",
@@ -491,3 +504,6 @@ OOM_SCORE_ADJ = _host(
 RESOURCES: tuple[Resource[Any], ...] = tuple(
     row for row in list(globals().values()) if isinstance(row, Resource)
 )
+BY_NAME: Mapping[str, Resource[Any]] = {  # what journals and records call them
+    row.name: row for row in (*RESOURCES, *SCHED_FEATURE.values())
+}

@@ -9,7 +9,7 @@ from koordlet.executor.watching import Notice, Reading, Reads
 from koordlet.executor.wish import RELEASE, Landed, Wish
 from koordlet.host.layout import Driver, Layout
 from koordlet.host.resource import Resource
-from koordlet.host.resources import RESOURCES
+from koordlet.host.resources import BY_NAME
 from koordlet.replay.codec import decode
 from koordlet.util.clock import Clock
 from koordlet.util.errors import InvalidObject
@@ -17,7 +17,6 @@ from koordlet.util.errors import InvalidObject
 T = TypeVar("T")
 
 _CPUSETS = ("cpuset_cpus", "cpuset_cpus_wanted")
-_NAMES = {resource.name for resource in RESOURCES}
 
 
 class _Place(NamedTuple):
@@ -47,12 +46,12 @@ class ModelKernel:
         place = _Place(resource, group)
         if value is None:
             self._read.pop(place, None)
-        elif resource in _NAMES:
+        elif resource in BY_NAME:
             self._read[place] = Reading(_typed(resource, value), at)
 
     def learn_original(self, resource: str, group: str, value: Any) -> None:
         """Take what stood there before the recorded daemon changed it."""
-        if resource in _NAMES and value is not None:
+        if resource in BY_NAME and value is not None:
             self._originals.setdefault(_Place(resource, group), _typed(resource, value))
 
     def learn_groups(self, group: str, depth: int, found: list[str]) -> None:

@@ -4,7 +4,7 @@ Reads the NodeSLO's systemStrategy and the node's memory capacity; claims sysctl
 value that is no longer asked for gets back what it was.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import ClassVar, NamedTuple
 
 from koordlet.api.nodeslo_strategies import SystemStrategy
@@ -61,6 +61,10 @@ PLAIN = {
         resources.PAGECACHE_LIMIT, "update sysfs config pagecache_limit enabled to :{value}"
     ),
 }
+FEATURES = {
+    name: Parameter(resource, f"update sched_features {name} to : {{value}}")
+    for name, resource in resources.SCHED_FEATURE.items()
+}
 
 
 class Wanted(NamedTuple):
@@ -86,12 +90,26 @@ def wanted(strategy: SystemStrategy, memory: int) -> Iterator[Wanted]:
         value = getattr(strategy, field)
         if value is not None:
             yield Wanted(parameter, value, "as systemStrategy says", {})
+    for name, is_on in strategy.sched_features.items():
+        if name in FEATURES:
+            yield Wanted(FEATURES[name], int(is_on), "as schedFeatures says", {})
 
 
 def is_usable(want: Wanted) -> bool:
     """Whether the kernel would take the value."""
     [validate] = {file.validate for file in want.parameter.resource.files.values()}
     return validate is None or validate(str(want.value))
+
+
+def refused(strategy: SystemStrategy, wants: Iterable[Wanted]) -> Iterator[tuple[str, str]]:
+    """What of a strategy cannot be used, by name, and why not."""
+    for want in wants:
+        if not is_usable(want):
+            why = f"{want.value} is out of range; the node keeps what it has"
+            yield want.parameter.resource.name, why
+    for name in strategy.sched_features:
+        if name not in FEATURES:
+            yield "sched_features", f"{name} is no feature that koordlet knows how to put back"
 
 
 class SystemConfig(ExtensionPlugin):
@@ -105,7 +123,7 @@ class SystemConfig(ExtensionPlugin):
             part=one.part,
             wording=Wording("systemConfig reconcile", one.message),
         )
-        for one in (MIN_FREE, *PLAIN.values())
+        for one in (MIN_FREE, *PLAIN.values(), *FEATURES.values())
     )
 
     def init_flags(self, flags: FlagSet) -> None:
@@ -113,7 +131,7 @@ class SystemConfig(ExtensionPlugin):
 
     def setup(self, client: Client, metric_cache: MetricCache, states_informer: States) -> None:
         self._states = states_informer
-        self._unusable: list[Wanted] = []
+        self._refused: set[tuple[str, str]] = set()
 
     async def run(self, stop: Stop) -> None:
         async for _ in stop.every(self._interval.value):
@@ -125,21 +143,14 @@ class SystemConfig(ExtensionPlugin):
         if slo is None or memory is None:
             return
         wants = list(wanted(slo.system, Quantity.parse(memory).integer))
-        self._tell([want for want in wants if not is_usable(want)])
+        self._tell(set(refused(slo.system, wants)))
         await self.claim_all(_claim(want) for want in wants if is_usable(want))
 
-    def _tell(self, unusable: list[Wanted]) -> None:
+    def _tell(self, refused: set[tuple[str, str]]) -> None:
         """Log what cannot be used, once."""
-        for want in unusable:
-            if want not in self._unusable:
-                self.log.warning(
-                    "value.refused",
-                    resource=want.parameter.resource.name,
-                    value=want.value,
-                    note="out of the kernel's range; the node keeps what it has",
-                    **want.inputs,
-                )
-        self._unusable = unusable
+        for resource, why in sorted(refused - self._refused):
+            self.log.warning("value.refused", resource=resource, reason=why)
+        self._refused = refused
 
 
 def _claim(want: Wanted) -> Claim:
