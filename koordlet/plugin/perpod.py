@@ -1,5 +1,6 @@
 """What a plugin works out from a pod and its own settings, kept until one of them changes."""
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
@@ -28,19 +29,18 @@ class PerPod(Generic[S, T]):
         self._settings: S | None = None
         self._kept: dict[str, _Kept[S, T]] = {}
 
-    def of(self, pods: Iterable[PodMeta], settings: S) -> list[T]:
-        """Return the results in the order of the pods."""
+    async def of(self, pods: Iterable[PodMeta], settings: S) -> list[T]:
+        """Return the results in the order of the pods, letting others run between new ones."""
         if self._settings is not None and settings == self._settings:
             settings = self._settings  # so that comparing it again, for each pod, costs nothing
         self._settings = settings
         before, self._kept = self._kept, {}
         for pod in pods:
-            self._kept[pod.uid] = self._renewed(before.get(pod.uid), pod, settings)
+            kept = before.get(pod.uid)
+            if kept is None or kept.settings is not settings or kept.pod != pod:
+                kept = _Kept(pod, settings, self._work_out(pod, settings))
+                await asyncio.sleep(0)
+            self._kept[pod.uid] = kept
         for uid in before.keys() - self._kept.keys():
             self._forget(uid)
         return [kept.result for kept in self._kept.values()]
-
-    def _renewed(self, kept: _Kept[S, T] | None, pod: PodMeta, settings: S) -> _Kept[S, T]:
-        if kept is None or kept.settings is not settings or kept.pod != pod:
-            return _Kept(pod, settings, self._work_out(pod, settings))
-        return kept

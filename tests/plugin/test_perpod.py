@@ -6,7 +6,7 @@ from koordlet.plugin import FlagSet, PerPod, strategy_interval
 from koordlet.plugin.testing import make_pod
 
 
-def test_a_result_is_kept_until_pod_or_settings_change():
+async def test_a_result_is_kept_until_pod_or_settings_change():
     """An equal pod, or equal settings, are no change; a pod that is gone is told of."""
     made, gone = [], []
 
@@ -17,12 +17,12 @@ def test_a_result_is_kept_until_pod_or_settings_change():
     results = PerPod(work_out, gone.append)
     a, b = make_pod("a"), make_pod("b")
 
-    assert results.of([a, b], (1,)) == ["a1", "b1"]
-    assert results.of([dataclasses.replace(a), b], (1,)) == ["a1", "b1"]
+    assert await results.of([a, b], (1,)) == ["a1", "b1"]
+    assert await results.of([dataclasses.replace(a), b], (1,)) == ["a1", "b1"]
     assert made == ["a", "b"]
-    assert results.of([make_pod("a", labels={"x": "y"}), b], (1,)) == ["a1", "b1"]
+    assert await results.of([make_pod("a", labels={"x": "y"}), b], (1,)) == ["a1", "b1"]
     assert made == ["a", "b", "a"]
-    assert results.of([b], (2,)) == ["b2"]
+    assert await results.of([b], (2,)) == ["b2"]
     assert (made[3:], gone) == (["b"], ["a"])
 
 

@@ -122,7 +122,7 @@ class CPUBurst(ExtensionPlugin):
         if slo is None or node is None or not pods:
             return
         settings = NodeSettings(slo.cpu_burst, budget_within_quota, self._ratio.now() or 1.0)
-        plans = self._plans.of((pod for pod in pods if may_burst(pod.pod)), settings)
+        plans = await self._plans.of((pod for pod in pods if may_burst(pod.pod)), settings)
         bursting = [plan for plan in plans if uses_quota(plan.settings)]
         self._extras.keep(c.target.place for _, c in _containers(bursting) if c.running)
         if bursting:
