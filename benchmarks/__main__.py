@@ -18,6 +18,7 @@ BENCHMARKS = (
     "growth",
     "suppress",
     "daemon_cost",
+    "acting_cost",
     "cluster",
     "fleet",
 )
