@@ -22,6 +22,10 @@ from hypothesis import settings
 settings.register_profile("koordlet", derandomize=True, deadline=None, database=None)
 settings.load_profile("koordlet")
 
+# A shell starts its background processes deaf to ^C, and children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 PATIENCE = 180.0  # seconds in which anything must happen, in an emulated machine too
 
 
