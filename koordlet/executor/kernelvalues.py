@@ -17,6 +17,7 @@ from koordlet.host.host import Host
 from koordlet.host.kerneltext import Text
 from koordlet.host.procfiles import parse_start_time
 from koordlet.host.resource import Root
+from koordlet.host.resources import CPUSET_CPUS
 
 _MOST = 4096  # bytes of a process's stat that are looked at
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.ENOTDIR})
@@ -115,11 +116,21 @@ class KernelValues:
         try:
             self._write(place, key, inode, f"{content}\n".encode())
         except OSError as err:
+            if err.errno == errno.ENOSPC and not text:
+                return self.write(key, inode, self._all_cpus(key))
             raise _refused(path, err, f"to write {content!r}") from err
         self._step(f"written {path}")
         found = self.read(key).text
         self._step(f"read back {path}")
         return found
+
+    def _all_cpus(self, key: Key) -> str:
+        """What to write in place of no CPUs, which means those of the group above.
+
+        A group with processes that was given CPUs cannot ask for none again. All CPUs come to the
+        same. Raises KernelFileError.
+        """
+        return self.text_of(key, self._host.read(CPUSET_CPUS))
 
     def forget(self, key: Key) -> None:
         """This value is not looked at any more."""
