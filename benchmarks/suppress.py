@@ -28,6 +28,7 @@ from benchmarks.tree import CONTROLLERS, QOS, ROOT, NotHereError, check_controll
 from koordlet.api.node import Node
 from koordlet.api.nodeslo import merge_nodeslo
 from koordlet.executor.claims import ClaimDesk
+from koordlet.executor.journal import Journal
 from koordlet.executor.kernelview import KernelView
 from koordlet.executor.watching import Watcher
 from koordlet.executor.worker import ThreadWorker
@@ -206,7 +207,8 @@ async def _run_plugin(bed: Path, fast: float, seconds: float) -> float:
     async def real(_: str) -> bool:
         return False
 
-    desk = ClaimDesk(Writer(host), worker, clock, dry_run=real)
+    writer = Writer(host, Journal(None, ""), clock)
+    desk = ClaimDesk(writer, worker, clock, dry_run=real)
     desk.declare(GATE, plugin.may_claim)
     bind_claims(plugin, desk, KernelView(host, worker, clock, watcher=watcher))
     bind_gates(plugin, lambda gate: gate == GATE)
