@@ -35,6 +35,7 @@ from koordlet.plugin.reconcile import (
 from koordlet.plugin.registry import PluginError, PluginRegistry
 from koordlet.plugin.rejections import Rejections
 from koordlet.plugin.sharedflags import strategy_interval
+from koordlet.plugin.situation import Measured, Situation
 from koordlet.plugin.states import States
 from koordlet.plugin.tierrequests import TierRequests
 from koordlet.plugin.upstreamgauge import UpstreamGauge
@@ -70,6 +71,7 @@ __all__ = [
     "Limits",
     "Log",
     "MayClaim",
+    "Measured",
     "MetricCache",
     "NodeRatio",
     "OptionError",
@@ -85,6 +87,7 @@ __all__ = [
     "ReconcilingPlugin",
     "Rejections",
     "Resource",
+    "Situation",
     "Stage",
     "StateType",
     "States",

@@ -10,8 +10,9 @@ from koordlet.api.evictionplan import EvictionPlan, EvictionTask, amounts_text
 from koordlet.api.evictsettings import Hindrance
 from koordlet.api.pod import Pod
 from koordlet.executor.eviction import Eviction
-from koordlet.plugin.awaitedvictim import MARGIN, AwaitedVictim, Usage, Verdict
+from koordlet.plugin.awaitedvictim import MARGIN, AwaitedVictim, Verdict
 from koordlet.plugin.base import ExtensionPlugin
+from koordlet.plugin.situation import Measured, Situation
 from koordlet.plugin.states import States
 from koordlet.statesinformer.model import PodMeta
 from koordlet.util.errors import Unavailable
@@ -34,18 +35,18 @@ class VictimRounds:
         states: States,
         *,
         resource: str,
-        usage: Callable[[], Usage | None],
+        measured: Measured,
         cool_down: float,
         rest_first: bool = False,
     ) -> None:
-        """usage of the resource, None: not measured lately. cool_down in seconds.
+        """measured: usage of the resource. cool_down in seconds.
 
         rest_first: begin as if there had just been an eviction.
         """
         self._plugin = plugin
         self._states = states
         self._resource = resource
-        self._usage = usage
+        self._measured = measured
         self._clock = plugin.clock
         self._cool_down = cool_down
         self._rests_until = self._clock.monotonic() + cool_down if rest_first else 0.0
@@ -53,7 +54,7 @@ class VictimRounds:
         self._awaited: AwaitedVictim | None = None
         self._told_unavailable = False
         self._began = self._clock.monotonic()
-        self.since = 0.0  # seconds since boot, at which the latest victim was gone
+        self._since = 0.0  # seconds since boot, at which the latest victim was gone
         self._ends = plugin.metrics.counter(
             "victims_total",
             "Victims by what became of them: gone; without_effect: gone, but usage did not fall; "
@@ -68,9 +69,14 @@ class VictimRounds:
         return self._plan is None and self._clock.monotonic() < self._rests_until
 
     @property
-    def under_way(self) -> frozenset[str]:
-        """The features that have begun to evict and are not through."""
-        return self._plan.features if self._plan else frozenset()
+    def situation(self) -> Situation | None:
+        """What to look at now; None: the strategy is off, or it or the node is not known."""
+        slo, node = self._states.node_slo(), self._states.node()
+        if slo is None or node is None or not slo.threshold.enable:
+            return None
+        under_way = self._plan.features if self._plan else frozenset()
+        pods = self._states.pods()
+        return Situation(slo.threshold, node, pods, self._measured, under_way, self._since)
 
     async def step(self, found: Iterable[EvictionTask | Hindrance]) -> None:
         """Do what there is to do in this round, given what the features want now."""
@@ -111,7 +117,7 @@ class VictimRounds:
         if meta is None or self._is_ending(meta.pod):
             plan.release(pod)
             return True
-        before = self._usage()
+        before = self._measured.of_node()
         eviction = await self._evict(task, meta)
         if eviction is None or eviction.outcome in _OVER_FOR_ALL:
             self._plan = None
@@ -154,7 +160,7 @@ class VictimRounds:
         """Whether the next victim's turn has come."""
         if awaited.gone is None and awaited.has_left(self._states):
             self._mark_gone(awaited)
-        usage = self._usage()
+        usage = self._measured.of_node()
         verdict = awaited.judge(self._clock.monotonic(), usage)
         if verdict is Verdict.IGNORED and await self._is_killed(awaited):
             self._mark_gone(awaited)
@@ -178,8 +184,8 @@ class VictimRounds:
         return eviction.outcome in _LEFT
 
     def _mark_gone(self, awaited: AwaitedVictim) -> None:
-        self.since = self._clock.boottime()
-        awaited.leave(self._clock.monotonic(), self.since)
+        self._since = self._clock.boottime()
+        awaited.leave(self._clock.monotonic(), self._since)
 
     def _tell_rest(self, plan: EvictionPlan) -> None:
         """Say what nobody is left for."""
@@ -206,13 +212,17 @@ class VictimRounds:
 
 
 def wanted(
-    plugin: ExtensionPlugin, looks: Mapping[str, Callable[[], EvictionTask | None]]
+    plugin: ExtensionPlugin,
+    looks: Mapping[str, Callable[[Situation], EvictionTask | None]],
+    situation: Situation | None,
 ) -> Iterator[EvictionTask | Hindrance]:
     """What the features want whose gates are on, or what hinders them; by name, in order."""
+    if situation is None:
+        return
     for feature, look in looks.items():
         if plugin.gate(feature):
             try:
-                task = look()
+                task = look(situation)
             except Hindrance as hindrance:
                 yield hindrance
             else:

@@ -1,9 +1,7 @@
 """The rounds of CPU eviction."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Callable
 
 from koordlet.api.eviction import EvictionOutcome
 from koordlet.api.evictionplan import EvictionTask
@@ -22,9 +20,7 @@ from koordlet.api.evictsettings import (
     usage_ceiling,
     used_band,
 )
-from koordlet.api.node import Node
 from koordlet.api.nodeslo_strategies import ResourceThreshold
-from koordlet.api.pod import Pod
 from koordlet.api.podrequests import BATCH_CPU, amount, cpu_resource
 from koordlet.api.releases import requested_cpu_release
 from koordlet.api.victims import by_priority, offered
@@ -33,12 +29,12 @@ from koordlet.plugin import (
     Client,
     ExtensionPlugin,
     FlagSet,
+    Measured,
     MetricCache,
-    PodMeta,
+    Situation,
     States,
     Stop,
     TierRequests,
-    Usage,
     VictimRounds,
     kinds,
     wanted,
@@ -47,33 +43,6 @@ from koordlet_plugins.cpu_evict import satisfaction
 
 BY_SATISFACTION = satisfaction.NAME
 BY_REQUESTS, BY_USAGE = "CPUAllocatableEvict", "CPUEvict"
-
-
-@dataclass(frozen=True)
-class _Situation:
-    """What one round looks at."""
-
-    slo: ResourceThreshold
-    node: Node
-    metas: tuple[PodMeta, ...]
-    cache: MetricCache
-    rounds: VictimRounds
-
-    @property
-    def pods(self) -> Iterator[Pod]:
-        return (meta.pod for meta in self.metas)
-
-    @cached_property
-    def usage(self) -> dict[str, float]:
-        """What pods use in cores, by uid; those that were measured lately."""
-        found = self.cache.last_values(kinds.POD_CPU_USAGE)
-        return {uid: cores for (uid,), cores in found.items()}
-
-    def measured(self) -> list[Pod]:
-        return [pod for pod in self.pods if pod.uid in self.usage]
-
-    def milli(self, pod: Pod) -> int:
-        return math.trunc(self.usage.get(pod.uid, 0.0) * 1000)
 
 
 class CPUEvict(ExtensionPlugin):
@@ -94,7 +63,7 @@ class CPUEvict(ExtensionPlugin):
         self._cache = metric_cache
         self._states = states_informer
         self._requests = TierRequests(cpu_resource)
-        self._features: dict[str, Callable[[_Situation], EvictionTask | None]] = {
+        self._features: dict[str, Callable[[Situation], EvictionTask | None]] = {
             BY_SATISFACTION: self._by_satisfaction,
             BY_REQUESTS: self._by_requests,
             BY_USAGE: self._by_usage,
@@ -108,39 +77,29 @@ class CPUEvict(ExtensionPlugin):
             self,
             self._states,
             resource="cpu",
-            usage=self._node_usage,
+            measured=Measured(self._cache, kinds.NODE_CPU_USAGE, kinds.POD_CPU_USAGE, scale=1000),
             cool_down=self._cool_down.value,
             rest_first=True,
         )
         async for _ in stop.every(self._interval.value):
             if not rounds.resting:
-                await rounds.step(self._look(rounds))
+                await rounds.step(wanted(self, self._features, rounds.situation))
 
-    def _look(self, rounds: VictimRounds) -> Iterator[EvictionTask | Hindrance]:
-        """What the features that are on want, or what hinders them."""
-        slo, node = self._states.node_slo(), self._states.node()
-        if slo is None or node is None or not slo.threshold.enable:
-            return
-        situation = _Situation(slo.threshold, node, self._states.pods(), self._cache, rounds)
-        yield from wanted(
-            self, {name: partial(look, situation) for name, look in self._features.items()}
-        )
-
-    def _by_satisfaction(self, now: _Situation) -> EvictionTask | None:
+    def _by_satisfaction(self, now: Situation) -> EvictionTask | None:
         capacity_of(BY_SATISFACTION, now.node, "cpu")
         window, text = self._window(now.slo), now.node.allocatable.get(BATCH_CPU)
         return satisfaction.build_task(
             now.slo,
-            satisfaction.read_figures(self._cache, self._since(window, now.rounds)),
+            satisfaction.read_figures(self._cache, self._since(window, now)),
             now.pods,
             lambda pod: now.usage.get(pod.uid, 0.0),
             allocatable=amount(BATCH_CPU, text) if text else None,
             interval=self._cache.interval(kinds.NODE_BE),
             window=window,
-            under_way=BY_SATISFACTION in now.rounds.under_way,
+            under_way=BY_SATISFACTION in now.under_way,
         )
 
-    def _by_requests(self, now: _Situation) -> EvictionTask | None:
+    def _by_requests(self, now: Situation) -> EvictionTask | None:
         slo = now.slo
         capacity_of(BY_REQUESTS, now.node, "cpu")
         feature = RequestFeature(
@@ -154,12 +113,12 @@ class CPUEvict(ExtensionPlugin):
                 slo.cpu_allocatable_evict_lower_percent,
             ),
             ceiling=request_ceiling(BY_REQUESTS, slo),
-            under_way=BY_REQUESTS in now.rounds.under_way,
+            under_way=BY_REQUESTS in now.under_way,
         )
         asked = self._requests.sums(now.metas, feature.ceiling)
         return requested_task(feature, asked, now.node.allocatable, now.measured)
 
-    def _by_usage(self, now: _Situation) -> EvictionTask | None:
+    def _by_usage(self, now: Situation) -> EvictionTask | None:
         slo, capacity = now.slo, capacity_of(BY_USAGE, now.node, "cpu")
         feature = UsedFeature(
             name=BY_USAGE,
@@ -168,10 +127,10 @@ class CPUEvict(ExtensionPlugin):
                 BY_USAGE, "cpuEvict", slo.cpu_evict_threshold_percent, slo.cpu_evict_lower_percent
             ),
             order=OWNERS_ORDER,
-            under_way=BY_USAGE in now.rounds.under_way,
+            under_way=BY_USAGE in now.under_way,
         )
         ceiling = usage_ceiling(BY_USAGE, slo)
-        window = self._since(self._window(slo), now.rounds)
+        window = self._since(self._window(slo), now)
         found = self._cache.aggregate(kinds.NODE_CPU_USAGE, (), window)
         if found is None or self._cache.last(kinds.NODE_CPU_USAGE) is None:
             message = "wanted the node's CPU usage, found none of late"
@@ -181,8 +140,8 @@ class CPUEvict(ExtensionPlugin):
             feature,
             used,
             capacity,
-            lambda: by_priority(offered(now.measured(), BY_USAGE, ceiling), now.milli),
-            now.milli,
+            lambda: by_priority(offered(now.measured(), BY_USAGE, ceiling), now.amount),
+            now.amount,
         )
 
     def _window(self, slo: ResourceThreshold) -> float:
@@ -190,12 +149,7 @@ class CPUEvict(ExtensionPlugin):
         interval = self._cache.interval(kinds.NODE_CPU_USAGE)
         return max(interval, slo.cpu_evict_time_window_seconds or 0)
 
-    def _since(self, window: float, rounds: VictimRounds) -> float:
+    def _since(self, window: float, now: Situation) -> float:
         """The same, but not back to when the latest victim was there; at least one sample."""
-        gone = self.clock.boottime() - rounds.since
+        gone = self.clock.boottime() - now.since
         return max(min(window, gone), self._cache.interval(kinds.NODE_CPU_USAGE))
-
-    def _node_usage(self) -> Usage | None:
-        cores = self._cache.last(kinds.NODE_CPU_USAGE)
-        newest = self._cache.newest(kinds.NODE_CPU_USAGE)
-        return Usage(cores * 1000, newest.boot) if cores is not None and newest else None

@@ -1,9 +1,7 @@
 """The rounds of memory eviction."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Callable
 
 from koordlet.api.eviction import EvictionOutcome
 from koordlet.api.evictionplan import EvictionTask
@@ -22,8 +20,6 @@ from koordlet.api.evictsettings import (
     usage_ceiling,
     used_band,
 )
-from koordlet.api.node import Node
-from koordlet.api.nodeslo_strategies import ResourceThreshold
 from koordlet.api.pod import Pod
 from koordlet.api.podrequests import memory_resource
 from koordlet.api.releases import requested_memory_release
@@ -33,12 +29,12 @@ from koordlet.plugin import (
     Client,
     ExtensionPlugin,
     FlagSet,
+    Measured,
     MetricCache,
-    PodMeta,
+    Situation,
     States,
     Stop,
     TierRequests,
-    Usage,
     VictimRounds,
     kinds,
     resources,
@@ -56,33 +52,6 @@ OF_BEST_EFFORT, BY_REQUESTS, BY_USAGE = "BEMemoryEvict", "MemoryAllocatableEvict
 BEST_EFFORT_ORDER = "by priority and usage"
 
 _NODE_PRESSURE = ("mem", "10", "some")
-
-
-@dataclass(frozen=True)
-class _Situation:
-    """What one round looks at. Memory is in bytes."""
-
-    slo: ResourceThreshold
-    node: Node
-    metas: tuple[PodMeta, ...]
-    cache: MetricCache
-    under_way: frozenset[str]
-
-    @property
-    def pods(self) -> Iterator[Pod]:
-        return (meta.pod for meta in self.metas)
-
-    @cached_property
-    def usage(self) -> dict[str, int]:
-        """What pods use, by uid; those that were measured lately."""
-        found = self.cache.last_values(kinds.POD_MEMORY_USAGE)
-        return {uid: math.trunc(count) for (uid,), count in found.items()}
-
-    def measured(self) -> list[Pod]:
-        return [pod for pod in self.pods if pod.uid in self.usage]
-
-    def usage_of(self, pod: Pod) -> int:
-        return self.usage.get(pod.uid, 0)
 
 
 class MemoryEvict(ExtensionPlugin):
@@ -117,7 +86,7 @@ class MemoryEvict(ExtensionPlugin):
         self._states = states_informer
         self._requests = TierRequests(memory_resource)
         self._rule = PressureRule(parse_signals(self._signals.value), self._pressure.value)
-        self._features: dict[str, Callable[[_Situation], EvictionTask | None]] = {
+        self._features: dict[str, Callable[[Situation], EvictionTask | None]] = {
             OF_BEST_EFFORT: self._of_best_effort,
             BY_REQUESTS: self._by_requests,
             BY_USAGE: self._by_usage,
@@ -131,40 +100,32 @@ class MemoryEvict(ExtensionPlugin):
             self,
             self._states,
             resource="memory",
-            usage=self._node_usage,
+            measured=Measured(self._cache, kinds.NODE_MEMORY_USAGE, kinds.POD_MEMORY_USAGE),
             cool_down=self._cool_down.value,
         )
         async for _ in stop.every(self._interval.value):
             if not rounds.resting:
-                found = list(self._look(rounds.under_way))
-                await rounds.step(await self._pressed(found, rounds.under_way))
+                situation = rounds.situation
+                found = list(wanted(self, self._features, situation))
+                under_way = situation.under_way if situation else frozenset()
+                await rounds.step(await self._pressed(found, under_way))
 
-    def _look(self, under_way: frozenset[str]) -> Iterator[EvictionTask | Hindrance]:
-        """What the features that are on want, or what hinders them."""
-        slo, node = self._states.node_slo(), self._states.node()
-        if slo is None or node is None or not slo.threshold.enable:
-            return
-        situation = _Situation(slo.threshold, node, self._states.pods(), self._cache, under_way)
-        yield from wanted(
-            self, {name: partial(look, situation) for name, look in self._features.items()}
-        )
-
-    def _of_best_effort(self, now: _Situation) -> EvictionTask | None:
+    def _of_best_effort(self, now: Situation) -> EvictionTask | None:
         def victims() -> list[Pod]:
-            return by_share(best_effort(now.pods, OF_BEST_EFFORT), now.usage_of)
+            return by_share(best_effort(now.pods, OF_BEST_EFFORT), now.amount)
 
         return self._used_task(OF_BEST_EFFORT, now, victims, BEST_EFFORT_ORDER)
 
-    def _by_usage(self, now: _Situation) -> EvictionTask | None:
+    def _by_usage(self, now: Situation) -> EvictionTask | None:
         ceiling = usage_ceiling(BY_USAGE, now.slo)
 
         def victims() -> list[Pod]:
-            return by_priority(offered(now.measured(), BY_USAGE, ceiling), now.usage_of)
+            return by_priority(offered(now.measured(), BY_USAGE, ceiling), now.amount)
 
         return self._used_task(BY_USAGE, now, victims, OWNERS_ORDER)
 
     def _used_task(
-        self, name: str, now: _Situation, victims: Callable[[], list[Pod]], order: str
+        self, name: str, now: Situation, victims: Callable[[], list[Pod]], order: str
     ) -> EvictionTask | None:
         slo, capacity = now.slo, capacity_of(name, now.node, "memory")
         band = used_band(
@@ -177,9 +138,9 @@ class MemoryEvict(ExtensionPlugin):
         feature = UsedFeature(
             name=name, resource="memory", band=band, order=order, under_way=name in now.under_way
         )
-        return used_task(feature, math.trunc(used), capacity, victims, now.usage_of)
+        return used_task(feature, math.trunc(used), capacity, victims, now.amount)
 
-    def _by_requests(self, now: _Situation) -> EvictionTask | None:
+    def _by_requests(self, now: Situation) -> EvictionTask | None:
         slo = now.slo
         capacity_of(BY_REQUESTS, now.node, "memory")
         feature = RequestFeature(
@@ -220,8 +181,3 @@ class MemoryEvict(ExtensionPlugin):
         percent = now.some.avg10 if now else self._cache.last(kinds.NODE_PSI, *_NODE_PRESSURE)
         known = percent is not None or await self.kernel.supports(resource)
         return Pressure(percent, supported=known)
-
-    def _node_usage(self) -> Usage | None:
-        used = self._cache.last(kinds.NODE_MEMORY_USAGE)
-        newest = self._cache.newest(kinds.NODE_MEMORY_USAGE)
-        return Usage(used, newest.boot) if used is not None and newest else None

@@ -1,0 +1,61 @@
+"""What one round of an evicting plugin looks at."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from koordlet.api.node import Node
+from koordlet.api.nodeslo_strategies import ResourceThreshold
+from koordlet.api.pod import Pod
+from koordlet.metriccache.cache import MetricCache
+from koordlet.metriccache.kinds import Kind
+from koordlet.plugin.awaitedvictim import Usage
+from koordlet.statesinformer.model import PodMeta
+
+
+class Measured(NamedTuple):
+    """Where usage of a resource is in the metric cache, and how many amounts one of it is."""
+
+    cache: MetricCache
+    node: Kind
+    pods: Kind  # by pod UID
+    scale: int = 1
+
+    def of_node(self) -> Usage | None:
+        """What the node uses; None: not measured lately."""
+        used, newest = self.cache.last(self.node), self.cache.newest(self.node)
+        return Usage(used * self.scale, newest.boot) if used is not None and newest else None
+
+
+@dataclass(frozen=True)
+class Situation:
+    """The strategy, the node and its pods as they are now."""
+
+    slo: ResourceThreshold
+    node: Node
+    metas: tuple[PodMeta, ...]
+    source: Measured
+    under_way: frozenset[str]  # features that have begun to evict and are not through
+    since: float  # seconds since boot, at which the latest victim was gone
+
+    @property
+    def pods(self) -> Iterator[Pod]:
+        """Those of the API, without their cgroups."""
+        return (meta.pod for meta in self.metas)
+
+    @cached_property
+    def usage(self) -> dict[str, float]:
+        """What pods use, by UID and in the unit of the metric; those that were measured lately."""
+        return {
+            uid: used for (uid,), used in self.source.cache.last_values(self.source.pods).items()
+        }
+
+    def measured(self) -> list[Pod]:
+        """The pods whose usage is known."""
+        return [pod for pod in self.pods if pod.uid in self.usage]
+
+    def amount(self, pod: Pod) -> int:
+        """What a pod uses, as an amount; 0 when that is not known."""
+        return math.trunc(self.usage.get(pod.uid, 0.0) * self.source.scale)
