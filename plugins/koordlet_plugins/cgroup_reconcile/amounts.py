@@ -1,7 +1,6 @@
 """From memory requests and limits to what cgroups are granted. Pure; in bytes, -1 for no limit."""
 
 import mmap
-from collections.abc import Iterable
 
 from koordlet.api.nodeslo_qos import MemoryQoS
 from koordlet.api.pod import Container, Pod
@@ -29,12 +28,6 @@ def request_and_limit(container: Container, name: str) -> tuple[int, int]:
         for quantities in (container.requests, container.limits)
     )
     return max(request, 0), limit if limit > 0 else NO_LIMIT
-
-
-def total_limit(limits: Iterable[int]) -> int:
-    """Return the limits of a pod's containers together; one without a limit makes it none."""
-    limits = list(limits)
-    return NO_LIMIT if not limits or NO_LIMIT in limits else sum(limits)
 
 
 def share(request: int, percent: int) -> int:

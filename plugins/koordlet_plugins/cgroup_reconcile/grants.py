@@ -5,15 +5,16 @@ from dataclasses import dataclass, field
 
 from koordlet.api.nodeslo_qos import MemoryQoS
 from koordlet.api.pod import Container, Pod
+from koordlet.api.podtotals import pod_limit
 from koordlet.plugin import Resource, resources
 from koordlet_plugins.cgroup_reconcile.amounts import (
+    NO_LIMIT,
     guaranteed,
     memory_name,
     request_and_limit,
     requested,
     share,
     throttled_from,
-    total_limit,
 )
 from koordlet_plugins.cgroup_reconcile.merging import Effective
 from koordlet_plugins.cgroup_reconcile.pagecache import page_cache_limit
@@ -139,8 +140,8 @@ def _protection(request: int, settings: Effective) -> Iterator[Grant]:
 
 
 def _page_cache(pod: Pod, qos: MemoryQoS) -> Iterator[Grant]:
-    name = memory_name(pod)
-    limit = total_limit(request_and_limit(one, name)[1] for one in pod.containers)
+    total = pod_limit(pod, memory_name(pod))
+    limit = NO_LIMIT if total is None else total.integer
     for resource, value in zip(PAGE_CACHE, page_cache_limit(qos, limit), strict=True):
         if value is not None:
             yield Grant(resource, value, "limit of the pod's page cache", {"limit_bytes": limit})

@@ -6,9 +6,9 @@ import pytest
 
 from koordlet.api.nodeslo import merge_nodeslo
 from koordlet.api.nodeslo_qos import MemoryQoS
-from koordlet.api.pod import Container
+from koordlet.api.pod import Container, Pod
 from koordlet.api.qos import KubeQoS
-from koordlet.plugin import KoordletError
+from koordlet.plugin import KoordletError, resources
 from koordlet.plugin.testing import make_pod
 from koordlet_plugins.cgroup_reconcile.amounts import (
     NO_LIMIT,
@@ -17,10 +17,11 @@ from koordlet_plugins.cgroup_reconcile.amounts import (
     request_and_limit,
     requested,
     throttled_from,
-    total_limit,
 )
+from koordlet_plugins.cgroup_reconcile.grants import of_pod
 from koordlet_plugins.cgroup_reconcile.merging import (
     ANNOTATION,
+    Effective,
     merged,
     own_memory_qos,
     settings_of_directory,
@@ -173,12 +174,47 @@ def test_best_effort_pods_ask_for_batch_memory():
     assert request_and_limit(asks, memory_name(plain)) == (1, NO_LIMIT)
 
 
+def limited(memory, *, best_effort=False, sidecar=False):
+    name = "kubernetes.io/batch-memory" if best_effort else "memory"
+    policy = "Always" if sidecar else ""
+    return Container("c", limits={name: memory} if memory else {}, restart_policy=policy)
+
+
+@pytest.mark.parametrize("best_effort", [False, True])
 @pytest.mark.parametrize(
-    ("limits", "total"), [((GI, GI), 2 * GI), ((GI, NO_LIMIT), NO_LIMIT), ((), NO_LIMIT)]
+    ("containers", "init", "overhead", "half"),
+    [
+        (("1Gi",), (), None, 512 * MI),
+        (("1Gi", "1Gi"), (), None, GI),
+        (("1Gi", None), (), None, None),
+        (("1Gi",), (("1Gi", True),), None, GI),
+        (("1Gi",), ((None, True),), None, None),
+        (("1Gi",), (("4Gi", False),), None, 2 * GI),
+        (("1Gi",), (("1Gi", True), ("4Gi", False)), None, 5 * GI // 2),
+        (("1Gi",), (), "1Gi", GI),
+    ],
 )
-def test_the_limit_of_a_pod(limits, total):
-    """One container without a limit can take everything."""
-    assert total_limit(limits) == total
+def test_half_of_a_pods_limit_as_page_cache(best_effort, containers, init, overhead, half):
+    """The pod's limit is Kubernetes': one container that has none leaves the pod without."""
+    name = "kubernetes.io/batch-memory" if best_effort else "memory"
+    pod = Pod(
+        "n",
+        "web",
+        "u",
+        labels={"koordinator.sh/qosClass": "BE"} if best_effort else {},
+        containers=tuple(limited(each, best_effort=best_effort) for each in containers),
+        init_containers=tuple(
+            limited(each, best_effort=best_effort, sidecar=sidecar) for each, sidecar in init
+        ),
+        overhead={name: overhead} if overhead else {},
+    )
+    settings = Effective(
+        MemoryQoS(page_cache_limit_percent=50), frozenset({"pageCacheLimitPercent"})
+    )
+
+    claimed = {grant.resource: grant.value for grant in of_pod(pod, settings)}
+
+    assert claimed.get(resources.MEMORY_PAGECACHE_LIMIT_SIZE) == half
 
 
 @pytest.mark.parametrize(
