@@ -45,6 +45,12 @@ NODE_1_CPU = on_node(1, "cpu", "2")
 NODE_1_BATCH = on_node(1, "kubernetes.io/batch-cpu", "2000")
 NODE_1_PAGES = on_node(1, "hugepages-2Mi", "1Gi")
 NODE_7 = on_node(7, "cpu", "2")
+NODE_0_CPU_AND_1_PAGES = {
+    "numaNodeResources": [
+        {"node": 0, "resources": {"cpu": "2"}},
+        {"node": 1, "resources": {"hugepages-2Mi": "1Gi"}},
+    ]
+}
 
 
 def rule(*, be_by_numa: bool = False, system: str = "", by_kubelet: bool = False) -> CpusetRule:
@@ -72,6 +78,7 @@ def pod(label: str = "", status: object = None, qos: KubeQoS = BURSTABLE) -> Pod
         (pod("LS", qos=BEST_EFFORT), rule(), "0-15"),
         (pod("LS", NODE_1_CPU), rule(), "8-15"),
         (pod("LS", NODE_1_PAGES), rule(), "0-15"),
+        (pod("LS", NODE_0_CPU_AND_1_PAGES), rule(), "0-15"),
         (pod("LS", NODE_7), rule(), "0-15"),
         (pod("LS"), CpusetRule(None), None),
         (pod("BE", NODE_1_BATCH, BEST_EFFORT), rule(be_by_numa=True), "8-15"),

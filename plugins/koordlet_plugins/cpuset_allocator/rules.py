@@ -97,8 +97,9 @@ def choose_cpus(pod: PodCpus, kube_qos: KubeQoS, rule: CpusetRule) -> Choice | N
         return None
     if pod.qos is QoSClass.SYSTEM and pools.system:
         return Choice(pools.system, "CPUs that the node sets aside for the system")
-    nodes = sorted({entry.node for entry in pod.status.numa if entry.has_cpu})
-    if nodes and (pod.qos is not QoSClass.BE or rule.be_by_numa):
+    has_cpu = any(entry.has_cpu for entry in pod.status.numa)
+    if has_cpu and (pod.qos is not QoSClass.BE or rule.be_by_numa):
+        nodes = sorted({entry.node for entry in pod.status.numa})
         return _of_nodes(pools.be if pod.qos is QoSClass.BE else pools.ls, nodes)
     if pod.qos is not QoSClass.LS and (kube_qos is KubeQoS.BEST_EFFORT or pools.by_kubelet):
         return None
