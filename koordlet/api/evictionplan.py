@@ -67,12 +67,15 @@ class EvictionPlan:
         return frozenset(self._needs)
 
     def next(self) -> tuple[EvictionTask, Pod] | None:
-        """Return the next victim and on whose behalf; None: all is released, or nobody is left."""
+        """Return the next victim and on whose behalf; None: all is released, or nobody is left.
+
+        A pod that gives back nothing of what is still to be released is no victim.
+        """
         for task in self._tasks:
-            if self.rest(task):
-                for pod in task.candidates:
-                    if pod.uid not in self._handled:
-                        return task, pod
+            rest = self.rest(task)
+            for pod in task.candidates if rest else ():
+                if pod.uid not in self._handled and _helps(task.gain(pod), rest):
+                    return task, pod
         return None
 
     def rest(self, task: EvictionTask) -> Amounts:
@@ -114,3 +117,8 @@ class EvictionPlan:
                 key = (task.target, name)
                 gains[key] = max(gains.get(key, 0), amount)
         return gains
+
+
+def _helps(gain: Amounts, rest: Amounts) -> bool:
+    """Whether a pod gives back some of what is still to be released."""
+    return any(gain.get(name, 0) > 0 for name in rest)

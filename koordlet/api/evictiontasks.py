@@ -102,7 +102,8 @@ def requested_task(
         name = feature.resource(pod.priority_class)
         return {name: pod_request(pod, name)} if name in amounts else {}
 
-    giving = [pod for pod in offered(victims(), feature.name, feature.ceiling) if request(pod)]
+    allowed = offered(victims(), feature.name, feature.ceiling)
+    giving = [pod for pod in allowed if any(request(pod).values())]
     names = sorted(amounts)
     wanted = amounts_text({name: asked[name] for name in names})
     there = amounts_text({name: has[name] for name in names})

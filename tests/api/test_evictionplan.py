@@ -91,6 +91,21 @@ def test_a_pod_that_cannot_be_evicted_is_passed_over():
     assert plan.wanting() == []
 
 
+def test_nobody_is_evicted_who_gives_nothing_back():
+    """Who asks for nothing of what is wanted is no victim, whatever else it asks for."""
+    gains = {"b1": {"batch-cpu": 0}, "b2": {"mid-cpu": 500}, "m1": {"batch-cpu": 1}}
+    plan = EvictionPlan([task("A", REQUEST, {"batch-cpu": 900}, B1, B2, M1, gains=gains)])
+    assert evict_all(plan) == ["m1"]
+    assert [plan.rest(each) for each in plan.wanting()] == [{"batch-cpu": 899}]
+
+
+def test_a_tier_that_has_given_enough_gives_nothing_more():
+    """Candidates of another tier go on, those that come before them in order stay."""
+    wanted = {"batch-cpu": 1000, "mid-cpu": 1500}
+    plan = EvictionPlan([task("A", REQUEST, wanted, B1, B2, M1)])
+    assert evict_all(plan) == ["b1", "m1"]
+
+
 def test_a_resource_counts_once_however_many_features_count_it():
     """Of two opinions the larger one."""
     less = {"b1": {"memory": 1}}
