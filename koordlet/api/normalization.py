@@ -6,6 +6,7 @@ Source: Koordinator, apis/extension (GetCPUNormalizationRatio).
 import math
 from collections.abc import Mapping
 
+from koordlet.util import gofloat
 from koordlet.util.errors import InvalidObject
 
 NORMALIZATION_RATIO = "node.koordinator.sh/cpu-normalization-ratio"  # annotation of a Node
@@ -22,7 +23,7 @@ def normalization_ratio(annotations: Mapping[str, str]) -> float | None:
     if text is None:
         return None
     try:
-        ratio = float(text)
+        ratio = gofloat.parse(text)
     except ValueError:
         ratio = math.nan
     if not 0 < ratio < math.inf:
