@@ -11,13 +11,15 @@ T = TypeVar("T")
 
 
 def annotation_fields(text: str, where: str) -> Fields:
-    """Return the object of an annotation; as in Go, null is one without fields.
+    """Return the object of an annotation.
+
+    As in Go, the case of its keys does not matter, and null is an object without fields.
 
     Raises:
         InvalidObject: it is no JSON, or something else than an object.
     """
     value = parse_json(text, where)
-    return Fields({} if value is None else value, where)
+    return Fields({} if value is None else value, where, fold_case=True)
 
 
 def pod_annotation(pod: Pod, key: str, struct: Struct[T]) -> T | None:

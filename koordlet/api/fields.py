@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import TypeVar
 
+from koordlet.api.jsonrules import folded, with_folded_keys
 from koordlet.api.quantity import Quantity
 from koordlet.util.errors import InvalidObject
 
@@ -16,18 +17,25 @@ class Fields:
     Every method raises InvalidObject, with the path of the field, when its type is wrong.
     """
 
-    def __init__(self, value: object, where: str) -> None:
+    def __init__(self, value: object, where: str, *, fold_case: bool = False) -> None:
+        """fold_case: the case of keys does not matter, in nested objects neither; see jsonrules."""
         if not isinstance(value, Mapping):
             raise InvalidObject(where, wanted="an object", found=value)
         self.raw: Mapping[str, object] = value
         self.where = where
+        self._fold_case = fold_case
+        self._values = with_folded_keys(value) if fold_case else self.raw
 
     def path(self, key: str) -> str:
         """JSON path of a field, for messages."""
         return f"{self.where}.{key}"
 
+    def get(self, key: str) -> object:
+        """The value of a field, of whatever type; None when absent."""
+        return self._values.get(folded(key) if self._fold_case else key)
+
     def text(self, key: str, default: str = "") -> str:
-        value = self.raw.get(key)
+        value = self.get(key)
         return default if value is None else self._text(key, value)
 
     def required_text(self, key: str) -> str:
@@ -39,13 +47,13 @@ class Fields:
 
     def integer(self, key: str) -> int | None:
         """A whole number; like Go, 1.0 and "1" are none."""
-        value = self.raw.get(key)
+        value = self.get(key)
         if value is None or (isinstance(value, int) and not isinstance(value, bool)):
             return value
         raise InvalidObject(self.path(key), wanted="a whole number", found=value)
 
     def boolean(self, key: str) -> bool:
-        value = self.raw.get(key)
+        value = self.get(key)
         if value is None or isinstance(value, bool):
             return value or False
         raise InvalidObject(self.path(key), wanted="true or false", found=value)
@@ -66,13 +74,13 @@ class Fields:
 
     def nested(self, key: str) -> "Fields":
         """A nested object; without fields when absent."""
-        value = self.raw.get(key)
-        return Fields({} if value is None else value, self.path(key))
+        value = self.get(key)
+        return self._object({} if value is None else value, self.path(key))
 
     def objects(self, key: str) -> Iterator["Fields"]:
         """The objects of a list."""
         for place, item in self._items(key):
-            yield Fields(item, place)
+            yield self._object(item, place)
 
     def list_of(self, key: str, read: Callable[[object], T], wanted: str) -> list[T]:
         """The list's items through read, which raises ValueError for a bad one."""
@@ -80,20 +88,28 @@ class Fields:
 
     def texts(self, key: str) -> dict[str, str]:
         """A map of texts, for example labels. Its own null values count as empty."""
-        nested = self.nested(key)
+        nested = self._map(key)
         return {name: nested.text(name) for name in nested.raw}
 
     def quantities(self, key: str) -> dict[str, str]:
         """A map of quantities, each valid, as the text that was found."""
-        nested = self.nested(key)
+        nested = self._map(key)
         found: dict[str, str] = {}
         for name, value in nested.raw.items():
             self._read(nested.path(name), value, Quantity.parse, "a quantity")
             found[name] = str(value)
         return found
 
+    def _object(self, value: object, where: str) -> "Fields":
+        return Fields(value, where, fold_case=self._fold_case)
+
+    def _map(self, key: str) -> "Fields":
+        """A nested object with free keys, whose case matters."""
+        value = self.get(key)
+        return Fields({} if value is None else value, self.path(key))
+
     def _items(self, key: str) -> Iterator[tuple[str, object]]:
-        items = self.raw.get(key)
+        items = self.get(key)
         if items is None:
             return
         if not isinstance(items, list):

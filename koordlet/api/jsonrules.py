@@ -42,12 +42,29 @@ def parse_json(text: object, where: str) -> object:
 def member(value: JsonObject, key: str, *, fold_case: bool) -> object:
     """Return the value of a key, None when absent.
 
-    With fold_case the case of letters does not matter, as in Go; an exact match comes first.
+    With fold_case the case of letters does not matter; see with_folded_keys.
     """
-    if key in value or not fold_case:
-        return value.get(key)
-    folded = key.lower()
-    return next((v for k, v in value.items() if isinstance(k, str) and k.lower() == folded), None)
+    return with_folded_keys(value).get(folded(key)) if fold_case else value.get(key)
+
+
+def with_folded_keys(value: JsonObject) -> JsonObject:
+    """Return an object by the folded forms of its keys, without its nulls.
+
+    As in Go, of several keys that differ only in case the last one counts.
+    """
+    return {
+        folded(key): item
+        for key, item in value.items()
+        if item is not None and isinstance(key, str)
+    }
+
+
+def folded(key: str) -> str:
+    """Return a key in the form that those have which differ from it only in case.
+
+    As in Go, the long s is a form of s, and the Kelvin sign one of k.
+    """
+    return key.lower().replace("\u017f", "s")
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,9 +148,11 @@ class Struct(Shape, Generic[T]):
 
     def read(self, value: object, where: str, *, fold_case: bool = False) -> Json:
         found = _object(value, where)
+        if fold_case:
+            found = with_folded_keys(found)
         canonical: Json = {}
         for one in self._members:
-            item = member(found, one.key, fold_case=fold_case)
+            item = found.get(folded(one.key) if fold_case else one.key)
             if item is not None:
                 item = one.shape.read(item, f"{where}.{one.key}", fold_case=fold_case)
             elif one.always:

@@ -82,7 +82,7 @@ def _bandwidth(annotations: Mapping[str, str]) -> tuple[Json, Problems]:
     if text is None:
         return {}, ()
     try:
-        return {"totalNetworkBandwidth": str(Quantity.parse(text))}, ()
+        return {"totalNetworkBandwidth": str(Quantity.parse_text(text))}, ()
     except ValueError:
         where = f"annotation {BANDWIDTH_ANNOTATION}"
         return {}, (InvalidObject(where, wanted="a quantity of bits per second", found=text),)

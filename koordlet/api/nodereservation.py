@@ -119,7 +119,7 @@ def system_qos(annotations: Mapping[str, str]) -> SystemQoS:
     if text is None:
         return SystemQoS()
     fields = annotation_fields(text, SYSTEM_QOS_RESOURCE)
-    given = fields.raw.get("cpusetExclusive") is not None
+    given = fields.get("cpusetExclusive") is not None
     return SystemQoS(fields.text("cpuset"), fields.boolean("cpusetExclusive") if given else None)
 
 

@@ -27,6 +27,10 @@ _SYNTAX = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<part>[0-9]*))?"
     r"(?:(?P<suffix>[numkMGTPE]?|[KMGTPE]i)|[eE](?P<exponent>[+-]?[0-9]{1,9}))"
 )
+_BLANKS = (  # of Go, without those that JSON strings cannot hold
+    " \u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000"
+)
 _LONGEST = 256  # characters; a longer text is no quantity anyone means
 
 
@@ -50,16 +54,23 @@ class Quantity:
 
     @classmethod
     def parse(cls, value: object) -> "Quantity":
-        """Read a quantity from a JSON string or number.
+        """Read a quantity from a JSON string, which may have blanks around it, or number.
 
         Raises:
             ValueError: it is neither, or its text is not a quantity.
+
+        Source: Kubernetes, Quantity.UnmarshalJSON.
         """
         if isinstance(value, str):
-            return _parse(value)
+            return _parse(value.strip(_BLANKS))
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return _parse(str(value))
         raise ValueError(f"not a quantity: {value!r}")
+
+    @classmethod
+    def parse_text(cls, text: str) -> "Quantity":
+        """Read a quantity from a text that is not JSON: it has no blanks. Raises as parse does."""
+        return _parse(text)
 
     @classmethod
     def of_milli(cls, milli: int) -> "Quantity":

@@ -285,6 +285,20 @@ class TestReservation:
             ),
             ('{"resources":{"cpu":"-2"}}', "", {"resources": {"cpu": "-2"}}),
             (
+                '{"Resources":{"cpu":" 2 ","CPU":"1"},"applypolicy":"Default"}',
+                "0,6",
+                {
+                    "resources": {"CPU": "1", "cpu": "2"},
+                    "reservedCPUs": "0,6",
+                    "applyPolicy": "Default",
+                },
+            ),
+            (
+                '{"reservedCPUs":"0","re\u017fervedcpus":"1"}',
+                "1",
+                {"reservedCPUs": "1"},
+            ),
+            (
                 '{"resources":{"cpu":10},"reservedCPUs":"0-1"}',
                 "0-1",
                 {"resources": {"cpu": "10"}, "reservedCPUs": "0-1"},
@@ -292,7 +306,7 @@ class TestReservation:
         ],
     )  # fmt: skip
     def test_effective_cpus(self, text, cpus, said):
-        """Those that are named, else as many as the resources say."""
+        """Those that are named, else as many as the resources say; keys in any case, as with Go."""
         found, problem = effective_reservation({RESERVATION: text} if text else {}, TWO_SOCKETS)
         assert format_cpulist(found.cpus) == cpus
         assert found.to_json() == said
@@ -326,6 +340,8 @@ class TestReservation:
             ('{"cpuset":"7","cpusetExclusive":false}', "",
              {"cpuset": "7", "cpusetExclusive": False}),
             ('{"cpuset":"x"}', "", {"cpuset": "x"}),
+            ('{"CPUSet":"7","CPUSETEXCLUSIVE":false}', "",
+             {"cpuset": "7", "cpusetExclusive": False}),
         ],
     )  # fmt: skip
     def test_system_qos(self, text, exclusive, said):

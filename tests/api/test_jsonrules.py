@@ -104,6 +104,9 @@ def test_overlay(shape: Struct, base, new, result):
     [
         ({"cacheid": 1}, {"cacheID": 1}),
         ({"CACHEID": 1, "cacheID": 2}, {"cacheID": 2}),
+        ({"cacheID": 1, "CACHEID": 2}, {"cacheID": 2}),
+        ({"cacheID": 1, "CACHEID": None}, {"cacheID": 1}),
+        ({"caheID": 1, "caßheID": 2, "cachéID": 3}, {}),
         ({"cache": 1, 7: 2}, {}),
     ],
 )

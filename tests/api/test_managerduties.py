@@ -250,6 +250,7 @@ def test_each_key_feeds_its_section():
         ("10G", "10G", []),
         ("1000M", "1G", []),
         ("fast", "5G", [f"annotation {BANDWIDTH}"]),
+        (" 10G", "5G", [f"annotation {BANDWIDTH}"]),
     ],
 )
 def test_the_bandwidth_of_a_node(text, bandwidth, where):

@@ -43,17 +43,19 @@ CAP = (2**63 - 1) * 10**9
         ("1e999999999", CAP),
         ("1e-999999999", 1),
         ("0e999999999", 0),
+        (" 1", 10**9),
+        ("\u00a01Ki\u3000 ", 1024 * 10**9),
     ],
 )
 def test_reads_every_suffix(value, nano):
-    """Decimal, binary and exponent forms, as text or bare number."""
+    """Decimal, binary and exponent forms, as text, with blanks around it or not, or number."""
     assert Quantity.parse(value).nano == nano
 
 
 @pytest.mark.parametrize(
     "value",
-    ["", " 1", "1 ", "one", "1K", "1ki", "1Mi2", "1e", "1ee3", ".", "+", "m", "--1", "0x10", "1_0",
-     "٣", "1.2.3", "9" * 300, float("nan"), float("inf"), True, None, [], {}],
+    ["", " ", "1 0", "\x1f1", "\u200b1", "one", "1K", "1ki", "1Mi2", "1e", "1ee3", ".", "+", "m", "--1",
+     "0x10", "1_0", "٣", "1.2.3", "9" * 300, float("nan"), float("inf"), True, None, [], {}],
 )  # fmt: skip
 def test_refuses_the_rest(value):
     with pytest.raises(ValueError, match="not a quantity"):
