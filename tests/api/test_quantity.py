@@ -54,8 +54,8 @@ def test_reads_every_suffix(value, nano):
 
 @pytest.mark.parametrize(
     "value",
-    ["", " ", "1 0", "\x1f1", "\u200b1", "one", "1K", "1ki", "1Mi2", "1e", "1ee3", ".", "+", "m", "--1",
-     "0x10", "1_0", "٣", "1.2.3", "9" * 300, float("nan"), float("inf"), True, None, [], {}],
+    ["", " ", "1 0", "\x1f1", "\u200b1", "one", "1K", "1ki", "1Mi2", "1e", "1ee3", ".", "+", "m",
+     "--1", "0x10", "1_0", "٣", "1.2.3", "9" * 300, float("nan"), float("inf"), True, None, [], {}],
 )  # fmt: skip
 def test_refuses_the_rest(value):
     with pytest.raises(ValueError, match="not a quantity"):
