@@ -16,8 +16,8 @@ class EvictionOutcome(StrEnum):
     OVER_BUDGET = "over_budget"  # this node has evicted enough in the past hour
     NOT_ALLOWED = "not_allowed"  # RBAC or an admission policy forbids it, or the pod is static
     FAILED = "failed"  # anything else; the pod may have been evicted all the same
-    KILLED = "killed"  # its processes were killed instead (--evict-fallback=kill)
-    IGNORED = "ignored"  # accepted, but the pod still runs after its grace period
+    KILLED = "killed"  # its processes were killed (--evict-fallback=kill)
+    IGNORED = "ignored"  # the pod still runs after its grace period, and is not killed
     NO_VICTIM = "no_victim"  # nobody asked: of the pods that are there none may be evicted
     NO_PRESSURE = "no_pressure"  # nobody asked: usage alone is not reason enough
     NO_DATA = "no_data"  # nobody asked: figures are missing or too old

@@ -282,8 +282,8 @@ class DaemonFlags:
         self.evict_fallback = flags.string(
             "evict-fallback",
             Fallback.NONE,
-            "what becomes of a victim that the Eviction API does not end, for another reason than "
-            "a 429: none, or kill its processes",
+            "what becomes of a victim that runs on after its accepted eviction and its grace "
+            "period, or of any where there is no API server: none, or kill its processes",
             check=one_of(*Fallback),
         )
         self.only_evict_by_api = flags.bool(

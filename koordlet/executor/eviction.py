@@ -11,7 +11,7 @@ from koordlet.util.errors import Unavailable
 
 
 class Fallback(StrEnum):
-    """What becomes of a victim that the Eviction API does not end."""
+    """What becomes of a victim that runs on after its accepted eviction, or has no API server."""
 
     NONE = "none"
     KILL = "kill"
@@ -83,7 +83,7 @@ class Evicts(Protocol):
     async def insist(self, request: EvictionRequest) -> Eviction:
         """The pod's eviction was accepted, its grace is over, and it is still there.
 
-        Kill it where that is asked for; else only record that it stays.
+        Kill it where that is asked for, and both were seen here; else only record that it stays.
         """
 
     def note_freed(self, pod: Pod, freed: Mapping[str, float | str]) -> None:
@@ -131,17 +131,6 @@ class EvictionApi(Protocol):
 
     def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
         """Tell it in the cluster as an event on the pod. Never waits."""
-
-
-class NoEvictionApi:
-    """In place of the API server in standalone mode, where pods can only be killed."""
-
-    async def evict(self, pod: Pod, grace_seconds: int | None) -> EvictionAnswer:
-        """Nobody is there to ask."""
-        return EvictionAnswer(EvictionOutcome.FAILED, "standalone: there is no API server")
-
-    def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
-        """Nobody is there to be told."""
 
 
 @dataclass(frozen=True, slots=True)

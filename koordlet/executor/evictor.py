@@ -19,11 +19,11 @@ from koordlet.executor.eviction import (
     HeldBack,
     Killing,
     Kills,
-    NoEvictionApi,
     unavailable,
 )
 from koordlet.executor.holdoff import HoldOffs
 from koordlet.executor.metrics import EvictionMetrics
+from koordlet.executor.permits import Permits
 from koordlet.util.clock import Clock
 from koordlet.util.health import OK, PartHealth, Status
 from koordlet.util.logs import get_logger
@@ -33,9 +33,9 @@ ENDING_FOR = 120.0  # seconds that an accepted eviction counts as under way, as 
 
 _NOT_ALLOWED = EvictionOutcome.NOT_ALLOWED
 _STANDALONE = "standalone: there is no API server, and --evict-fallback=kill is not set"
-_REFUSALS = (EvictionOutcome.REFUSED, EvictionOutcome.RATE_LIMITED)  # a 429
+_NO_CGROUP = "standalone: there is no API server, and the cgroup of the pod is not known"
+_IGNORED = "accepted, but the pod still runs after its grace period"
 _ENDING = (EvictionOutcome.EVICTED, EvictionOutcome.KILLED)
-_REFUSED_PODS = 256  # that are remembered
 
 log = get_logger("koordlet.executor")
 
@@ -43,7 +43,9 @@ log = get_logger("koordlet.executor")
 class Evictor:
     """Evicts pods through the API server, never twice at once, and says what it did and why.
 
-    With a killer, pods that the API server does not evict for another reason than a 429 are killed.
+    With a killer, a pod is killed in two cases: the API server has accepted the eviction of this
+    very pod, and it runs on after its grace period; or there is no API server that could know the
+    pod and its PodDisruptionBudgets. After every other answer, and after silence, it runs on.
 
     A request goes on when the plugin that waits for it is cancelled: what became of it is always
     recorded. All methods belong to the event loop.
@@ -67,10 +69,9 @@ class Evictor:
         only be pretended to be evicted. audit is told of each pod that ends by this, or in
         dry-run would.
         """
-        self._api = api or NoEvictionApi()
-        self._powerless = api is None and killer is None
+        self._api = api
         self._killer = killer
-        self._refused: dict[str, None] = {}  # UIDs of pods after a 429, latest last
+        self._permits = Permits(clock)
         self._clock = clock
         self._dry_run = dry_run
         self._budget = budget
@@ -91,11 +92,10 @@ class Evictor:
         if (dry, uid) in self._ending:
             return Eviction(EvictionOutcome.UNDER_WAY)
         budget = self._pretended if dry else self._budget
-        if self._powerless and not dry:
+        if self._api is None and self._killer is None and not dry:
             self._conclude(request, Eviction(_NOT_ALLOWED, _STANDALONE), dry=False, asked=False)
             raise unavailable(request.pod)
-        held = self._hold_offs.find(uid)
-        found = self._refusal(request, held, budget, dry=dry)
+        found = self._refusal(request, budget)
         if found is not None:
             return self._conclude(request, found, dry=dry, asked=False)
         moment = budget.take()
@@ -104,16 +104,18 @@ class Evictor:
             would = Eviction(EvictionOutcome.WOULD_EVICT)
             return self._conclude(request, would, dry=True, asked=True)
         self._ending[dry, uid] = math.inf
-        return await self._go_on(self._ask(request, moment, held))
+        return await self._go_on(self._ask(request, moment))
 
     async def insist(self, request: EvictionRequest) -> Eviction:
         """As Evicts.insist."""
-        dry, outcome = await self._dry_run(request.plugin), EvictionOutcome.IGNORED
-        message = "accepted, but the pod still runs after its grace period"
-        killer = self._killer_for(request, outcome)
-        if dry or killer is None:
-            return self._conclude(request, Eviction(outcome, message), dry=dry, asked=True)
-        return await self._go_on(self._force(request, killer, message))
+        dry, killer = await self._dry_run(request.plugin), self._killer
+        if dry or killer is None or not request.cgroup:
+            ignored = Eviction(EvictionOutcome.IGNORED, _IGNORED)
+            return self._conclude(request, ignored, dry=dry, asked=True)
+        refusal = self._permits.refusal(request.pod)
+        if refusal is not None:
+            return self._conclude(request, refusal, dry=False, asked=True)
+        return await self._go_on(self._force(request, killer))
 
     def note_freed(self, pod: Pod, freed: Mapping[str, float | str]) -> None:
         """As Evicts.note_freed."""
@@ -146,7 +148,8 @@ class Evictor:
 
     def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
         """As Evicts.announce."""
-        self._api.announce(pod, warning=warning, reason=reason, message=message)
+        if self._api is not None:
+            self._api.announce(pod, warning=warning, reason=reason, message=message)
 
     async def run(self, stop: Stop) -> None:
         """Wait for stop, then give up what is still under way."""
@@ -175,94 +178,62 @@ class Evictor:
         task.add_done_callback(self._requests.discard)
         return await asyncio.shield(task)
 
-    def _refusal(
-        self,
-        request: EvictionRequest,
-        held: Eviction | None,
-        budget: EvictionBudget,
-        *,
-        dry: bool,
-    ) -> Eviction | None:
-        """Why nothing need be tried; None: it shall be. held: an answer that holds still."""
+    def _refusal(self, request: EvictionRequest, budget: EvictionBudget) -> Eviction | None:
+        """Return why nothing need be tried; None: it shall be."""
         if request.pod.static:
             message = "a static pod: it ends when its file is taken away"
             return Eviction(EvictionOutcome.NOT_ALLOWED, message, math.inf)
-        if held is not None and (dry or not self._killer_for(request, held.outcome)):
+        held = self._hold_offs.find(request.pod.uid)
+        if held is not None:
             return held
         if wait := budget.wait:
             message = f"{budget.limit} in the past hour (--evict-budget-per-hour)"
             return Eviction(EvictionOutcome.OVER_BUDGET, message, wait)
         return None
 
-    async def _ask(
-        self, request: EvictionRequest, moment: float, held: Eviction | None
-    ) -> Eviction:
-        """Ask the API server, and settle what follows from its answer.
-
-        held: its latest answer still holds, so it is not asked again; the pod is killed at once.
-        """
+    async def _ask(self, request: EvictionRequest, moment: float) -> Eviction:
+        """End the pod, and settle what follows from the answer."""
         answer = EvictionAnswer(EvictionOutcome.FAILED, "koordlet ended meanwhile", certain=False)
-        killing: EvictionAnswer | None = None
         try:
             await self._budget.save()  # before: a crash must not make room for more
-            if held is None:
-                answer = await self._api.evict(request.pod, request.grace_seconds)
-                self._note_refusal(request.pod.uid, answer)
-            else:
-                answer = EvictionAnswer(held.outcome, held.message)
-            if killer := self._killer_for(request, answer.outcome):
-                killing = await _kill(killer, request, answer.message)
+            answer = await self._end(request)
         except Exception as err:
             log.exception("eviction.crashed", plugin=request.plugin, pod=request.pod.name)
             answer = EvictionAnswer(EvictionOutcome.FAILED, repr(err), certain=False)
         finally:
-            eviction = self._settle(request, answer, killing, moment)
+            eviction = self._settle(request, answer, moment)
         return eviction
 
-    async def _force(self, request: EvictionRequest, killer: Kills, why: str) -> Eviction:
+    async def _end(self, request: EvictionRequest) -> EvictionAnswer:
+        """Ask the API server for the eviction; where there is none, kill the pod."""
+        if self._api is not None:
+            return await self._api.evict(request.pod, request.grace_seconds)
+        if self._killer is None or not request.cgroup:
+            return EvictionAnswer(EvictionOutcome.FAILED, _NO_CGROUP)
+        return await _kill(self._killer, request, "standalone: there is no API server")
+
+    async def _force(self, request: EvictionRequest, killer: Kills) -> Eviction:
         """Kill a pod whose eviction was accepted; that one is in the budget already."""
-        answer = await _kill(killer, request, why)
+        answer = await _kill(killer, request, _IGNORED)
         if answer.outcome in _ENDING:
             self._ending[False, request.pod.uid] = self._clock.monotonic() + ENDING_FOR
         eviction = Eviction(answer.outcome, answer.message)
         return self._conclude(request, eviction, dry=False, asked=True, again=True)
 
-    def _killer_for(self, request: EvictionRequest, outcome: EvictionOutcome) -> Kills | None:
-        """Who may kill the pod after this outcome; None: nobody, and never once it had a 429."""
-        after = outcome in (EvictionOutcome.FAILED, EvictionOutcome.IGNORED)
-        known = bool(request.cgroup) and request.pod.uid not in self._refused
-        return self._killer if after and known else None
-
-    def _note_refusal(self, uid: str, answer: EvictionAnswer) -> None:
-        if answer.outcome in _REFUSALS:
-            self._refused.pop(uid, None)
-            self._refused[uid] = None
-            if len(self._refused) > _REFUSED_PODS:
-                del self._refused[next(iter(self._refused))]
-
-    def _settle(
-        self,
-        request: EvictionRequest,
-        answer: EvictionAnswer,
-        killing: EvictionAnswer | None,
-        moment: float,
-    ) -> Eviction:
-        """Note who is not to be asked again yet. The API server's answer holds after a kill too."""
-        uid, final = request.pod.uid, killing or answer
-        pause = 0.0
-        if answer.outcome is EvictionOutcome.EVICTED:
+    def _settle(self, request: EvictionRequest, answer: EvictionAnswer, moment: float) -> Eviction:
+        """Record which pods may be killed, and which are not to be asked for again yet."""
+        uid, pause = request.pod.uid, 0.0
+        self._permits.note(request, answer)
+        if answer.outcome in _ENDING:
             self._hold_offs.end(uid)
+            self._ending[False, uid] = self._clock.monotonic() + ENDING_FOR
         else:
             pause = self._hold_offs.begin(uid, answer)
-        if final.outcome in _ENDING:
-            self._ending[False, uid] = self._clock.monotonic() + ENDING_FOR
-            pause = 0.0
-        else:
             del self._ending[False, uid]
-            if answer.certain and final.certain:
+            if answer.certain:
                 self._budget.give_back(moment)
         self._forbidden = answer.message if answer.outcome is EvictionOutcome.NOT_ALLOWED else ""
-        eviction = Eviction(final.outcome, final.message, pause)
+        eviction = Eviction(answer.outcome, answer.message, pause)
         return self._conclude(request, eviction, dry=False, asked=True)
 
     def _conclude(
@@ -322,13 +293,13 @@ class Evictor:
         )
         if outcome in _ENDING:
             text = f"{text} ({eviction.message})" if eviction.message else text
-            self._api.announce(pod, warning=True, reason="evictPodSuccess", message=text)
+            self.announce(pod, warning=True, reason="evictPodSuccess", message=text)
         elif outcome is EvictionOutcome.WOULD_EVICT:
             text = f"dry-run, the pod stays: {text}"
-            self._api.announce(pod, warning=False, reason="wouldEvictPod", message=text)
+            self.announce(pod, warning=False, reason="wouldEvictPod", message=text)
         elif outcome is not EvictionOutcome.GONE:  # then nobody is left to be told
             text = f"{text}, error {outcome}: {eviction.message}"
-            self._api.announce(pod, warning=True, reason="evictPodFail", message=text)
+            self.announce(pod, warning=True, reason="evictPodFail", message=text)
 
     def _forget_ended(self) -> None:
         now = self._clock.monotonic()

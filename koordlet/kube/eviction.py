@@ -7,6 +7,7 @@ from koordlet.kube.client import ApiClient
 from koordlet.kube.deadline import Deadline
 from koordlet.kube.errors import (
     ApiError,
+    BadAnswer,
     ConfigError,
     Conflict,
     Forbidden,
@@ -45,7 +46,7 @@ class PodEvictions:
         try:
             async with Deadline(self._clock, f"POST {path}") as deadline:
                 deadline.enter("an answer", PATIENCE)
-                await self._client.post(path, eviction(pod, grace_seconds))
+                _check_yes(await self._client.post(path, eviction(pod, grace_seconds)), path)
         except KubeError as err:
             answer = read_refusal(err)
             if not isinstance(err, ApiError):
@@ -71,6 +72,17 @@ def eviction(pod: Pod, grace_seconds: int | None) -> Object:
         "metadata": {"namespace": pod.namespace, "name": pod.name},
         "deleteOptions": options,
     }
+
+
+def _check_yes(answer: Object, path: str) -> None:
+    """See that it was the API server that said yes, as what it allows may end in a kill.
+
+    Raises:
+        BadAnswer: it is no Status of success, for example from a proxy.
+    """
+    if answer.get("kind") != "Status" or answer.get("status") != "Success":
+        found = f"kind {answer.get('kind')!r:.40} and status {answer.get('status')!r:.40}"
+        raise BadAnswer(f"POST {path}", wanted="a Status of success", found=found)
 
 
 def read_refusal(err: KubeError) -> EvictionAnswer:

@@ -145,8 +145,8 @@ class ExtensionPlugin(ABC):
         grace_seconds, None: the pod's own grace period. inputs are the numbers in base units and
         candidates the pods that came in question, first victim first, for the record.
 
-        With --evict-fallback=kill a pod that cannot be evicted is killed, unless the API server
-        said no; for that it has to be the PodMeta.
+        Without an API server a pod is killed if --evict-fallback=kill; for that it has to be the
+        PodMeta.
 
         Raises:
             Unavailable: the agent runs without Kubernetes.
@@ -158,7 +158,8 @@ class ExtensionPlugin(ABC):
     async def insist(self, pod: "PodMeta", *, reason: str, feature: str = "") -> Eviction:
         """Say that a pod runs on after its eviction was accepted and its grace period is over.
 
-        It is killed with --evict-fallback=kill; without, this is recorded. Raises as evict does.
+        It is killed with --evict-fallback=kill, if this daemon saw the acceptance and the end of
+        the grace period; else this is recorded. Raises as evict does.
         """
         return await self._evictor.insist(self._eviction(pod, reason, feature))
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 from apiserver import ApiServer
 from certificates import Authority
 from daemonflags import host_flags, kubeconfig
-from faults import answer, refuse
+from faults import answer, drop, hang, refuse
 from inline import InlineExecutor
 from kubelet import Kubelet, make_kubelet, rbac
 
@@ -647,28 +647,92 @@ async def test_memory_eviction(node: Node, server: ApiServer) -> None:
     assert 'koordlet_plugin_memory_evict_victims_total{end="gone"} 1.0' in text
 
 
+EVICTION = "/api/v1/namespaces/shop/pods/web/eviction"
+
+
+@pytest.fixture
+def process(node: Node) -> Iterator["subprocess.Popen[bytes]"]:
+    """A real process in the pod's cgroup."""
+    process = subprocess.Popen(["sleep", "300"])
+    node.pod.containers["c1"].set_processes(process.pid)
+    yield process
+    process.kill()
+    process.wait()
+
+
 @pytest.mark.parametrize(
-    ("flags", "outcome"),
+    ("fault", "outcome"),
     [
-        ([], EvictionOutcome.FAILED),
-        (["--evict-fallback=kill"], EvictionOutcome.GONE),  # the cgroup has no process to kill
-        (["--evict-fallback=kill", "--only-evict-by-api=true"], EvictionOutcome.FAILED),
+        (refuse(400, "BadRequest"), EvictionOutcome.FAILED),
+        (refuse(401, "Unauthorized"), EvictionOutcome.FAILED),
+        (refuse(403, "Forbidden"), EvictionOutcome.NOT_ALLOWED),
+        (refuse(404, "NotFound"), EvictionOutcome.GONE),
+        (answer(b"404 page not found", 404), EvictionOutcome.FAILED),
+        (refuse(409, "Conflict"), EvictionOutcome.FAILED),
+        (refuse(422, "Invalid"), EvictionOutcome.FAILED),
+        (refuse(429, "TooManyRequests"), EvictionOutcome.RATE_LIMITED),
+        (refuse(500, "InternalError"), EvictionOutcome.FAILED),
+        (refuse(503, "ServiceUnavailable"), EvictionOutcome.FAILED),
+        (answer(b"<html>Welcome</html>", 200), EvictionOutcome.FAILED),
+        (drop, EvictionOutcome.FAILED),
+        (hang, EvictionOutcome.FAILED),
     ],
+    ids=lambda value: "" if callable(value) else str(value),
 )
-async def test_a_pod_is_killed_only_where_that_is_asked_for(
-    node: Node, server: ApiServer, flags: list[str], outcome: EvictionOutcome
+async def test_only_a_yes_of_the_api_server_lets_a_pod_be_killed(
+    node: Node,
+    server: ApiServer,
+    process: "subprocess.Popen[bytes]",
+    fault: Any,
+    outcome: EvictionOutcome,
 ) -> None:
-    """When the API server fails; Koordinator's flag forbids it in any case."""
-    path = "/api/v1/namespaces/shop/pods/web/eviction"
-    server.script(refuse(500, "InternalError"), method="POST", path=path)
-    await node.start(*flags)
+    """An API server that refuses, fails or is silent is no way around disruption budgets."""
+    server.script(fault, fault, fault, method="POST", path=EVICTION)
+    await node.start("--evict-fallback=kill")
     await node.seconds(2)
     pod = node.probe.states.pod(UID)
     eviction = asyncio.ensure_future(node.probe.evict(pod, reason="memory 92 %"))
-    await node.seconds(1)
-    await node.clock.until(eviction.done)
+    await node.until(eviction.done)
+    insisted = await node.probe.insist(pod, reason="memory 92 %")
 
     assert (await eviction).outcome is outcome
+    assert insisted.outcome is EvictionOutcome.IGNORED
+    assert process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "outcome"),
+    [
+        ([], EvictionOutcome.IGNORED),
+        (["--evict-fallback=kill"], EvictionOutcome.KILLED),
+        (["--evict-fallback=kill", "--only-evict-by-api=true"], EvictionOutcome.IGNORED),
+    ],
+)
+async def test_who_runs_on_after_a_yes_is_killed_only_where_that_is_asked_for(
+    node: Node,
+    server: ApiServer,
+    process: "subprocess.Popen[bytes]",
+    flags: list[str],
+    outcome: EvictionOutcome,
+) -> None:
+    """After the grace period; Koordinator's flag forbids it in any case."""
+    await node.start(*flags)
+    await node.seconds(2)
+    pod = node.probe.states.pod(UID)
+    eviction = asyncio.ensure_future(node.probe.evict(pod, reason="memory 92 %", grace_seconds=3))
+    await node.until(eviction.done)
+    assert (await eviction).outcome is EvictionOutcome.EVICTED
+    await node.seconds(3)
+    assert process.poll() is None
+
+    insisted = asyncio.ensure_future(node.probe.insist(pod, reason="memory 92 %"))
+    if outcome is EvictionOutcome.KILLED:
+        await node.clock.until(lambda: process.poll() is not None)
+        node.pod.containers["c1"].set_processes()
+    await node.until(insisted.done)
+
+    assert (await insisted).outcome is outcome
+    assert (process.poll() is None) == (outcome is EvictionOutcome.IGNORED)
 
 
 async def test_a_plugin_evicts_through_the_api_server(node: Node, server: ApiServer) -> None:

@@ -40,6 +40,7 @@ class Bench:
         clock: SimulatedClock,
         directory: Path | None = None,
         killer: ScriptedKiller | None = None,
+        standalone: bool = False,
     ) -> None:
         self.clock = clock
         self.api = ScriptedEvictions(clock)
@@ -51,7 +52,7 @@ class Bench:
             lambda: self.limit, clock, directory=directory, boot_id="boot-1"
         )
         self.evictor = Evictor(
-            self.api,
+            None if standalone else self.api,
             clock=clock,
             dry_run=self._pretends,
             budget=self.budget,
@@ -65,11 +66,18 @@ class Bench:
         return plugin in self.dry_run
 
     @staticmethod
-    def request(name: str, *, plugin: str = "MemoryEvict", **pod: Any) -> EvictionRequest:
+    def request(
+        name: str, *, plugin: str = "MemoryEvict", grace: int | None = None, **pod: Any
+    ) -> EvictionRequest:
         meta = make_pod(name, namespace="jobs", **pod)
         reason = "memory 92 %, above 70 %"
         return EvictionRequest(
-            plugin=plugin, feature=plugin, pod=meta.pod, reason=reason, cgroup=meta.cgroup
+            plugin=plugin,
+            feature=plugin,
+            pod=meta.pod,
+            reason=reason,
+            grace_seconds=grace,
+            cgroup=meta.cgroup,
         )
 
     async def evict(self, name: str, **more: Any) -> Eviction:
@@ -78,9 +86,9 @@ class Bench:
         await self.clock.settle()
         return await task
 
-    async def insist(self, name: str) -> Eviction:
+    async def insist(self, name: str, **more: Any) -> Eviction:
         """Say that a pod has ignored its eviction."""
-        return await self.evictor.insist(self.request(name))
+        return await self.evictor.insist(self.request(name, **more))
 
     def count(self, outcome: str, plugin: str = "MemoryEvict") -> float:
         labels = {"plugin": plugin, "reason": plugin, "outcome": outcome}
@@ -112,6 +120,17 @@ async def lethal(clock: SimulatedClock, killer: ScriptedKiller) -> AsyncIterator
     """An evictor that may kill."""
     asyncio.get_running_loop().set_default_executor(InlineExecutor())
     bench = Bench(clock, killer=killer)
+    running = asyncio.create_task(bench.evictor.run(bench.stop))
+    yield bench
+    bench.stop.set()
+    await running
+
+
+@pytest.fixture
+async def alone(clock: SimulatedClock, killer: ScriptedKiller) -> AsyncIterator[Bench]:
+    """An evictor that may kill, where there is no API server."""
+    asyncio.get_running_loop().set_default_executor(InlineExecutor())
+    bench = Bench(clock, killer=killer, standalone=True)
     running = asyncio.create_task(bench.evictor.run(bench.stop))
     yield bench
     bench.stop.set()

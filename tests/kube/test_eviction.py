@@ -78,7 +78,9 @@ SEVERAL_BUDGETS = answer(
 @pytest.mark.parametrize(
     ("fault", "outcome", "busy", "certain"),
     [
-        (answer(b"{}"), Outcome.EVICTED, False, True),
+        (answer(b"{}"), Outcome.FAILED, True, False),
+        (answer(b'{"kind": "Status", "status": "Failure"}'), Outcome.FAILED, True, False),
+        (answer(b'{"kind": "Page", "status": "Success"}'), Outcome.FAILED, True, False),
         (answer(b'{"kind": "Status", "status": "Success"}', 201), Outcome.EVICTED, False, True),
         (refuse(400, "BadRequest"), Outcome.FAILED, False, True),
         (refuse(403, "Forbidden"), Outcome.NOT_ALLOWED, False, True),
