@@ -20,6 +20,7 @@ BENCHMARKS = (
     "daemon_cost",
     "acting_cost",
     "cluster",
+    "informer",
     "fleet",
 )
 

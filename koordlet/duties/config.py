@@ -91,7 +91,7 @@ class ConfigSource:
             self._reflector = self.current = None  # what it says from now on is not known
 
     def _see(self, change: Change[object]) -> None:
-        if change.kind is ChangeKind.SYNCED and change.objects:
+        if change.kind is ChangeKind.SYNCED and self._reflector and self._reflector.objects:
             return
         self._last_good, problems = _load(change.new, self._last_good)
         self._note(tuple(f"{self._place}: {problem}" for problem in problems))

@@ -8,11 +8,10 @@ comes another look. While nobody renews it the watch costs nothing, and tells of
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 
-from koordlet.kube.answers import Object
 from koordlet.kube.client import ApiClient
+from koordlet.kube.leases import LeaseHolding, read_holding
 from koordlet.kube.reflector import Reflector, Watched
 from koordlet.kube.resource import LEASES, field_selector
 from koordlet.kube.store import Change
@@ -27,7 +26,6 @@ GONE_AFTER = 600.0
 LEFT_BEHIND = 4  # durations of a Lease that was never seen to be renewed: nobody holds it
 LOOK_AGAIN = 300.0  # seconds from a renewal to the next look, up to doubled to spread a fleet
 TICK = 5.0  # seconds
-_DEFAULT_DURATION, _LONGEST_DURATION = 15.0, 120.0  # seconds
 
 
 class Presence(Enum):
@@ -36,15 +34,6 @@ class Presence(Enum):
     UNKNOWN = "unknown"  # its Lease could not be looked at yet
     THERE = "there"
     GONE = "gone"
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """A held Lease; each renewal makes another one."""
-
-    holder: str
-    renewed: str  # as its holder wrote it
-    duration: float  # seconds
 
 
 class ManagerLease:
@@ -67,7 +56,7 @@ class ManagerLease:
         self._clock = clock
         self._changed = changed
         self._draw = draw  # a number from 0 to 1
-        self._holding: Holding | None = None  # seen last
+        self._holding: LeaseHolding | None = None  # seen last
         self._quiet_since = clock.monotonic()
         self._patience = 0.0  # seconds of quiet that mean that it is gone
         self._renewed = False  # since the watch began
@@ -96,17 +85,17 @@ class ManagerLease:
                 await stop.sleep(TICK, wake=self._told)
             enough.set()
 
-    def _make_reflector(self) -> Reflector[Holding | None]:
+    def _make_reflector(self) -> Reflector[LeaseHolding | None]:
         watched = Watched(
             name=self.name,
             path=LEASES.collection(self._namespace),
             query={"fieldSelector": field_selector({"metadata.name": LEASE})},
-            read=read_lease,
+            read=read_holding,
             on_change=self._see,
         )
         return Reflector(self._client, watched, self._clock)
 
-    def _see(self, change: Change[Holding | None]) -> None:
+    def _see(self, change: Change[LeaseHolding | None]) -> None:
         found = change.new
         if found is not None and found != self._holding:
             self._renewed = self._holding is not None
@@ -126,14 +115,3 @@ class ManagerLease:
         if presence is not self.presence:
             self.presence = presence
             self._changed()
-
-
-def read_lease(item: Object) -> Holding | None:
-    """Return who holds a Lease; None: nobody does. What is odd about it counts as absent."""
-    spec = item.get("spec")
-    if not isinstance(spec, dict) or not spec.get("holderIdentity"):
-        return None
-    seconds = spec.get("leaseDurationSeconds")
-    if not isinstance(seconds, int) or not 0 < seconds <= _LONGEST_DURATION:
-        seconds = _DEFAULT_DURATION
-    return Holding(str(spec["holderIdentity"]), str(spec.get("renewTime", "")), seconds)

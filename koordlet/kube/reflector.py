@@ -1,15 +1,16 @@
 """A copy of a collection that follows the API server: list, then watch, for as long as we live."""
 
+import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from koordlet.kube.answers import Object
-from koordlet.kube.client import ApiClient
+from koordlet.kube.client import PAGE_SIZE, ApiClient
 from koordlet.kube.completion import Completion
 from koordlet.kube.errors import ApiError, BadAnswer, Gone, KubeError, NotFound
-from koordlet.kube.store import Change, Store, resource_version
+from koordlet.kube.store import Change, ChangeKind, Reading, Store, resource_version
 from koordlet.kube.transport import METADATA, METADATA_LIST, WHOLE
 from koordlet.kube.watch import EventType, WatchEvent, WatchLimits
 from koordlet.util.backoff import Backoff
@@ -24,7 +25,10 @@ ANY_VERSION = "0"  # the server's cache may answer: cheap, but perhaps a little 
 NEWEST = ""  # etcd answers
 FIRST_PAUSE, LONGEST_PAUSE = 0.8, 30.0  # seconds, as in Kubernetes' own clients
 
+SLICE = 100  # objects that are read, or changes that are reported, without a pause for others
+
 T = TypeVar("T")
+_Item = TypeVar("_Item")
 
 log = get_logger("koordlet.kube")
 
@@ -52,6 +56,7 @@ class Watched(Generic[T]):
     on_change: Callable[[Change[T]], None]
     query: Mapping[str, str] | None = None
     watch_seconds: int = 300  # a watch lives that long at least, and at most twice as long
+    page_size: int = PAGE_SIZE  # objects; a list of a whole cluster wants larger pages
     absent: Absent | None = None  # None: a kind that each cluster has, sooner or later
     spec_only: bool = False  # changes of the status are not fetched; see Completion
 
@@ -74,6 +79,7 @@ class Reflector(Generic[T]):
         self._store = Store(watched.read, watched.name)
         self._completion = Completion(client, watched.path) if watched.spec_only else None
         self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=1.0, draw=draw)
+        self.listing = False  # objects are half of the last list, half of this one, until SYNCED
         self._version = ANY_VERSION  # what the next list must not be older than
         self._watchable = False  # whether _version is one that a watch can begin at
         self._trouble = LogState(log)
@@ -130,14 +136,33 @@ class Reflector(Generic[T]):
             query |= {"resourceVersion": self._version, "resourceVersionMatch": "NotOlderThan"}
         try:
             accept = METADATA_LIST if self._completion else WHOLE
-            found = await self._client.list(self._watched.path, query, accept=accept)
+            version, listed = await self._read_all(query, accept)
         except ApiError as err:
             if isinstance(err, Gone) or _is_ahead(err):
                 self._version = NEWEST
             raise
-        self._tell(self._store.replace([await self._whole(item) for item in found.items]))
-        self._version, self._watchable, self.synced = found.resource_version, True, True
+        self.listing = True
+        self._report(self._store.keep(listed))
+        async for key in _in_slices(list(listed)):
+            # Popped, as to free all of them at once would take long, too.
+            self._report(self._store.take(key, listed.pop(key)))
+        self.listing = False
+        self._report([Change(ChangeKind.SYNCED, "", None, None)])
+        self._version, self._watchable, self.synced = version, True, True
         self._works()
+
+    async def _read_all(
+        self, query: Mapping[str, str], accept: str
+    ) -> tuple[str, dict[str, Reading[T]]]:
+        """Return version and readings of a whole list, page by page: raw objects are large."""
+        version, listed = "", dict[str, Reading[T]]()
+        path, size = self._watched.path, self._watched.page_size
+        async for page in self._client.pages(path, query, size=size, accept=accept):
+            version = page.resource_version
+            async for item in _in_slices(page.items):
+                key, reading = self._store.read(await self._whole(item))
+                listed[key] = reading
+        return version, listed
 
     async def _watch(self) -> None:
         least = self._watched.watch_seconds
@@ -154,23 +179,24 @@ class Reflector(Generic[T]):
         if event.type is EventType.DELETED:
             if self._completion is not None:
                 self._completion.forget(event.object)
-            self._tell(self._store.remove(event.object))
+            self._report(self._store.remove(event.object))
         elif event.type is not EventType.BOOKMARK:
-            self._tell(self._store.put(await self._whole(event.object)))
+            self._report(self._store.put(await self._whole(event.object)))
         self._version = version
 
     async def _whole(self, item: Object) -> Object:
         """The object itself, fetched where only its metadata came."""
         return item if self._completion is None else await self._completion.complete(item)
 
-    def _tell(self, changes: Iterable[Change[T]]) -> None:
+    def _report(self, changes: Iterable[Change[T]]) -> None:
         for change in changes:
             try:
                 self._watched.on_change(change)
             except Exception:
                 # The copy must stay true for everybody else who looks at it.
                 log.exception("change.unhandled", watched=self._watched.name, object=change.key)
-        self._note_rejections()
+        if not self.listing:
+            self._note_rejections()
 
     def _note_rejections(self) -> None:
         rejected = {key: str(err) for key, err in self._store.rejected.items()}
@@ -198,6 +224,14 @@ class Reflector(Generic[T]):
         if self._watched.absent and isinstance(error, NotFound):
             wanted = self._watched.absent.pause * (1 + self._draw())
         return max(self._backoff.next(), wanted or 0.0)
+
+
+async def _in_slices(items: Iterable[_Item]) -> AsyncIterator[_Item]:
+    """Yield all, letting others run in between: a cluster has 10^5 pods."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % SLICE == 0:
+            await asyncio.sleep(0)
 
 
 def _is_ahead(err: ApiError) -> bool:

@@ -1,6 +1,6 @@
 """The objects of a watched collection as last known, and what changed about them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class ChangeKind(Enum):
-    """What happened. After each list comes one SYNCED, when all its changes were told."""
+    """What happened. After each list comes one SYNCED, when all its changes were reported."""
 
     ADDED = "added"
     MODIFIED = "modified"
@@ -24,28 +24,28 @@ class ChangeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
-    """One change. old is None for what was added, new for what was deleted, both for SYNCED.
+    """One change of the object under key: namespace/name, or name where there are no namespaces.
 
-    objects is the whole collection afterwards, by namespace/name, or name where there are no
-    namespaces. It never changes again.
+    old is None for what was added, new for what was deleted, both (and no key) for SYNCED.
     """
 
     kind: ChangeKind
     key: str
     old: T | None
     new: T | None
-    objects: Mapping[str, T]
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry(Generic[T]):
+class Reading(Generic[T]):
+    """An object as it came: what is kept of it, or why it is not understood."""
+
     uid: str
     version: str
-    value: T
+    value: T | InvalidObject
 
 
 class Store(Generic[T]):
-    """Turns lists and events into changes.
+    """Turns lists and events into changes. Belongs to one thread; objects is for any.
 
     read makes of an object what is kept of it. If it raises InvalidObject, the last good value of
     that object stays, and rejected says why. An object of the same name with another uid is another
@@ -55,60 +55,80 @@ class Store(Generic[T]):
     def __init__(self, read: Callable[[Object], T], where: str) -> None:
         self._read = read
         self._where = where
-        self._entries: dict[str, _Entry[T]] = {}
-        self.objects: Mapping[str, T] = MappingProxyType({})
+        self._values: dict[str, T] = {}
+        self._versions: dict[
+            str, tuple[str, str]
+        ] = {}  # uid and version, as long as there is a value
+        self._snapshot: Mapping[str, T] | None = None  # of _values; None: they have changed since
         self.rejected: dict[str, InvalidObject] = {}
 
-    def replace(self, items: list[Object]) -> Iterator[Change[T]]:
-        """Take over a list; yield what differs from before."""
-        listed = {_key(item, self._where): item for item in items}
-        for key in [key for key in {**self._entries, **self.rejected} if key not in listed]:
+    @property
+    def objects(self) -> Mapping[str, T]:
+        """The whole collection by key: a snapshot, which never changes again.
+
+        Made when it is asked for, so that an event costs the same however many objects there are.
+        """
+        if self._snapshot is None:
+            self._snapshot = MappingProxyType(self._values.copy())  # in one step for other threads
+        return self._snapshot
+
+    def read(self, item: Object) -> tuple[str, Reading[T]]:
+        """Return key and reading of an object; one that is known in this version is not read again.
+
+        Raises:
+            BadAnswer: it has no name or no version.
+        """
+        key = _key(item, self._where)
+        uid, version = identity = _uid(item), _version(item)
+        if self._versions.get(key) == identity:
+            return key, Reading(uid, version, self._values[key])
+        try:
+            return key, Reading(uid, version, self._read(item))
+        except InvalidObject as err:
+            return key, Reading(uid, version, err)
+
+    def keep(self, listed: Container[str]) -> Iterator[Change[T]]:
+        """Forget what is not listed."""
+        known = [*self._versions, *(key for key in self.rejected if key not in self._versions)]
+        for key in [key for key in known if key not in listed]:
             yield from self._remove(key)
-        for key, item in listed.items():
-            yield from self._put(key, item)
-        yield Change(ChangeKind.SYNCED, "", None, None, self.objects)
+
+    def take(self, key: str, reading: Reading[T]) -> Iterator[Change[T]]:
+        """Take over an object that was read; yields at most its deletion and its addition."""
+        uid, version = self._versions.get(key, ("", ""))
+        known = key in self._versions
+        if known and (uid, version) == (reading.uid, reading.version):
+            return
+        if known and uid != reading.uid:
+            yield from self._remove(key)
+            known = False
+        if isinstance(reading.value, InvalidObject):
+            self.rejected[key] = reading.value
+            return
+        self.rejected.pop(key, None)
+        old = self._values.get(key)
+        self._values[key] = reading.value
+        self._versions[key] = reading.uid, reading.version
+        self._snapshot = None
+        kind = ChangeKind.MODIFIED if known else ChangeKind.ADDED
+        yield Change(kind, key, old, reading.value)
 
     def put(self, item: Object) -> Iterator[Change[T]]:
         """Take over an object that was added or modified."""
-        yield from self._put(_key(item, self._where), item)
+        yield from self.take(*self.read(item))
 
     def remove(self, item: Object) -> Iterator[Change[T]]:
         """Forget an object that was deleted, unless another has taken its place already."""
         key = _key(item, self._where)
-        entry = self._entries.get(key)
-        if entry is None or entry.uid == _uid(item):
+        if self._versions.get(key, (_uid(item), ""))[0] == _uid(item):
             yield from self._remove(key)
-
-    def _put(self, key: str, item: Object) -> Iterator[Change[T]]:
-        entry, uid, version = self._entries.get(key), _uid(item), _version(item)
-        if entry is not None and entry.uid == uid and entry.version == version:
-            return
-        if entry is not None and entry.uid != uid:
-            yield from self._remove(key)
-            entry = None
-        try:
-            value = self._read(item)
-        except InvalidObject as err:
-            self.rejected[key] = err
-            return
-        self.rejected.pop(key, None)
-        kind = ChangeKind.MODIFIED if entry else ChangeKind.ADDED
-        yield self._changed(kind, key, _Entry(uid, version, value))
 
     def _remove(self, key: str) -> Iterator[Change[T]]:
         self.rejected.pop(key, None)
-        if key in self._entries:
-            yield self._changed(ChangeKind.DELETED, key, None)
-
-    def _changed(self, kind: ChangeKind, key: str, entry: _Entry[T] | None) -> Change[T]:
-        old = self._entries.pop(key, None)
-        if entry is not None:
-            self._entries[key] = entry
-        # A new mapping each time, so that a reader in another thread never sees one that changes.
-        values = {name: kept.value for name, kept in self._entries.items()}
-        self.objects = MappingProxyType(values)
-        before, after = old.value if old else None, entry.value if entry else None
-        return Change(kind, key, before, after, self.objects)
+        if key in self._versions:
+            del self._versions[key]
+            self._snapshot = None
+            yield Change(ChangeKind.DELETED, key, self._values.pop(key), None)
 
 
 def without_managed_fields(item: Object) -> Object:

@@ -68,8 +68,8 @@ class KubePods:
 
     def _changed(self, change: Change[Pod]) -> None:
         self._was_listed |= change.kind is ChangeKind.SYNCED
-        if not self._taking:
-            # A list is told pod by pod: look at the whole when all is told.
+        if not self._taking and not self._reflector.listing:
+            # A list comes pod by pod: look at the whole when all is there.
             self._taking = True
             asyncio.get_running_loop().call_soon(self._take)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from koordlet.duties.lease import read_lease
+from koordlet.kube.leases import read_holding
 
 from .conftest import ALL_LEASES, CONFIGS, METRICS, SLOS, Agent, written_by
 
@@ -226,5 +226,5 @@ async def test_nothing_is_written_beside_another_agent(agent: Agent) -> None:
 )
 def test_an_odd_lease_breaks_nothing(spec: object) -> None:
     """Whatever is in it: held for a sane time, or not held."""
-    found = read_lease({"metadata": {}, "spec": spec})
+    found = read_holding({"metadata": {}, "spec": spec})
     assert found is None or 0 < found.duration <= 120
