@@ -10,8 +10,8 @@ from koordlet.metriccache.kinds import (
     CONTAINER_MEMORY_USAGE_WITH_PAGE_CACHE,
     NODE_MEMORY_USAGE_WITH_PAGE_CACHE,
     POD_MEMORY_USAGE_WITH_PAGE_CACHE,
+    AnyKind,
     Cadence,
-    Kind,
 )
 from koordlet.metriccache.sample import Sample
 
@@ -45,7 +45,7 @@ class PageCacheCollector:
         return ()
 
 
-def _sample(tick: Tick, kind: Kind, key: str, group: str) -> Iterator[Sample]:
+def _sample(tick: Tick, kind: AnyKind, key: str, group: str) -> Iterator[Sample]:
     memory = tick.get(MEMORY_STAT, group)
     if memory is not None:
         yield Sample(kind, memory.usage_with_page_cache, (key,))

@@ -27,8 +27,8 @@ from koordlet.metriccache.kinds import (
     POD_PSI,
     POD_PSI_CPU_FULL_SUPPORTED,
     QOS_PSI,
+    AnyKind,
     Cadence,
-    Kind,
 )
 from koordlet.metriccache.sample import Sample
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
@@ -165,7 +165,7 @@ def _read(tick: Tick, files: _Files, group: str = "") -> Pressures:
     return {name: pressure for name, pressure in read.items() if pressure is not None}
 
 
-def _samples(kind: Kind, key: tuple[str, ...], pressures: Pressures) -> Iterator[Sample]:
+def _samples(kind: AnyKind, key: tuple[str, ...], pressures: Pressures) -> Iterator[Sample]:
     """Koordinator's kinds have a 0 where the kernel does not tell "full"; ours have nothing."""
     zero = kind in (POD_PSI, CONTAINER_PSI)
     for name, pressure in pressures.items():
@@ -174,7 +174,7 @@ def _samples(kind: Kind, key: tuple[str, ...], pressures: Pressures) -> Iterator
             yield Sample(kind, pressure.full.avg10, (*key, name, _CACHED_PRECISION, "full"))
 
 
-def _cpu_full(kind: Kind, key: tuple[str, ...], pressures: Pressures) -> Sample:
+def _cpu_full(kind: AnyKind, key: tuple[str, ...], pressures: Pressures) -> Sample:
     return Sample(kind, float(pressures["cpu"].full_supported), key)
 
 

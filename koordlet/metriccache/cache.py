@@ -5,26 +5,23 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import cast
 
 from koordlet.metriccache.aggregate import Aggregate
-from koordlet.metriccache.kinds import KINDS, Cadence, Keep, Kind
-from koordlet.metriccache.layout import Key
+from koordlet.metriccache.keys import UnknownSeries
+from koordlet.metriccache.kinds import KINDS, AnyKind, Cadence, K, Keep, Kind, P
 from koordlet.metriccache.limits import TableLimits
 from koordlet.metriccache.ring import RingDiscarded
 from koordlet.metriccache.sample import Sample
 from koordlet.metriccache.table import Table
 from koordlet.util.clock import Clock, Stamp
-from koordlet.util.errors import KoordletError
 from koordlet.util.logs import LogState, get_logger
+from koordlet.util.nearest import nearest
 
 MAX_RETENTION = 3600.0  # seconds; longer windows asked for are cut to this
 MAX_KIND_BYTES = 16 * 1024 * 1024
 _DIRECTORY_MODE = 0o750
 _SUFFIX = ".ring"
-
-
-class UnknownSeries(KoordletError):
-    """A reader asked for a kind or property that does not exist: a mistake in the code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +38,9 @@ class MetricCache:
 
     Windows are [end - seconds, end] in seconds since boot, both ends included; without `end` they
     end now. Series without a sample in the window are absent from results, never 0.
+
+    The values of a key follow the kind, in the order of its properties or by name. A kind, a
+    property or a value that cannot exist raises UnknownSeries, from every query.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class MetricCache:
         *,
         intervals: Mapping[Cadence, float],
         retentions: Mapping[Keep, float],
-        kinds: Iterable[Kind] = tuple(KINDS.values()),
+        kinds: Iterable[AnyKind] = tuple(KINDS.values()),
         max_kind_bytes: int = MAX_KIND_BYTES,
     ) -> None:
         """Open the cache in `directory`, which it makes and owns; None keeps it in memory.
@@ -104,63 +104,62 @@ class MetricCache:
                     table.write(at, batch)
             self._log_problems()
 
-    def last(self, kind: Kind, *key: str) -> float | None:
+    def last(self, kind: Kind[P, K], /, *key: P.args, **named: P.kwargs) -> float | None:
         """Newest value of a series; None when there is none within two intervals."""
         with self._lock:
-            view = self._table(kind, key).view
-            return view.last(key, self._clock.boottime()) if view else None
+            wanted = _key(kind, key, named)
+            view = self._table_of(kind, wanted).view
+            return view.last(wanted, self._clock.boottime()) if view else None
 
-    def last_values(self, kind: Kind) -> dict[Key, float]:
+    def last_values(self, kind: Kind[P, K]) -> dict[K, float]:
         """Newest value of each series that has one within two intervals."""
         with self._lock:
             view = self._table(kind).view
-            return view.last_values(self._clock.boottime()) if view else {}
+            found = view.last_values(self._clock.boottime()) if view else {}
+            return cast("dict[K, float]", found)
 
-    def newest(self, kind: Kind, *key: str) -> Stamp | None:
+    def newest(self, kind: Kind[P, K], /, *key: P.args, **named: P.kwargs) -> Stamp | None:
         """Time of the newest sample of a series, however old it is."""
         with self._lock:
-            view = self._table(kind, key).view
-            return view.newest(key) if view else None
+            wanted = _key(kind, key, named)
+            view = self._table_of(kind, wanted).view
+            return view.newest(wanted) if view else None
 
     def aggregate(
-        self, kind: Kind, key: Key, seconds: float, end: float | None = None
+        self, kind: Kind[P, K], key: K, seconds: float, end: float | None = None
     ) -> Aggregate | None:
-        """Aggregate of one series; None when it has no sample in the window."""
+        """Aggregate of one series; None when it has no sample in the window.
+
+        `kind.key(...)` makes the key.
+        """
         with self._lock:
-            view = self._table(kind, key).view
+            view = self._table_of(kind, key).view
             return view.aggregate(key, seconds, self._end(end)) if view else None
 
     def aggregate_all(
-        self, kind: Kind, seconds: float, end: float | None = None
-    ) -> dict[Key, Aggregate]:
+        self, kind: Kind[P, K], seconds: float, end: float | None = None
+    ) -> dict[K, Aggregate]:
         """Aggregates of all series of a kind that have a sample in the window."""
         with self._lock:
             view = self._table(kind).view
-            return view.aggregate_all(seconds, self._end(end)) if view else {}
+            found = view.aggregate_all(seconds, self._end(end)) if view else {}
+            return cast("dict[K, Aggregate]", found)
 
     def series(
-        self, kind: Kind, key: Key, seconds: float, end: float | None = None
+        self, kind: Kind[P, K], key: K, seconds: float, end: float | None = None
     ) -> list[tuple[float, float]]:
         """(seconds since boot, value) of each sample of one series, oldest first."""
         found = self.aggregate(kind, key, seconds, end)
         return found.points() if found else []
 
-    def keys(self, kind: Kind) -> list[Key]:
+    def keys(self, kind: Kind[P, K]) -> list[K]:
         """The series of a kind; one leaves when it had no sample for about the retention."""
         with self._lock:
-            return self._table(kind).keys()
+            return cast("list[K]", self._table(kind).keys())
 
-    def match(self, kind: Kind, **properties: str) -> list[Key]:
-        """The series of a kind that have these property values.
-
-        Raises:
-            UnknownSeries: the kind has no such property.
-        """
-        if unknown := properties.keys() - set(kind.properties):
-            raise UnknownSeries(
-                f"{kind.name}: wanted some of {list(kind.properties)}, found {sorted(unknown)}"
-            )
-        wanted = [(kind.properties.index(name), value) for name, value in properties.items()]
+    def match(self, kind: Kind[P, K], **properties: str) -> list[K]:
+        """The series of a kind that have these property values."""
+        wanted = kind.chosen(properties)
         return [key for key in self.keys(kind) if all(key[i] == value for i, value in wanted)]
 
     def put(self, name: str, value: object) -> None:
@@ -173,7 +172,7 @@ class MetricCache:
         with self._lock:
             return self._values.get(name)
 
-    def interval(self, kind: Kind) -> float:
+    def interval(self, kind: AnyKind) -> float:
         """Seconds between two samples of a kind, as configured."""
         with self._lock:
             return self._table(kind).interval
@@ -207,14 +206,20 @@ class MetricCache:
             for table in self._tables.values():
                 table.close()
 
-    def _table(self, kind: Kind, key: Key | None = None) -> Table:
+    def _table(self, kind: AnyKind) -> Table:
         table = self._tables.get(kind.name)
         if table is None:
-            raise UnknownSeries(f"wanted a registered metric kind, found {kind.name!r}")
-        if key is not None and len(key) != len(kind.properties):
             raise UnknownSeries(
-                f"{kind.name}: wanted values for {list(kind.properties)}, found {list(key)}"
+                f"wanted a registered metric kind, found {kind.name!r}; "
+                f"the nearest is {nearest(kind.name, self._tables)!r}"
             )
+        return table
+
+    def _table_of(self, kind: AnyKind, key: object) -> Table:
+        """The table in which the key has a row, or may have one; it was checked when it got it."""
+        table = self._table(kind)
+        if not table.has(key):
+            kind.check(key)
         return table
 
     def _end(self, end: float | None) -> float:
@@ -277,3 +282,8 @@ class MetricCache:
 
 def _capped(seconds: float) -> float:
     return min(seconds, MAX_RETENTION)
+
+
+def _key(kind: Kind[P, K], key: tuple[object, ...], named: Mapping[str, object]) -> K:
+    """The key as the caller spelled it; it is checked where it has no row."""
+    return kind.made(*key, **named) if named else cast("K", key)

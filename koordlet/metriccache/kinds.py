@@ -1,7 +1,29 @@
 """The metric kinds: what is measured, in which unit, per what, and how long it is kept."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from koordlet.metriccache.keys import (
+    AppKey,
+    BeKey,
+    ContainerKey,
+    ContainerPsiKey,
+    DeviceKey,
+    NumaKey,
+    PodContainerKey,
+    PodKey,
+    PodPsiKey,
+    Property,
+    PsiKey,
+    QosKey,
+    QosPsiKey,
+    UnknownSeries,
+    no_key,
+    properties_of,
+)
+from koordlet.util.nearest import nearest
 
 
 class Cadence(Enum):
@@ -21,79 +43,249 @@ class Keep(Enum):
     POD = "pod"  # the aggregate duration of the report (5 minutes)
 
 
+P = ParamSpec("P")  # the properties of a kind, as parameters of its key type
+K = TypeVar("K", bound=tuple[str, ...])  # its key type
+
+
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """One kind of series. A series is a kind plus one value per property, in this order.
+class Kind(Generic[P, K]):
+    """One kind of series. A series is a kind plus a key; the key type says what may be in it.
+
+    So a type checker knows which keys a kind has: `cache.last(NODE_PSI, "io", "10", "some")`.
 
     Source: Koordinator pkg/koordlet/metriccache; kinds marked "own" have no counterpart there.
     """
 
     name: str
     unit: str
-    properties: tuple[str, ...] = ()
+    help: str  # what is measured, for the reference
+    key: Callable[P, K]
     keep: Keep = Keep.NODE
     cadence: Cadence = Cadence.USAGE
+    parts: tuple[Property, ...] = field(init=False, compare=False, repr=False)
+    properties: tuple[str, ...] = field(init=False, compare=False)  # names of the parts
+
+    def __post_init__(self) -> None:
+        parts = properties_of(self.key)
+        object.__setattr__(self, "parts", parts)
+        object.__setattr__(self, "properties", tuple(part.name for part in parts))
+
+    def check(self, key: object) -> None:
+        """Refuse what cannot be the key of a series of this kind.
+
+        Raises:
+            UnknownSeries: no tuple, not one value per property, or a value that does not exist.
+        """
+        if not isinstance(key, tuple) or len(key) != len(self.parts):
+            found = list(key) if isinstance(key, tuple) else key
+            raise UnknownSeries(f"{self.name}: wanted {self._wanted()}, found {found!r}")
+        for part, value in zip(self.parts, key, strict=True):
+            if defect := part.defect(value):
+                raise UnknownSeries(f"{self.name}: wanted {defect}")
+
+    def made(self, *key: object, **named: object) -> K:
+        """The checked key of the given values.
+
+        Raises:
+            UnknownSeries: as check.
+        """
+        if named:
+            unknown = named.keys() - set(self.properties[len(key) :])
+            if unknown or len(key) + len(named) != len(self.parts):
+                found = [*map(repr, key), *(f"{name}={value!r}" for name, value in named.items())]
+                raise UnknownSeries(
+                    f"{self.name}: wanted {self._wanted()}, found {', '.join(found)}"
+                )
+            key = (*key, *(named[name] for name in self.properties[len(key) :]))
+        self.check(key)
+        return self.typed(key)
+
+    def chosen(self, properties: Mapping[str, object]) -> list[tuple[int, object]]:
+        """(place in the key, value) of the given properties.
+
+        Raises:
+            UnknownSeries: the kind has no such property, or it has no such value.
+        """
+        for name, value in properties.items():
+            if name not in self.properties:
+                raise UnknownSeries(
+                    f"{self.name}: wanted some of {list(self.properties)}, found {name!r}; "
+                    f"the nearest is {nearest(name, self.properties)!r}"
+                )
+            if defect := self.parts[self.properties.index(name)].defect(value):
+                raise UnknownSeries(f"{self.name}: wanted {defect}")
+        return [(self.properties.index(name), value) for name, value in properties.items()]
+
+    def typed(self, key: tuple[object, ...]) -> K:
+        """A checked key as its own type."""
+        return self.key(*key)  # type: ignore[call-arg, arg-type]  # checked by value
+
+    def _wanted(self) -> str:
+        if not self.parts:
+            return "no values: it has one series"
+        count = "one value" if len(self.parts) == 1 else f"{len(self.parts)} values"
+        return f"{count} ({', '.join(self.properties)})"
 
 
-_POD = ("pod_uid",)
-_CONTAINER = ("container_id",)
-_NUMA = ("numa_node_id",)
-_APP = ("host_app_name",)
-_PSI = ("psi_resource", "psi_precision", "psi_degree")
+AnyKind = Kind[..., Any]
+"""A kind whose key is not known to the type checker."""
 
-NODE_CPU_USAGE = Kind("node_cpu_usage", "cores")
-NODE_MEMORY_USAGE = Kind("node_memory_usage", "bytes")
-NODE_MEMORY_USAGE_WITH_PAGE_CACHE = Kind("node_memory_usage_with_page_cache", "bytes")
-NODE_NUMA_CPU_USAGE = Kind("node_numa_cpu_usage", "cores", _NUMA, Keep.POD)
-NODE_NUMA_MEMORY_USAGE = Kind("node_numa_memory_usage", "bytes", _NUMA, Keep.POD)
-SYS_CPU_USAGE = Kind("sys_cpu_usage", "cores")
-SYS_MEMORY_USAGE = Kind("sys_memory_usage", "bytes")
-SYS_NUMA_CPU_USAGE = Kind("sys_numa_cpu_usage", "cores", _NUMA, Keep.POD)
-SYS_NUMA_MEMORY_USAGE = Kind("sys_numa_memory_usage", "bytes", _NUMA, Keep.POD)
-NODE_BE = Kind("node_be", "milli-cores", ("be_resource", "be_allocation"), Keep.POD)
-POD_CPU_USAGE = Kind("pod_cpu_usage", "cores", _POD, Keep.POD)
-POD_MEMORY_USAGE = Kind("pod_memory_usage", "bytes", _POD, Keep.POD)
-POD_MEMORY_USAGE_WITH_PAGE_CACHE = Kind("pod_memory_usage_with_page_cache", "bytes", _POD, Keep.POD)
-POD_CPU_THROTTLED = Kind("pod_cpu_throttled", "ratio", _POD, Keep.POD)
-CONTAINER_CPU_USAGE = Kind("container_cpu_usage", "cores", _CONTAINER, Keep.POD)
-CONTAINER_MEMORY_USAGE = Kind("container_memory_usage", "bytes", _CONTAINER, Keep.POD)
+_WAIT = "share of the last seconds in which tasks waited"
+
+NODE_CPU_USAGE = Kind("node_cpu_usage", "cores", "CPU in use on the node", no_key)
+NODE_MEMORY_USAGE = Kind(
+    "node_memory_usage", "bytes", "memory in use on the node, without page cache", no_key
+)
+NODE_MEMORY_USAGE_WITH_PAGE_CACHE = Kind(
+    "node_memory_usage_with_page_cache", "bytes", "the same with page cache", no_key
+)
+NODE_NUMA_CPU_USAGE = Kind(
+    "node_numa_cpu_usage", "cores", "CPU in use on a NUMA node", NumaKey, Keep.POD
+)
+NODE_NUMA_MEMORY_USAGE = Kind(
+    "node_numa_memory_usage",
+    "bytes",
+    "memory in use on a NUMA node, without page cache",
+    NumaKey,
+    Keep.POD,
+)
+SYS_CPU_USAGE = Kind(
+    "sys_cpu_usage", "cores", "CPU in use outside of pods and host applications", no_key
+)
+SYS_MEMORY_USAGE = Kind(
+    "sys_memory_usage",
+    "bytes",
+    "memory in use outside of pods and host applications, without page cache",
+    no_key,
+)
+SYS_NUMA_CPU_USAGE = Kind(
+    "sys_numa_cpu_usage", "cores", "sys_cpu_usage of a NUMA node", NumaKey, Keep.POD
+)
+SYS_NUMA_MEMORY_USAGE = Kind(
+    "sys_numa_memory_usage", "bytes", "sys_memory_usage of a NUMA node", NumaKey, Keep.POD
+)
+NODE_BE = Kind("node_be", "milli-cores", "CPU of best-effort pods", BeKey, Keep.POD)
+POD_CPU_USAGE = Kind("pod_cpu_usage", "cores", "CPU that a pod uses", PodKey, Keep.POD)
+POD_MEMORY_USAGE = Kind(
+    "pod_memory_usage", "bytes", "memory that a pod uses, without page cache", PodKey, Keep.POD
+)
+POD_MEMORY_USAGE_WITH_PAGE_CACHE = Kind(
+    "pod_memory_usage_with_page_cache", "bytes", "the same with page cache", PodKey, Keep.POD
+)
+POD_CPU_THROTTLED = Kind(
+    "pod_cpu_throttled",
+    "ratio",
+    "share of the CFS periods in which a pod was throttled, 0 to 1",
+    PodKey,
+    Keep.POD,
+)
+CONTAINER_CPU_USAGE = Kind(
+    "container_cpu_usage", "cores", "CPU that a container uses", ContainerKey, Keep.POD
+)
+CONTAINER_MEMORY_USAGE = Kind(
+    "container_memory_usage",
+    "bytes",
+    "memory that a container uses, without page cache",
+    ContainerKey,
+    Keep.POD,
+)
 CONTAINER_MEMORY_USAGE_WITH_PAGE_CACHE = Kind(
-    "container_memory_usage_with_page_cache", "bytes", _CONTAINER, Keep.POD
+    "container_memory_usage_with_page_cache",
+    "bytes",
+    "the same with page cache",
+    ContainerKey,
+    Keep.POD,
 )
-CONTAINER_CPU_THROTTLED = Kind("container_cpu_throttled", "ratio", _CONTAINER, Keep.POD)
-HOST_APP_CPU_USAGE = Kind("host_application_cpu_usage", "cores", _APP, Keep.POD)
-HOST_APP_MEMORY_USAGE = Kind("host_application_memory_usage", "bytes", _APP, Keep.POD)
+CONTAINER_CPU_THROTTLED = Kind(
+    "container_cpu_throttled",
+    "ratio",
+    "share of the CFS periods in which a container was throttled, 0 to 1",
+    ContainerKey,
+    Keep.POD,
+)
+HOST_APP_CPU_USAGE = Kind(
+    "host_application_cpu_usage", "cores", "CPU that a host application uses", AppKey, Keep.POD
+)
+HOST_APP_MEMORY_USAGE = Kind(
+    "host_application_memory_usage",
+    "bytes",
+    "memory that a host application uses, without page cache",
+    AppKey,
+    Keep.POD,
+)
 HOST_APP_MEMORY_USAGE_WITH_PAGE_CACHE = Kind(
-    "host_application_memory_usage_with_page_cache", "bytes", _APP, Keep.POD
+    "host_application_memory_usage_with_page_cache",
+    "bytes",
+    "the same with page cache",
+    AppKey,
+    Keep.POD,
 )
-POD_PSI = Kind("pod_psi", "percent", ("pod_uid", *_PSI), Keep.POD, Cadence.PSI)
+POD_PSI = Kind("pod_psi", "percent", f"{_WAIT}, of a pod", PodPsiKey, Keep.POD, Cadence.PSI)
 POD_PSI_CPU_FULL_SUPPORTED = Kind(
-    "pod_psi_cpu_full_supported", "0 or 1", _POD, Keep.POD, Cadence.PSI
+    "pod_psi_cpu_full_supported",
+    "0 or 1",
+    'whether the kernel has "full" of the CPU for a pod',
+    PodKey,
+    Keep.POD,
+    Cadence.PSI,
 )
 CONTAINER_PSI = Kind(
-    "container_psi", "percent", ("pod_uid", "container_id", *_PSI), Keep.POD, Cadence.PSI
+    "container_psi", "percent", f"{_WAIT}, of a container", ContainerPsiKey, Keep.POD, Cadence.PSI
 )
 CONTAINER_PSI_CPU_FULL_SUPPORTED = Kind(
-    "container_psi_cpu_full_supported", "0 or 1", ("pod_uid", "container_id"), Keep.POD, Cadence.PSI
+    "container_psi_cpu_full_supported",
+    "0 or 1",
+    'whether the kernel has "full" of the CPU for a container',
+    PodContainerKey,
+    Keep.POD,
+    Cadence.PSI,
 )
 # Own kinds.
-QOS_CPU_USAGE = Kind("qos_cpu_usage", "cores", ("qos_class",), Keep.POD)
-QOS_MEMORY_USAGE = Kind("qos_memory_usage", "bytes", ("qos_class",), Keep.POD)
-NODE_PSI = Kind("node_psi", "percent", _PSI, Keep.POD, Cadence.PSI)
-QOS_PSI = Kind("qos_psi", "percent", ("qos_class", *_PSI), Keep.POD, Cadence.PSI)
+QOS_CPU_USAGE = Kind(
+    "qos_cpu_usage", "cores", "CPU that the pods of a QoS class use", QosKey, Keep.POD
+)
+QOS_MEMORY_USAGE = Kind(
+    "qos_memory_usage",
+    "bytes",
+    "memory that the pods of a QoS class use, without page cache",
+    QosKey,
+    Keep.POD,
+)
+NODE_PSI = Kind("node_psi", "percent", f"{_WAIT}, of the node", PsiKey, Keep.POD, Cadence.PSI)
+QOS_PSI = Kind("qos_psi", "percent", f"{_WAIT}, of a QoS class", QosPsiKey, Keep.POD, Cadence.PSI)
 NODE_NETWORK_RECEIVE = Kind(
-    "node_network_receive", "bytes per second", ("device",), Keep.POD, Cadence.NETWORK
+    "node_network_receive",
+    "bytes per second",
+    "what a network interface receives",
+    DeviceKey,
+    Keep.POD,
+    Cadence.NETWORK,
 )
 NODE_NETWORK_TRANSMIT = Kind(
-    "node_network_transmit", "bytes per second", ("device",), Keep.POD, Cadence.NETWORK
+    "node_network_transmit",
+    "bytes per second",
+    "what a network interface sends",
+    DeviceKey,
+    Keep.POD,
+    Cadence.NETWORK,
 )
 POD_NETWORK_RECEIVE = Kind(
-    "pod_network_receive", "bytes per second", _POD, Keep.POD, Cadence.NETWORK
+    "pod_network_receive",
+    "bytes per second",
+    "what a pod receives, beside its loopback",
+    PodKey,
+    Keep.POD,
+    Cadence.NETWORK,
 )
 POD_NETWORK_TRANSMIT = Kind(
-    "pod_network_transmit", "bytes per second", _POD, Keep.POD, Cadence.NETWORK
+    "pod_network_transmit",
+    "bytes per second",
+    "what a pod sends, beside its loopback",
+    PodKey,
+    Keep.POD,
+    Cadence.NETWORK,
 )
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, AnyKind] = {
     kind.name: kind for kind in list(globals().values()) if isinstance(kind, Kind)
 }

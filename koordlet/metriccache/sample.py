@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from koordlet.metriccache.kinds import Kind
+from koordlet.metriccache.kinds import AnyKind
 
 
 class Sample(NamedTuple):
@@ -12,6 +12,6 @@ class Sample(NamedTuple):
     key holds one value per kind.properties, in that order.
     """
 
-    kind: Kind
+    kind: AnyKind
     value: float
     key: tuple[str, ...] = ()

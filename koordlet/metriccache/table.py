@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from koordlet.metriccache.kinds import Kind
+from koordlet.metriccache.keys import UnknownSeries
+from koordlet.metriccache.kinds import AnyKind
 from koordlet.metriccache.layout import Damaged, Geometry, Identity, Key, decode_key, encode_key
 from koordlet.metriccache.limits import TableLimits, key_bytes_ahead, rows_ahead
 from koordlet.metriccache.ring import Ring, RingDiscarded
@@ -36,7 +37,7 @@ class Table:
     The ring is made with the first sample. Not thread-safe: MetricCache holds the lock.
     """
 
-    def __init__(self, kind: Kind, boot_id: str, limits: TableLimits, path: Path | None) -> None:
+    def __init__(self, kind: AnyKind, boot_id: str, limits: TableLimits, path: Path | None) -> None:
         self.kind = kind
         self.dropped = Dropped()
         self.disk_error = ""  # why the ring is in memory although there is a path
@@ -109,6 +110,13 @@ class Table:
         if self.view:
             self._refit(self.view.ring)
 
+    def has(self, key: object) -> bool:
+        """Whether there is a row for this key; False for what is no key."""
+        try:
+            return key in self._rows.by_key
+        except TypeError:  # cannot be hashed
+            return False
+
     def keys(self) -> list[Key]:
         return list(self._rows.by_key)
 
@@ -143,11 +151,11 @@ class Table:
         return len(admitted)
 
     def _encoded(self, keys: Iterable[Key]) -> dict[Key, bytes]:
-        """Keys as stored; those that do not fit the kind are left out."""
+        """Keys of the kind's key type as stored; those that do not fit the kind are left out."""
         encoded: dict[Key, bytes] = {}
         for key in keys:
-            with suppress(ValueError):
-                encoded[key] = encode_key(key, len(self.kind.properties))
+            with suppress(UnknownSeries, ValueError):
+                encoded[self.kind.made(*key)] = encode_key(key, len(self.kind.properties))
         return encoded
 
     @property
@@ -217,8 +225,9 @@ class Table:
         found: dict[int, tuple[float, Key]] = {}
         for row, born, data in ring.entries():
             try:
-                found[row] = born, decode_key(data, len(self.kind.properties))
-            except Damaged:
+                key = decode_key(data, len(self.kind.properties))
+                found[row] = born, self.kind.made(*key)
+            except (Damaged, UnknownSeries):
                 self.dropped.rows += 1
         self._rows.restore(found)
 

@@ -15,9 +15,10 @@ from koordlet.host import resources
 from koordlet.host.cpuvalues import milli_to_quota, milli_to_shares
 from koordlet.host.layout import Layout
 from koordlet.host.resource import Resource
-from koordlet.metriccache import kinds
+from koordlet.metriccache import keys, kinds
 from koordlet.metriccache.cache import MetricCache
-from koordlet.metriccache.kinds import Kind
+from koordlet.metriccache.keys import UnknownSeries
+from koordlet.metriccache.kinds import AnyKind, Kind
 from koordlet.plugin.awaitedvictim import Usage
 from koordlet.plugin.base import WAITS_FOR_EVENTS, ExtensionPlugin, Limits, Log
 from koordlet.plugin.client import Client, UnavailableClient
@@ -49,6 +50,7 @@ from koordlet.util.stop import Stop
 
 __all__ = [
     "WAITS_FOR_EVENTS",
+    "AnyKind",
     "CallbackTarget",
     "Claim",
     "ClaimOutcome",
@@ -96,6 +98,7 @@ __all__ = [
     "TierRequests",
     "Unavailable",
     "UnavailableClient",
+    "UnknownSeries",
     "UpdateCbFn",
     "UpstreamGauge",
     "Usage",
@@ -103,6 +106,7 @@ __all__ = [
     "Wording",
     "containers_of",
     "host_applications",
+    "keys",
     "kinds",
     "milli_to_quota",
     "milli_to_shares",

@@ -10,6 +10,7 @@ from koordlet.api.node import Node
 from koordlet.api.nodeslo_strategies import ResourceThreshold
 from koordlet.api.pod import Pod
 from koordlet.metriccache.cache import MetricCache
+from koordlet.metriccache.keys import PodKey
 from koordlet.metriccache.kinds import Kind
 from koordlet.plugin.awaitedvictim import Usage
 from koordlet.statesinformer.model import PodMeta
@@ -19,8 +20,8 @@ class Measured(NamedTuple):
     """Where usage of a resource is in the metric cache, and how many amounts one of it is."""
 
     cache: MetricCache
-    node: Kind
-    pods: Kind  # by pod UID
+    node: Kind[[], tuple[()]]
+    pods: Kind[[str], PodKey]
     scale: int = 1
 
     def of_node(self) -> Usage | None:

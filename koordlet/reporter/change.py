@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from koordlet.api.quantity import Quantity
 from koordlet.metriccache.cache import MetricCache
-from koordlet.metriccache.kinds import NODE_CPU_USAGE, NODE_MEMORY_USAGE, Kind
+from koordlet.metriccache.kinds import NODE_CPU_USAGE, NODE_MEMORY_USAGE, AnyKind
 from koordlet.statesinformer.informer import StatesInformer
 
 WINDOW = 10.0  # seconds whose mean is compared: a spike of one second is no news
@@ -13,7 +13,7 @@ WINDOW = 10.0  # seconds whose mean is compared: a spike of one second is no new
 @dataclass(frozen=True, slots=True)
 class _Watched:
     resource: str  # as in the node's capacity
-    usage: Kind
+    usage: AnyKind
 
 
 _WATCHED = (_Watched("cpu", NODE_CPU_USAGE), _Watched("memory", NODE_MEMORY_USAGE))

@@ -38,7 +38,7 @@ from koordlet.metriccache.kinds import (
     SYS_MEMORY_USAGE,
     SYS_NUMA_CPU_USAGE,
     SYS_NUMA_MEMORY_USAGE,
-    Kind,
+    AnyKind,
 )
 from koordlet.statesinformer.model import PodMeta
 from koordlet.util.errors import KoordletError
@@ -69,9 +69,9 @@ class Snapshot:
 class MemoryKinds:
     """The series that a memory policy counts."""
 
-    node: Kind
-    pod: Kind
-    host_application: Kind
+    node: AnyKind
+    pod: AnyKind
+    host_application: AnyKind
 
 
 WITHOUT_PAGE_CACHE = MemoryKinds(NODE_MEMORY_USAGE, POD_MEMORY_USAGE, HOST_APP_MEMORY_USAGE)
@@ -123,7 +123,7 @@ def memory_kinds(cache: MetricCache, snapshot: Snapshot) -> MemoryKinds:
     return WITHOUT_PAGE_CACHE
 
 
-def _measured_at(cache: MetricCache, memory: Kind, snapshot: Snapshot) -> float:
+def _measured_at(cache: MetricCache, memory: AnyKind, snapshot: Snapshot) -> float:
     """Unix seconds of the newest sample of node CPU and memory, the older of both."""
     stamps = []
     for kind in (NODE_CPU_USAGE, memory):
@@ -148,11 +148,11 @@ class _Reader:
         self._cache = cache
         self._end = end
 
-    def mean(self, cpu: Kind, memory: Kind, seconds: float) -> Usage | None:
+    def mean(self, cpu: AnyKind, memory: AnyKind, seconds: float) -> Usage | None:
         """Means of a pair of series without properties; None: one of them has no sample."""
         return _mean(*self._pair(cpu, memory, seconds))
 
-    def means(self, cpu: Kind, memory: Kind, seconds: float) -> dict[str, Usage]:
+    def means(self, cpu: AnyKind, memory: AnyKind, seconds: float) -> dict[str, Usage]:
         """Means by property, of kinds that have one; whatever lacks one of the two is left out."""
         cores = self._cache.aggregate_all(cpu, seconds, self._end)
         memories = self._cache.aggregate_all(memory, seconds, self._end)
@@ -162,7 +162,7 @@ class _Reader:
             if key in memories
         }
 
-    def aggregated(self, cpu: Kind, memory: Kind, seconds: float) -> AggregatedUsage:
+    def aggregated(self, cpu: AnyKind, memory: AnyKind, seconds: float) -> AggregatedUsage:
         """All aggregates of one window; none of them while a series spans less than half of it."""
         cores, size = self._pair(cpu, memory, seconds)
         if cores is None or size is None or min(cores.span, size.span) < WARM * seconds:
@@ -174,7 +174,7 @@ class _Reader:
         )
 
     def _pair(
-        self, cpu: Kind, memory: Kind, seconds: float
+        self, cpu: AnyKind, memory: AnyKind, seconds: float
     ) -> tuple[Aggregate | None, Aggregate | None]:
         return (
             self._cache.aggregate(cpu, (), seconds, self._end),
@@ -194,7 +194,7 @@ def _numa_usages(reader: _Reader, window: float) -> Iterator[NumaUsage]:
 
 
 def _pod_metrics(
-    reader: _Reader, memory: Kind, window: float, pods: Iterable[PodMeta]
+    reader: _Reader, memory: AnyKind, window: float, pods: Iterable[PodMeta]
 ) -> Iterator[PodMetric]:
     usages = reader.means(POD_CPU_USAGE, memory, window)
     for pod in sorted(pods, key=lambda pod: (pod.pod.namespace, pod.pod.name)):
@@ -209,7 +209,7 @@ def _pod_metrics(
 
 
 def _host_applications(
-    reader: _Reader, memory: Kind, window: float, applications: Iterable[HostApplication]
+    reader: _Reader, memory: AnyKind, window: float, applications: Iterable[HostApplication]
 ) -> Iterator[HostApplicationMetric]:
     usages = reader.means(HOST_APP_CPU_USAGE, memory, window)
     for application in sorted(applications, key=lambda application: application.name):

@@ -21,7 +21,7 @@ from koordlet.metriccache.kinds import (
     QOS_CPU_USAGE,
     QOS_MEMORY_USAGE,
     QOS_PSI,
-    Kind,
+    AnyKind,
 )
 from koordlet.statesinformer.model import PodMeta
 
@@ -48,7 +48,8 @@ _CPU_PSI, _MEMORY_PSI, _IO_PSI = (
     ("io", "10", "some"),
 )
 
-_Source = Mapping[str, tuple[Kind, Key]]  # figure -> kind, and what follows the subject in its key
+_Source = Mapping[str, tuple[AnyKind, Key]]
+"""Figure to kind, and what follows the subject in its key."""
 
 _NODE: _Source = {
     "cpu_cores": (NODE_CPU_USAGE, ()),
@@ -136,7 +137,7 @@ def _node(cache: MetricCache, name: str) -> Row:
     }
 
 
-def _node_traffic(cache: MetricCache, kind: Kind) -> float | None:
+def _node_traffic(cache: MetricCache, kind: AnyKind) -> float | None:
     rates = cache.last_values(kind)
     return _sum(rate for (device,), rate in rates.items() if not device.startswith(_CARRIED))
 

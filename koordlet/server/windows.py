@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from koordlet.api.nodemetric import LONGEST_WINDOW
 from koordlet.metriccache.aggregate import Aggregate
 from koordlet.metriccache.cache import MetricCache
-from koordlet.metriccache.kinds import KINDS, Kind
+from koordlet.metriccache.kinds import KINDS, AnyKind
 from koordlet.statesinformer.model import PodMeta
 from koordlet.util import goduration
 from koordlet.util.errors import OptionError
@@ -16,7 +16,7 @@ Key = tuple[str, ...]
 DEFAULT_WINDOW = "1m0s"
 
 
-def find_kind(name: str) -> Kind:
+def find_kind(name: str) -> AnyKind:
     """Return the kind of that name.
 
     Raises:
@@ -63,7 +63,7 @@ def find_pod(name: str, pods: Iterable[PodMeta]) -> PodMeta:
 
 def aggregates(
     cache: MetricCache,
-    kind: Kind,
+    kind: AnyKind,
     window: float,
     pods: Iterable[PodMeta],
     only: PodMeta | None = None,
@@ -87,7 +87,7 @@ def aggregates(
     }
 
 
-def _owners(kind: Kind, pods: Iterable[PodMeta]) -> dict[Key, str]:
+def _owners(kind: AnyKind, pods: Iterable[PodMeta]) -> dict[Key, str]:
     """Namespace/name of the pod by the first property of a key, as far as that tells the pod."""
     if kind.properties[:1] == ("pod_uid",):
         return {(pod.uid,): _full_name(pod) for pod in pods}
@@ -100,7 +100,7 @@ def _full_name(pod: PodMeta) -> str:
     return f"{pod.pod.namespace}/{pod.pod.name}"
 
 
-def _subject(kind: Kind, key: Key, owners: Mapping[Key, str]) -> dict[str, str]:
+def _subject(kind: AnyKind, key: Key, owners: Mapping[Key, str]) -> dict[str, str]:
     properties = dict(zip(kind.properties, key, strict=True))
     owner = owners.get(key[:1])
     return properties if owner is None else {"pod": owner, **properties}

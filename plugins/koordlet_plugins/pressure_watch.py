@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from koordlet.plugin import (
+    AnyKind,
     Client,
     ExtensionPlugin,
     FeatureSpec,
@@ -24,7 +25,7 @@ from koordlet.plugin import (
 
 NAME = "PressureWatch"
 RESOURCES = ("cpu", "mem", "io")
-SCOPES = {"node": kinds.NODE_PSI, "qos": kinds.QOS_PSI, "pod": kinds.POD_PSI}
+SCOPES: Mapping[str, AnyKind] = {"node": kinds.NODE_PSI, "qos": kinds.QOS_PSI, "pod": kinds.POD_PSI}
 DEFAULT_LEVELS = "cpu=60,mem=20,io=40"
 LOGGED = 20  # subjects a round logs in full; a node in trouble has hundreds
 

@@ -5,12 +5,13 @@ import threading
 
 import pytest
 
-from koordlet.metriccache.cache import UnknownSeries
+from koordlet.metriccache.keys import UnknownSeries, no_key
 from koordlet.metriccache.kinds import (
     CONTAINER_PSI,
     NODE_BE,
     NODE_CPU_USAGE,
     NODE_MEMORY_USAGE,
+    NODE_PSI,
     POD_CPU_USAGE,
     POD_PSI,
     Keep,
@@ -20,6 +21,7 @@ from koordlet.metriccache.sample import Sample
 from koordlet.util.clock import Stamp, stamp
 
 MIB = 1024 * 1024
+MADE_UP = Kind("made_up", "bytes", "nothing", no_key)
 
 
 def test_one_invalid_sample_is_left_out_alone(cache, clock):
@@ -33,14 +35,15 @@ def test_one_invalid_sample_is_left_out_alone(cache, clock):
             Sample(POD_CPU_USAGE, 1.0, ("a", "b")),
             Sample(POD_CPU_USAGE, 1.0, ("nul\0inside",)),
             Sample(POD_CPU_USAGE, 1.0, ("x" * 2000,)),
-            Sample(Kind("made_up", "bytes"), 1.0),
+            Sample(NODE_PSI, 1.0, ("io", "avg10", "some")),
+            Sample(MADE_UP, 1.0),
             Sample(POD_CPU_USAGE, 2.0, ("good",)),
         ],
     )
 
     assert cache.last_values(POD_CPU_USAGE) == {("good",): 2.0}
     assert cache.last(NODE_CPU_USAGE) is None
-    assert cache.stats().dropped["invalid"] == 6
+    assert cache.stats().dropped["invalid"] == 7
     assert cache.stats().dropped["unknown_kind"] == 1
 
 
@@ -104,8 +107,8 @@ def test_last_values_takes_each_series_newest(cache, clock):
 
 def test_match_selects_by_any_subset_of_properties(cache, clock):
     """Equality on the properties given, all series when none is."""
-    keys = [("pod1", "cpu", "avg10", "some"), ("pod1", "io", "avg10", "full"),
-            ("pod2", "cpu", "avg10", "some")]  # fmt: skip
+    keys = [("pod1", "cpu", "10", "some"), ("pod1", "io", "10", "full"),
+            ("pod2", "cpu", "10", "some")]  # fmt: skip
     cache.append(stamp(clock), [Sample(POD_PSI, 1.0, key) for key in keys])
 
     assert cache.match(POD_PSI, pod_uid="pod1") == keys[:2]
@@ -121,7 +124,7 @@ def test_asking_for_what_cannot_exist_is_an_error(cache):
     with pytest.raises(UnknownSeries, match="be_resource"):
         cache.last(NODE_BE, "cpu")
     with pytest.raises(UnknownSeries, match="made_up"):
-        cache.aggregate_all(Kind("made_up", "bytes"), 60)
+        cache.aggregate_all(MADE_UP, 60)
 
 
 def test_values_without_history_are_kept_by_name(cache):

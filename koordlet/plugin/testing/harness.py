@@ -23,7 +23,7 @@ from koordlet.executor.worker import InlineWorker
 from koordlet.executor.writer import Writer
 from koordlet.host.descriptors import Descriptors
 from koordlet.host.host import Host
-from koordlet.metriccache.kinds import Kind
+from koordlet.metriccache.kinds import K, Kind, P
 from koordlet.plugin.base import ExtensionPlugin, bind_claims, bind_evictor, bind_gates
 from koordlet.plugin.client import Client, UnavailableClient
 from koordlet.plugin.meter import Meter, account_tasks
@@ -153,13 +153,17 @@ class PluginHarness:
             await self.clock.settle()
             await asyncio.gather(*self._background)
 
-    def hold(self, kind: Kind, value: float, *key: str) -> None:
-        """Have the metric cache get this value every second from now on."""
-        self.metrics.hold(kind, value, *key)
+    def hold(self, kind: Kind[P, K], value: float, /, *key: P.args, **named: P.kwargs) -> None:
+        """Have the metric cache get this value every second from now on.
 
-    def drop(self, kind: Kind, *key: str) -> None:
-        """Have the metric cache get no more values of that series."""
-        self.metrics.drop(kind, *key)
+        Raises:
+            UnknownSeries: the kind has no such series.
+        """
+        self.metrics.hold(kind, value, *key, **named)
+
+    def drop(self, kind: Kind[P, K], /, *key: P.args, **named: P.kwargs) -> None:
+        """Have the metric cache get no more values of that series. Raises as hold does."""
+        self.metrics.drop(kind, *key, **named)
 
     def set_pods(self, *pods: PodMeta) -> None:
         """Make these the pods of the node; see koordlet.plugin.testing.make_pod."""

@@ -1,7 +1,7 @@
 """Scripted metrics: a real metric cache in memory, given every held value once a second."""
 
 from koordlet.metriccache.cache import MetricCache
-from koordlet.metriccache.kinds import Cadence, Keep, Kind
+from koordlet.metriccache.kinds import AnyKind, Cadence, K, Keep, Kind, P
 from koordlet.metriccache.sample import Sample
 from koordlet.plugin.testing.clock import SimulatedClock
 from koordlet.util.clock import stamp
@@ -23,15 +23,19 @@ class ScriptedMetrics:
             retentions=_KEPT,
         )
         self._clock = clock
-        self._held: dict[tuple[Kind, tuple[str, ...]], float] = {}
+        self._held: dict[tuple[AnyKind, tuple[str, ...]], float] = {}
 
-    def hold(self, kind: Kind, value: float, *key: str) -> None:
-        """Measure this value from the next second on; key is one value per kind.properties."""
-        self._held[kind, key] = value
+    def hold(self, kind: Kind[P, K], value: float, /, *key: P.args, **named: P.kwargs) -> None:
+        """Measure this value from the next second on; key is one value per kind.properties.
 
-    def drop(self, kind: Kind, *key: str) -> None:
-        """Measure it no longer, as when a pod has ended."""
-        self._held.pop((kind, key), None)
+        Raises:
+            UnknownSeries: the kind has no such series.
+        """
+        self._held[kind, kind.made(*key, **named)] = value
+
+    def drop(self, kind: Kind[P, K], /, *key: P.args, **named: P.kwargs) -> None:
+        """Measure it no longer, as when a pod has ended. Raises as hold does."""
+        self._held.pop((kind, kind.made(*key, **named)), None)
 
     async def run(self, stop: Stop) -> None:
         """Append a sample of everything that is held, every second."""

@@ -14,7 +14,7 @@ from koordlet.api.nodeusage import (
 )
 from koordlet.api.qos import KubeQoS
 from koordlet.api.quantity import Quantity
-from koordlet.plugin import Kind, MetricCache, PodMeta, kinds
+from koordlet.plugin import AnyKind, MetricCache, PodMeta, kinds
 from koordlet_plugins.be_cpu_suppress.budget import Budget
 from koordlet_plugins.be_cpu_suppress.fastlane import Frame
 
@@ -72,5 +72,5 @@ def measure(
     return Round(frame, used, capacity.integer)
 
 
-def _by_name(cache: MetricCache, kind: Kind) -> dict[str, float]:
+def _by_name(cache: MetricCache, kind: AnyKind) -> dict[str, float]:
     return {name: value for (name,), value in cache.last_values(kind).items()}

@@ -26,6 +26,7 @@ from koordlet.plugin import (
     States,
     Stop,
     Wording,
+    keys,
     kinds,
     resources,
     strategy_interval,
@@ -57,16 +58,20 @@ class Measured:
 
     pool: SharePool | None  # None: unknown
     state: PoolState
-    throttled: dict[tuple[str, ...], float]  # share of the latest periods
-    used: dict[tuple[str, ...], float]  # cores
+    throttled: Mapping[keys.ContainerKey, float]  # share of the latest periods
+    used: Mapping[keys.ContainerKey, float]  # cores
 
     def inputs(self, container: ContainerPlan) -> dict[str, float | str]:
         """The numbers behind a decision on a container, for people."""
         ratios = {
             "share_pool_used_ratio": self.pool.ratio if self.pool else None,
-            "throttled_ratio": self.throttled.get((container.meta.container_id,)),
+            "throttled_ratio": self.throttled.get(_key(container)),
         }
         return {name: ratio for name, ratio in ratios.items() if ratio is not None}
+
+
+def _key(container: ContainerPlan) -> keys.ContainerKey:
+    return keys.ContainerKey(container.meta.container_id)
 
 
 class CPUBurst(ExtensionPlugin):
@@ -152,13 +157,14 @@ class CPUBurst(ExtensionPlugin):
             return None
         others = [pod for pod in pods if outside_share_pool(pod.pod)]
         by_pod = self._cache.aggregate_all(kinds.POD_CPU_USAGE, window) if others else {}
+        uids = [keys.PodKey(pod.uid) for pod in others]
         return share_pool(
             Quantity.parse(node.capacity["cpu"]).milli / 1000,
             used.avg(),
             reserved=(
                 pod_request(pod.pod, "cpu") / 1000 for pod in others if has_own_cpus(pod.pod)
             ),
-            elsewhere=(by_pod[pod.uid,].avg() for pod in others if (pod.uid,) in by_pod),
+            elsewhere=(by_pod[uid].avg() for uid in uids if uid in by_pod),
         )
 
     async def _move_quotas(self, plans: Sequence[PodPlan], measured: Measured) -> None:
@@ -191,14 +197,14 @@ class CPUBurst(ExtensionPlugin):
     def _operation(self, plan: PodPlan, container: ContainerPlan, measured: Measured) -> Operation:
         if not container.running:
             return Operation.RESET
-        name = container.meta.container_id
+        key = _key(container)
         allowed = self._limits.allow(
-            name,
+            container.meta.container_id,
             plan.settings,
             self.clock.monotonic(),
-            container.usage_percent(measured.used.get((name,))),
+            container.usage_percent(measured.used.get(key)),
         )
-        throttled = measured.throttled.get((name,))
+        throttled = measured.throttled.get(key)
         return permitted(
             operation(plan.settings, allowed=allowed, throttled=throttled), measured.state
         )

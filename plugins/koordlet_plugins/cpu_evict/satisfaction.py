@@ -21,7 +21,11 @@ from koordlet.plugin import MetricCache, kinds
 NAME = "BECPUEvict"
 ORDER = "by priority and usage of the request"
 
-_SERIES = {"request": "request", "limit": "real-limit", "used": "usage"}
+_SERIES = {
+    "request": kinds.NODE_BE.key("cpu", "request"),
+    "limit": kinds.NODE_BE.key("cpu", "real-limit"),
+    "used": kinds.NODE_BE.key("cpu", "usage"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +45,7 @@ def read_figures(cache: MetricCache, seconds: float) -> Figures | None:
     means: dict[str, float] = {}
     latest: dict[str, float] = {}
     counts: dict[str, int] = {}
-    for name, allocation in _SERIES.items():
-        key = ("cpu", allocation)
+    for name, key in _SERIES.items():
         found = cache.aggregate(kinds.NODE_BE, key, seconds)
         last = cache.last(kinds.NODE_BE, *key)
         if found is None or last is None:

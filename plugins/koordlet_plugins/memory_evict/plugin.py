@@ -51,7 +51,7 @@ from koordlet_plugins.memory_evict.signals import (
 OF_BEST_EFFORT, BY_REQUESTS, BY_USAGE = "BEMemoryEvict", "MemoryAllocatableEvict", "MemoryEvict"
 BEST_EFFORT_ORDER = "by priority and usage"
 
-_NODE_PRESSURE = ("mem", "10", "some")
+_NODE_PRESSURE = kinds.NODE_PSI.key("mem", "10", "some")
 
 
 class MemoryEvict(ExtensionPlugin):
