@@ -1,8 +1,10 @@
 #!/bin/sh
 # A pod without Kubernetes: cgroups as a kubelet makes them, with processes that are busy and hold
-# 64 MiB of memory each. Needs root, cgroup v1 or v2. ^C ends it and removes the cgroups.
+# 64 MiB of memory each. Needs root, cgroup v1 or v2. ^C ends it and removes the cgroups it made; a
+# kubelet's own, and pods in them, are left as they are.
 #
 # usage: busy-pod.sh [besteffort|burstable [PROCESSES]]
+# environment: CGROUP_ROOT, the cgroup file system, or a tree within it (default /sys/fs/cgroup)
 set -eu
 
 class=${1:-besteffort}
@@ -13,32 +15,65 @@ case $class in
   *) echo "busy-pod: wanted besteffort or burstable, found $class" >&2; exit 2 ;;
 esac
 
-root=/sys/fs/cgroup
-pod=kubepods/$class/pod$uid
-path="kubepods kubepods/$class $pod $pod/busy"
-if [ -e $root/cgroup.controllers ]; then
-  hierarchies=$root
-  echo '+cpu +memory' >$root/cgroup.subtree_control
+root=${CGROUP_ROOT:-/sys/fs/cgroup}
+if [ -e "$root/cgroup.controllers" ]; then
+  version=2 hierarchies=$root
 else
-  hierarchies="$root/cpu $root/cpuacct $root/memory"
+  version=1 # two controllers may share a hierarchy
+  hierarchies=$(readlink -f "$root/cpu" "$root/cpuacct" "$root/memory" | sort -u)
+fi
+if [ -d "$root/kubepods.slice" ] || [ -d "$root/memory/kubepods.slice" ]; then # systemd's names
+  slice=kubepods.slice/kubepods-$class.slice
+  pod=$slice/kubepods-$class-pod$(echo "$uid" | tr - _).slice
+  parents="kubepods.slice $slice"
+else
+  pod=kubepods/$class/pod$uid
+  parents="kubepods kubepods/$class"
 fi
 
-make_groups() {
-  for hierarchy in $hierarchies; do
-    for part in $path; do
-      mkdir -p "$hierarchy/$part"
-      if [ "$hierarchy" = $root ] && [ "$part" != "$pod/busy" ]; then
-        echo '+cpu +memory' >"$root/$part/cgroup.subtree_control"
-      fi
-    done
+groups= # those with the processes
+made= # all that are new, the last one first
+enabled= # "DIRECTORY/cgroup.subtree_control -CONTROLLER", as above
+
+enable() { # lets the groups below $1 have cpu and memory
+  [ $version = 2 ] || return 0
+  for controller in cpu memory; do
+    case " $(cat "$1/cgroup.subtree_control") " in
+      *" $controller "*) ;;
+      *) echo "+$controller" >"$1/cgroup.subtree_control"
+        enabled="$1/cgroup.subtree_control -$controller $enabled" ;;
+    esac
   done
 }
 
-remove_groups() { # the deepest first; a kubepods with other pods in it stays
+make_group() {
+  mkdir "$1"
+  made="$1 $made"
+}
+
+make_groups() {
   for hierarchy in $hierarchies; do
-    for part in "$pod/busy" "$pod" "kubepods/$class" kubepods; do
-      rmdir "$hierarchy/$part" 2>/dev/null || true
+    enable "$hierarchy"
+    for part in $parents; do
+      [ -d "$hierarchy/$part" ] || make_group "$hierarchy/$part"
+      enable "$hierarchy/$part"
     done
+    make_group "$hierarchy/$pod" # not one that is there: it is another one's
+    enable "$hierarchy/$pod"
+    make_group "$hierarchy/$pod/busy"
+    groups="$groups $hierarchy/$pod/busy"
+  done
+}
+
+remove_groups() { # what others have used meanwhile stays
+  for group in $made; do
+    rmdir "$group" 2>/dev/null || true
+  done
+  # shellcheck disable=SC2086 # two words per entry
+  set -- $enabled
+  while [ $# -gt 0 ]; do
+    [ ! -e "$1" ] || echo "$2" >"$1" 2>/dev/null || true
+    shift 2
   done
 }
 
@@ -50,7 +85,7 @@ held=$(head -c 67108864 /dev/zero | tr "\0" x)
 while :; do :; done'
 
 end() {
-  trap '' INT TERM
+  trap '' INT TERM EXIT
   for group in $groups; do
     while pids=$(cat "$group/cgroup.procs") && [ "$pids" ]; do
       # shellcheck disable=SC2086 # one word per process
@@ -59,15 +94,15 @@ end() {
     done
   done
   remove_groups
-  exit 0
+  exit "$1"
 }
 
+trap 'end 0' INT TERM
+trap 'end 1' EXIT # something went wrong
 make_groups
-groups=$(for hierarchy in $hierarchies; do echo "$hierarchy/$pod/busy"; done)
 while [ "$processes" -gt 0 ]; do
   # shellcheck disable=SC2086 # one word per group
   sh -c "$work" busy-pod $groups &
   processes=$((processes - 1))
 done
-trap end INT TERM
 wait

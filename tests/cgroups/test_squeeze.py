@@ -10,20 +10,28 @@ import pytest
 
 from koordlet.host.cgroupfs import CgroupFs
 
+from .conftest import REAL
+
 SCRIPT = Path(__file__).parents[2] / "docs/examples/squeeze.sh"
-ROOT = Path("/sys/fs/cgroup")
-CONTROLLERS = ("cpu", "memory")
+PODS = ("kubepods", "kubepods.slice")
 
 
-@pytest.mark.root
+def groups() -> set[Path]:
+    """The groups of this machine that the script makes, or might have to do with."""
+    return {
+        path
+        for top in CgroupFs(REAL.cgroup).hierarchies()
+        for path in (*top.glob("koordlet-squeeze.*"), *(top / name for name in PODS))
+        if path.exists()
+    }
+
+
 @pytest.mark.skipif(
-    os.geteuid() != 0
-    or not set(CONTROLLERS) <= CgroupFs(ROOT).controllers().keys()
-    or not (SCRIPT.parents[2] / ".venv/bin/koordlet").exists(),
-    reason="needs root, cgroups with cpu and memory, and .venv",
+    not (SCRIPT.parents[2] / ".venv/bin/koordlet").exists(), reason="needs koordlet in .venv"
 )
-def test_the_best_effort_pod_is_squeezed_and_everything_put_back(kubepods: None) -> None:
+def test_the_best_effort_pod_is_squeezed_and_everything_restored() -> None:
     """There is a quota and a reason for it; after ^C there is none, and no cgroup either."""
+    before = groups()
     with subprocess.Popen(
         [SCRIPT], stdout=subprocess.PIPE, text=True, env={**os.environ, "PAUSE": "0.1"}
     ) as script:
@@ -33,6 +41,7 @@ def test_the_best_effort_pod_is_squeezed_and_everything_put_back(kubepods: None)
             line = script.stdout.readline()
             assert line, said
             said += line
+        added = groups() - before
         script.send_signal(signal.SIGINT)
         rest, _ = script.communicate(timeout=60)
 
@@ -40,4 +49,5 @@ def test_the_best_effort_pod_is_squeezed_and_everything_put_back(kubepods: None)
     assert quotas
     assert "cpu_quota" in said
     assert re.search(r"cpu\.(cfs_quota_us: -1|max: max)", rest)
-    assert not [path for path in (ROOT / "kubepods", ROOT / "cpu/kubepods") if path.exists()]
+    assert {path.name.partition(".")[0] for path in added} == {"koordlet-squeeze"}
+    assert groups() == before
