@@ -13,12 +13,11 @@ from benchmarks.process import running_daemon
 from benchmarks.table import Row
 
 # In this order, each on top of those before it: what they share counts for the first.
-USED = ("asyncio", "aiohttp.web", "prometheus_client", "koordlet.util.logs", "pyroute2")
+USED = ("asyncio", "aiohttp.web", "prometheus_client", "koordlet.util.logs")
 NAMES = {"koordlet.util.logs": "structlog, without rich"}
 # Each alone on top of the daemon: what only some options or only koordletctl need.
-ON_DEMAND = ("psutil", "yaml", "rich.live")
-UNWANTED = ("rich", "yaml", "numpy", "hypothesis")  # in a default run
-ALREADY = ("psutil",)  # which pyroute2 imports when it is installed
+ON_DEMAND = ("psutil", "yaml", "rich.live", "pyroute2")
+UNWANTED = ("rich", "yaml", "numpy", "hypothesis", "psutil", "pyroute2")  # in a default run
 
 _RSS = "int(open('/proc/self/status').read().split('VmRSS:')[1].split()[0]) / 1024"
 _PROBE = f"""
@@ -51,8 +50,6 @@ def run(*, smoke: bool) -> Iterator[Row]:
     yield Row("RSS of a default daemon, no pods", rss, "MiB", None, bare, "a bare interpreter")
     for name in UNWANTED:
         yield Row(f"a default daemon imports {name}", float(name in modules), "", 0.0)
-    for name in ALREADY:
-        yield Row(f"a default daemon imports {name}", float(name in modules), "")
 
 
 def _rss_after(*modules: str) -> list[float]:

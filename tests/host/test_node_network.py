@@ -57,6 +57,22 @@ def test_a_kernel_without_counters_alone(links):
     assert links.read()["lo"].link.name == "lo"
 
 
+def test_pyroute2_as_a_whole_is_not_loaded(tmp_path):
+    """It costs 9 MiB; a plugin that imports it later gets it whole all the same."""
+    program = (
+        "import sys\n"
+        "from koordlet.host.rtnetlink import LinkReader\n"
+        "first = LinkReader().read()\n"
+        "assert not [name for name in sys.modules if name.startswith('pyroute2')]\n"
+        "import pyroute2\n"
+        "with pyroute2.IPRoute() as links:\n"
+        "    assert len(links.get_links()) == len(first)\n"
+        "assert pyroute2.netlink.rtnl\n"
+        "assert LinkReader().read().keys() == first.keys()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
+
+
 def test_closing_gives_the_descriptors_back():
     """And the next read opens new ones."""
     before = len(os.listdir("/proc/self/fd"))
