@@ -129,7 +129,7 @@ def test_every_change_of_a_link_is_seen_at_once():
 def test_a_forbidden_socket_is_a_clear_error(links, monkeypatch):
     """As in a sandbox that does not allow AF_NETLINK."""
 
-    def refuse():
+    def refuse(*_: object):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr("koordlet.host.rtnetlink._open", refuse)
@@ -151,7 +151,7 @@ def test_another_namespace_is_read_from_its_init(tmp_path):
 def test_net_dev_stands_in_for_rtnetlink(tmp_path, monkeypatch):
     """Counters go on, and the reason is kept for the doctor."""
 
-    def refuse():
+    def refuse(*_: object):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr("koordlet.host.rtnetlink._open", refuse)
