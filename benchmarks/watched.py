@@ -75,7 +75,8 @@ class LoopWatch:
 
 
 async def _main(result: Path, seconds: float, flags: Sequence[str]) -> None:
-    clock, exposition = SystemClock(), Exposition()
+    clock = SystemClock()
+    exposition = Exposition(clock=clock)
     settings = load_settings(
         flags, os.environ, clock=clock, metrics=exposition.internal, discover=discover
     )

@@ -14,7 +14,7 @@ from koordlet.server.exposition import Exposition
 from koordlet.util.clock import SystemClock
 from koordlet.util.errors import KoordletError, OptionError
 from koordlet.util.flags import HelpRequested
-from koordlet.util.logs import LevelSpec, configure, parse_levels
+from koordlet.util.logs import LevelSpec, configure, parse_levels, take_library_logs
 
 SWITCH_INTERVAL = 0.001  # seconds a thread may keep the interpreter while the loop wants it
 
@@ -41,7 +41,9 @@ def run(argv: Sequence[str]) -> int:
 
 
 async def _run(argv: Sequence[str], *, terminal: bool) -> None:
-    clock, exposition = SystemClock(), Exposition()
+    clock = SystemClock()
+    exposition = Exposition(clock=clock)
+    take_library_logs(clock)
     settings = load_settings(
         argv,
         os.environ,

@@ -75,6 +75,7 @@ class Daemon:
         sources = HttpSources(
             exposition=parts.exposition,
             health=parts.health,
+            clock=parts.clock,
             node_metric=self._node_metric,
             explain=parts.explainer.explain,
             events=parts.audit.events,
@@ -82,7 +83,9 @@ class Daemon:
         self._address = Address.parse(parts.settings.options.addr.value)
         app = create_app(sources, guard=parts.cluster.guard if parts.cluster else local_only)
         tls = parts.certificate.context if parts.certificate else None
-        self._http = HttpServer(app, self._address, tls)
+        self._http = HttpServer(
+            app, self._address, tls, clock=parts.clock, registry=parts.exposition.internal
+        )
         self._ctl = UnixServer(create_ctl_app(self._ctl_sources()), run_dir / "ctl.sock")
         self._tell_start(parts.exposition)
 

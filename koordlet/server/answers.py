@@ -1,14 +1,13 @@
 """Answers that cost a request elsewhere: bounded, remembered, and asked for once at a time."""
 
-import asyncio
 from collections.abc import Callable, Coroutine, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
+from koordlet.server.shared import Shared
 from koordlet.util.clock import Clock
 from koordlet.util.errors import Unavailable
 from koordlet.util.tokenbucket import TokenBucket
-from koordlet.util.ttlcache import TtlCache
 
 REMEMBERED = 1024  # answers of one kind; each is a few hundred bytes
 
@@ -48,11 +47,9 @@ class Answers(Generic[K, V]):
     """Answers by what they are about. Errors are not remembered."""
 
     def __init__(self, clock: Clock, budget: Budget, *, lasts: Callable[[V], float]) -> None:
-        """lasts says for how many seconds an answer holds."""
+        """lasts returns for how many seconds an answer holds."""
         self._budget = budget
-        self._lasts = lasts
-        self._known: TtlCache[K, V] = TtlCache(clock, REMEMBERED)
-        self._asking: dict[K, asyncio.Task[V]] = {}
+        self._answers: Shared[K, V] = Shared(clock, REMEMBERED, lasts=lasts)
 
     async def get(self, key: K, ask: Callable[[], Coroutine[Any, Any, V]]) -> V:
         """Return the answer; ask for it unless it is known, or being asked for.
@@ -61,28 +58,8 @@ class Answers(Generic[K, V]):
             Busy: too many questions are asked.
             Exception: what ask raises.
         """
-        try:
-            return self._known[key]
-        except KeyError:
-            pass
-        asking = self._asking.get(key)
-        if asking is None:
-            asking = asyncio.create_task(self._ask(key, ask), name="review")
-            asking.add_done_callback(_nobody_waits)
-            self._asking[key] = asking
-        return await asyncio.shield(asking)  # others may wait for it, too
+        return await self._answers.get(key, lambda: self._ask(ask))
 
-    async def _ask(self, key: K, ask: Callable[[], Coroutine[Any, Any, V]]) -> V:
-        try:
-            with self._budget.question():
-                answer = await ask()
-            self._known.put(key, answer, self._lasts(answer))
-            return answer
-        finally:
-            del self._asking[key]
-
-
-def _nobody_waits(asking: "asyncio.Task[Any]") -> None:
-    """Have asyncio not complain of an error that all who waited for it no longer want to know."""
-    if not asking.cancelled():
-        asking.exception()
+    async def _ask(self, ask: Callable[[], Coroutine[Any, Any, V]]) -> V:
+        with self._budget.question():
+            return await ask()

@@ -1,6 +1,6 @@
 """The HTTP application that Prometheus, the kubelet and people talk to."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -8,12 +8,15 @@ from aiohttp import web
 from koordlet.server import healthtext
 from koordlet.server.events import EventSources, events_handler
 from koordlet.server.explain import Explain, explain_handler
-from koordlet.server.exposition import Exposition, View
+from koordlet.server.exposition import FRESH_SECONDS, Exposition, View
 from koordlet.server.guard import Guard, local_only
+from koordlet.server.healthtext import Parts
 from koordlet.server.middleware import MAX_BODY, limits
 from koordlet.server.negotiation import accepts_gzip, choose_format
-from koordlet.server.responses import json_body, json_response, text_response
+from koordlet.server.responses import json_body, text_response
+from koordlet.util.clock import Clock
 from koordlet.util.health import Health, Status, worst
+from koordlet.util.ttlcache import TtlCache
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -28,6 +31,7 @@ class HttpSources:
 
     exposition: Exposition
     health: Health
+    clock: Clock
     node_metric: Callable[[], bytes]
     explain: Explain
     events: EventSources
@@ -35,16 +39,16 @@ class HttpSources:
 
 def create_app(sources: HttpSources, *, guard: Guard = local_only) -> web.Application:
     """The application; guard decides who may read /nodemetric, /explain and /events."""
-    app = web.Application(middlewares=[limits], client_max_size=MAX_BODY)
+    app = web.Application(middlewares=[limits(sources.clock)], client_max_size=MAX_BODY)
     for path, view in (
         ("/metrics", View.ALL),
         ("/internal-metrics", View.INTERNAL),
         ("/external-metrics", View.EXTERNAL),
     ):
         app.router.add_get(path, _metrics(sources.exposition, view))
-    app.router.add_get("/healthz", _health(sources.health))
-    app.router.add_get("/livez", _health(sources.health, live=True))
-    app.router.add_get("/readyz", _health(sources.health, ready=True))
+    app.router.add_get("/healthz", _health(sources))
+    app.router.add_get("/livez", _health(sources, live=True))
+    app.router.add_get("/readyz", _health(sources, ready=True))
     app.router.add_get("/nodemetric", _guarded(guard, _node_metric(sources.node_metric)))
     app.router.add_get("/explain", _guarded(guard, explain_handler(sources.explain)))
     app.router.add_get("/events", _guarded(guard, events_handler(sources.events)))
@@ -68,16 +72,33 @@ def _header(request: web.Request, name: str) -> str:
     return ",".join(request.headers.getall(name, ()))
 
 
-def _health(health: Health, *, live: bool = False, ready: bool = False) -> Handler:
+def _health(sources: HttpSources, *, live: bool = False, ready: bool = False) -> Handler:
+    """Health of the parts that count, worked out once a second at most."""
+    pages: TtlCache[Callable[[Parts], str], tuple[str, int]] = TtlCache(sources.clock, len(_FORMS))
+
     async def healthz(request: web.Request) -> web.Response:
-        parts = health.parts(live=live, ready=ready)
-        status = 503 if worst(parts) is Status.UNHEALTHY else 200
-        if request.query.get("format") == "json":
-            return json_response(healthtext.as_json(parts), status=status)
-        write = healthtext.verbose if "verbose" in request.query else healthtext.brief
-        return text_response(write(parts), status=status)
+        write = _form(request.query)
+        try:
+            text, status = pages[write]
+        except KeyError:
+            parts = sources.health.parts(live=live, ready=ready)
+            status = 503 if worst(parts) is Status.UNHEALTHY else 200
+            text = write(parts)
+            pages.put(write, (text, status), FRESH_SECONDS)
+        if write is healthtext.as_json:
+            return json_body(text.encode(), status=status)
+        return text_response(text, status=status)
 
     return healthz
+
+
+_FORMS = (healthtext.brief, healthtext.verbose, healthtext.as_json)
+
+
+def _form(query: Mapping[str, str]) -> Callable[[Parts], str]:
+    if query.get("format") == "json":
+        return healthtext.as_json
+    return healthtext.verbose if "verbose" in query else healthtext.brief
 
 
 def _node_metric(latest: Callable[[], bytes]) -> Handler:

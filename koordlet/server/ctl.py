@@ -16,6 +16,7 @@ from koordlet.server.responses import json_body, json_bytes
 from koordlet.server.top import top
 from koordlet.server.windows import DEFAULT_WINDOW, aggregates, find_kind, find_pod, parse_window
 from koordlet.statesinformer.informer import StatesInformer
+from koordlet.util.clock import SystemClock
 from koordlet.util.errors import OptionError
 from koordlet.util.nearest import nearest
 
@@ -65,7 +66,7 @@ class CtlSources:
 
 def create_ctl_app(sources: CtlSources) -> web.Application:
     """The application. GET changes nothing; POST is for the few commands that do."""
-    app = web.Application(middlewares=[limits], client_max_size=MAX_BODY)
+    app = web.Application(middlewares=[limits(SystemClock())], client_max_size=MAX_BODY)
     app.router.add_get("/status", _quick(sources.status))
     app.router.add_get("/plugins", _quick(sources.plugins))
     app.router.add_post("/plugins/{name}/release", _release(sources))

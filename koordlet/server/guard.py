@@ -1,11 +1,11 @@
 """Who may see more than metrics and health: whoever is on this machine, and nobody else."""
 
-import ipaddress
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
 from koordlet.server.refusal import Refusal
+from koordlet.util.address import is_loopback
 
 Guard = Callable[[web.Request], Awaitable[None]]
 """Returns if the client may see more than metrics and health.
@@ -39,13 +39,3 @@ def peer(request: web.Request) -> str:
     """The address of the socket's other end; "" when it is gone or has none."""
     name = request.transport.get_extra_info("peername") if request.transport else None
     return str(name[0]) if isinstance(name, tuple) and name else ""
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an IP address is one of loopback, also as IPv4 mapped into IPv6."""
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return (mapped or found).is_loopback

@@ -1,5 +1,7 @@
 """Health reports as text for people and probes, and as JSON."""
 
+import json
+
 from koordlet.util.health import PartHealth, Status, worst
 
 Parts = dict[str, PartHealth]
@@ -23,15 +25,18 @@ def verbose(parts: Parts) -> str:
     return "\n".join([*lines, _verdict(parts)]) + "\n"
 
 
-def as_json(parts: Parts) -> dict[str, object]:
-    """status of the whole, and status, reason and detail of each part."""
-    return {
-        "status": worst(parts).value,
-        "parts": {
-            name: {"status": part.status.value, "reason": part.reason, "detail": part.detail}
-            for name, part in parts.items()
+def as_json(parts: Parts) -> str:
+    """JSON with the status of the whole, and status, reason and detail of each part."""
+    return json.dumps(
+        {
+            "status": worst(parts).value,
+            "parts": {
+                name: {"status": part.status.value, "reason": part.reason, "detail": part.detail}
+                for name, part in parts.items()
+            },
         },
-    }
+        default=str,
+    )
 
 
 def _verdict(parts: Parts) -> str:

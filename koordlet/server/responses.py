@@ -14,11 +14,6 @@ def text_response(
     return web.Response(text=text, status=status, headers={**_HEADERS, **(headers or {})})
 
 
-def json_response(value: object, *, status: int = 200) -> web.Response:
-    """The value as JSON; what JSON does not know becomes its text."""
-    return json_body(json_bytes(value), status=status)
-
-
 def json_body(body: bytes, *, status: int = 200) -> web.Response:
     return web.Response(
         body=body, content_type="application/json", charset="utf-8", status=status, headers=_HEADERS

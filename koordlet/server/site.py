@@ -9,14 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 
-from koordlet.server.sockets import Address, BoundedListener, listen_tcp, listen_unix
+from koordlet.server.connections import HEAD_SECONDS, Connections
+from koordlet.server.requestlog import request_logger
+from koordlet.server.sockets import Address, GuardedListener, listen_tcp, listen_unix
+from koordlet.util.clock import Clock, SystemClock
 
 _IDLE_SECONDS = 120.0  # a connection without a request is closed; Prometheus may come once a minute
 _LINE_BYTES = 4096  # of the request line and of each header
 _GRACE_SECONDS = 2.0  # for answers under way when the server stops
-_HANDSHAKE_SECONDS = 10.0  # for TLS
-_MOST_CONNECTIONS = 100  # at a time; a held one costs memory and a descriptor
 
 
 class Site:
@@ -27,7 +29,13 @@ class Site:
         app: web.Application,
         listen: Callable[[], socket.socket],
         tls: ssl.SSLContext | None = None,
+        *,
+        clock: Clock | None = None,
+        registry: CollectorRegistry | None = None,
     ) -> None:
+        """clock paces the log; registry takes the metrics of the connections, if any does."""
+        self._connections = Connections(registry)
+        app.middlewares.insert(0, self._connections.middleware)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -36,6 +44,7 @@ class Site:
             max_line_size=_LINE_BYTES,
             max_field_size=_LINE_BYTES,
             shutdown_timeout=_GRACE_SECONDS,
+            logger=request_logger(clock or SystemClock()),
         )
         self._listen = listen
         self._tls = tls
@@ -49,14 +58,14 @@ class Site:
             ListenError: the socket cannot be had; the message says why.
         """
         listening = await asyncio.to_thread(self._listen)
-        self._socket = BoundedListener(listening, _MOST_CONNECTIONS)
+        self._socket = GuardedListener(listening, self._connections.admit)
         await self._runner.setup()
         assert self._runner.server is not None  # noqa: S101 - setup has made it
         self._server = await asyncio.get_running_loop().create_server(
             self._runner.server,
             sock=self._socket,
             ssl=self._tls,
-            ssl_handshake_timeout=_HANDSHAKE_SECONDS if self._tls else None,
+            ssl_handshake_timeout=HEAD_SECONDS if self._tls else None,
             ssl_shutdown_timeout=_GRACE_SECONDS if self._tls else None,
         )
 
@@ -75,9 +84,15 @@ class HttpServer(Site):
     """A site on a TCP port, with TLS if there is a context for it."""
 
     def __init__(
-        self, app: web.Application, address: Address, tls: ssl.SSLContext | None = None
+        self,
+        app: web.Application,
+        address: Address,
+        tls: ssl.SSLContext | None = None,
+        *,
+        clock: Clock | None = None,
+        registry: CollectorRegistry | None = None,
     ) -> None:
-        super().__init__(app, lambda: listen_tcp(address), tls)
+        super().__init__(app, lambda: listen_tcp(address), tls, clock=clock, registry=registry)
 
     @property
     def port(self) -> int:

@@ -5,7 +5,7 @@ import errno
 import os
 import socket
 import stat
-import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,11 @@ from koordlet.util.errors import KoordletError, OptionError
 
 _UNSENT_SECONDS = 30  # after which a client that does not read loses its connection
 _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)  # it may be switched off
+ACCEPTS_A_TURN = 2
 _LONGEST_UNIX_PATH = 107  # bytes; struct sockaddr_un
+
+Admit = Callable[[socket.socket, Any], bool]
+"""Returns whether a connection from an address is served, and not closed at once."""
 
 
 class ListenError(KoordletError):
@@ -45,26 +49,34 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class BoundedListener(socket.socket):
-    """A listening socket that hangs up on whoever is one connection too many.
+class GuardedListener(socket.socket):
+    """A listening socket that hangs up on clients that are not let in.
 
-    It does so before anything is spent on them: a TLS handshake may take its time.
+    It does so before anything is spent on them: a TLS handshake may take its time. Of a crowd it
+    takes a few in each turn of the event loop, so that those who came first get heard in between.
     """
 
-    def __init__(self, listening: socket.socket, most: int) -> None:
-        """Take over a socket; most is the number of connections at a time."""
+    def __init__(self, listening: socket.socket, admit: Admit) -> None:
+        """Take over a socket."""
         super().__init__(fileno=listening.detach())
         self.setblocking(False)
-        self._most = most
-        self._accepted: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._admit = admit
+        self._in_a_row = 0
 
     def accept(self) -> tuple[socket.socket, Any]:
         """As socket.accept."""
-        connection, address = super().accept()
-        if sum(1 for one in self._accepted if one.fileno() >= 0) >= self._most:
+        if self._in_a_row == ACCEPTS_A_TURN:
+            self._in_a_row = 0
+            raise BlockingIOError  # for the event loop: look again in the next turn
+        try:
+            connection, address = super().accept()
+        except OSError:
+            self._in_a_row = 0
+            raise
+        self._in_a_row += 1
+        if not self._admit(connection, address):
             connection.close()
-            raise BlockingIOError  # for the event loop: look again later
-        self._accepted.add(connection)
+            raise BlockingIOError
         return connection, address
 
 

@@ -3,10 +3,12 @@
 import json
 import logging
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from koordlet.util.clock import Clock
 from koordlet.util.errors import OptionError
 from koordlet.util.nearest import nearest
 
@@ -157,6 +159,57 @@ class LogState:
         if self.failing:
             self.failing = False
             self._log.info(event, **facts)
+
+
+class LimitedLog:
+    """Logs events that others can cause at will: each name once, then once a minute at most.
+
+    `left_out` counts the events of that name since the line before.
+    """
+
+    def __init__(self, log: "FilteringBoundLogger", clock: Clock, seconds: float = 60.0) -> None:
+        self._log = log
+        self._clock = clock
+        self._seconds = seconds
+        self._silent_until: dict[str, float] = {}  # by event name; monotonic
+        self._left_out: Counter[str] = Counter()
+
+    def warning(self, event: str, **facts: object) -> None:
+        """Log a warning, unless there was one of that name a short while ago."""
+        self._write(self._log.warning, event, facts)
+
+    def error(self, event: str, **facts: object) -> None:
+        """Log an error, in the same way."""
+        self._write(self._log.error, event, facts)
+
+    def _write(self, write: Callable[..., object], event: str, facts: dict[str, object]) -> None:
+        now = self._clock.monotonic()
+        if now < self._silent_until.get(event, now):
+            self._left_out[event] += 1
+            return
+        self._silent_until[event] = now + self._seconds
+        if left_out := self._left_out.pop(event, 0):
+            facts["left_out"] = left_out
+        write(event, **facts)
+
+
+class _LibraryLogs(logging.Handler):
+    """Writes what libraries log, asyncio above all, as events of our log; one a second at most."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(logging.WARNING)
+        self._log = LimitedLog(get_logger("koordlet.library"), clock, seconds=1.0)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log an event in place of the record."""
+        write = self._log.error if record.levelno >= logging.ERROR else self._log.warning
+        error = record.exc_info[1] if record.exc_info else None
+        write("library.message", library=record.name, message=record.getMessage(), exc_info=error)
+
+
+def take_library_logs(clock: Clock) -> None:
+    """Have libraries that use Python's own logging write to our log. Called once, at the start."""
+    logging.getLogger().addHandler(_LibraryLogs(clock))
 
 
 def _rendering(log_format: LogFormat) -> "list[Processor]":

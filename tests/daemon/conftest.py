@@ -87,7 +87,7 @@ class WholeDaemon:
         """
         asyncio.get_running_loop().set_default_executor(InlineExecutor())
         configure("json", LevelSpec())
-        self._exposition = Exposition()
+        self._exposition = Exposition(clock=self.clock)
         self.settings = load_settings(
             [
                 "--standalone",

@@ -78,7 +78,7 @@ class Node:
         self.pod_runs = True
         self.probe = Probe()
         self.shipped: dict[str, ExtensionPlugin] = {}  # plugins of ours, of gates that exist
-        self._exposition = Exposition()
+        self._exposition = Exposition(clock=self.clock)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, *args: str) -> None:

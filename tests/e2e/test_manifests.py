@@ -95,6 +95,26 @@ def test_the_overlay_of_the_readme(render: Any, problems: Any, tmp_path: Path) -
     assert problems(known) == [""] * len(known)
 
 
+def test_the_networkpolicy_follows_the_namespace(
+    render: Any, problems: Any, tmp_path: Path
+) -> None:
+    """An overlay with the component, under another namespace, is admitted."""
+    deploy = os.path.relpath(DEPLOY, tmp_path)
+    overlay = {
+        "namespace": "agents",
+        "resources": [deploy],
+        "components": [f"{deploy}/networkpolicy"],
+    }
+    (tmp_path / "kustomization.yaml").write_text(json.dumps(overlay))
+
+    objects = render(tmp_path)
+
+    assert problems(objects) == [""] * len(objects)
+    [policy] = [each for each in objects if each["kind"] == "NetworkPolicy"]
+    assert policy["metadata"]["namespace"] == "agents"
+    assert len(policy["spec"]["ingress"][0]["from"]) == 2
+
+
 def test_the_image_s_steps_make_a_daemon_that_starts(tmp_path: Path) -> None:
     """COPY and RUN of the Containerfile, but for Debian's packages, with other directories."""
     text = (DEPLOY / "Containerfile").read_text().partition("\nFROM gcr.io")[0]

@@ -45,7 +45,8 @@ class Daemon:
     """What the application shows, for tests to change."""
 
     def __init__(self):
-        self.exposition = Exposition()
+        self.clock = SimulatedClock()
+        self.exposition = Exposition(clock=self.clock)
         self.health = Health()
         self.node_metric = b'{"kind":"NodeMetric"}\n'
         self.guard = local_only
@@ -64,6 +65,7 @@ class Daemon:
         sources = HttpSources(
             exposition=self.exposition,
             health=self.health,
+            clock=self.clock,
             node_metric=self.latest,
             explain=explain,
             events=events_off(),
@@ -176,6 +178,23 @@ async def test_verbose_and_json_health(client, daemon):
     assert verbose == "[+]loop ok\nok\n"
     assert as_json["status"] == "ok"
     assert as_json["parts"]["loop"]["status"] == "ok"
+
+
+async def test_health_is_worked_out_once_a_second(client, daemon):
+    """However often it is asked for; each endpoint and form for itself."""
+    asked = []
+    daemon.health.register("loop", lambda: asked.append("loop") or OK, live=True)
+
+    for _ in range(20):
+        assert (await client.get("/livez")).status == 200
+    assert len(asked) == 1
+
+    daemon.health.register("loop", lambda: PartHealth(Status.UNHEALTHY, "late"), live=True)
+    await daemon.clock.advance(0.9)
+    assert (await client.get("/livez")).status == 200
+    assert (await client.get("/livez?verbose")).status == 503
+    await daemon.clock.advance(0.2)
+    assert (await client.get("/livez")).status == 503
 
 
 async def test_node_metric(client):

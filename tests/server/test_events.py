@@ -56,6 +56,7 @@ class Events:
             HttpSources(
                 exposition=Exposition(),
                 health=Health(),
+                clock=SimulatedClock(),
                 node_metric=lambda: b"",
                 explain=self.explain,
                 events=sources,

@@ -9,6 +9,7 @@ from prometheus_client import Counter, Gauge
 from prometheus_client.core import GaugeMetricFamily, UnknownMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
+from koordlet.plugin.testing import SimulatedClock
 from koordlet.server.exposition import Exposition, View
 from koordlet.server.textformat import OPENMETRICS, TEXT
 
@@ -148,10 +149,10 @@ def test_an_unregistered_collector_is_gone(exposition):
     assert "leaving" not in names(exposition.render(View.ALL, TEXT))
 
 
-async def test_concurrent_scrapes_share_one_rendering():
-    """Ten scrapers at once cost as much as one, and later ones get later values."""
-    slow = Slow()
-    exposition = Exposition(lambda: [slow])
+async def test_scrapes_of_a_second_share_one_rendering():
+    """A hundred scrapes cost as much as one, in all views and encodings; later ones are new."""
+    slow, clock = Slow(), SimulatedClock()
+    exposition = Exposition(lambda: [slow], clock=clock)
     scrapes = [
         asyncio.create_task(exposition.body(View.EXTERNAL, TEXT, compress=False)) for _ in range(10)
     ]
@@ -159,9 +160,16 @@ async def test_concurrent_scrapes_share_one_rendering():
     slow.go.set()
 
     bodies = await asyncio.gather(*scrapes)
+    for view in list(View) * 10:
+        for compress in (False, True):
+            await exposition.body(view, TEXT, compress=compress)
+    assert slow.asked == 1
+    await clock.advance(0.9)
+    same = await exposition.body(View.EXTERNAL, TEXT, compress=False)
+    await clock.advance(0.2)
     later = await exposition.body(View.EXTERNAL, TEXT, compress=False)
 
-    assert {*bodies} == {bodies[0]}
+    assert {*bodies, same} == {bodies[0]}
     assert b"slow 1.0\n" in bodies[0]
     assert b"slow 2.0\n" in later
 

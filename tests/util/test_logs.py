@@ -1,14 +1,16 @@
 """Logs: one line per event, levels by name, lasting failures told twice."""
 
 import json
+import logging
 import subprocess
 import sys
 
 import pytest
 
+from koordlet.plugin.testing import SimulatedClock
 from koordlet.util import logs
 from koordlet.util.errors import OptionError
-from koordlet.util.logs import LevelSpec, LogState, get_logger, parse_levels
+from koordlet.util.logs import LevelSpec, LimitedLog, LogState, get_logger, parse_levels
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +114,39 @@ def test_a_lasting_failure_is_told_at_start_and_end(capsys):
         state.ended("x.recovered")
     events = [line["event"] for line in lines(capsys)]
     assert events == ["x.failed", "x.recovered"] * 2
+
+
+def test_what_others_can_cause_is_logged_once_a_minute(capsys):
+    """With the number of those left out; each name for itself."""
+    logs.configure("json", LevelSpec())
+    clock = SimulatedClock()
+    limited = LimitedLog(get_logger("x"), clock)
+    for _ in range(5):
+        limited.warning("x.malformed")
+        limited.error("x.failed", why="y")
+    clock.tick(60)
+    limited.warning("x.malformed")
+
+    assert [(line["event"], line.get("left_out")) for line in lines(capsys)] == [
+        ("x.malformed", None),
+        ("x.failed", None),
+        ("x.malformed", 4),
+    ]
+
+
+def test_what_libraries_log_is_in_our_format(capsys):
+    """With the error, on one line; and no more than one a second."""
+    logs.configure("json", LevelSpec())
+    handler = logs._LibraryLogs(SimulatedClock())
+    library = logging.Logger("asyncio")
+    library.addHandler(handler)
+    for _ in range(3):
+        library.error("Task exception was never %s", "retrieved", exc_info=ValueError("why"))
+
+    [line] = lines(capsys)
+    assert line["library"] == "asyncio"
+    assert line["message"] == "Task exception was never retrieved"
+    assert "ValueError: why" in str(line["exception"])
 
 
 def test_a_broken_stderr_stops_nobody(monkeypatch):

@@ -1,10 +1,10 @@
-"""Who counts as being on this machine."""
+"""Which addresses are those of this machine itself."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.server.guard import is_loopback
+from koordlet.util.address import is_loopback
 
 
 @pytest.mark.parametrize(
