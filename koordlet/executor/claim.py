@@ -1,5 +1,6 @@
 """Claims: the values that a plugin wants in force, and what became of them."""
 
+import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -54,6 +55,10 @@ class Claim:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", Key(self.target, self.resource))
+        for name in ("value", "original"):
+            value = getattr(self, name)
+            if isinstance(value, Mapping):  # the plugin may go on with its own
+                object.__setattr__(self, name, copy.deepcopy(dict(value)))
 
     @property
     def substance(self) -> tuple[Any, Any]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from koordlet.executor.appendlog import Step, no_step
 from koordlet.executor.claim import Key
 from koordlet.executor.target import Level
-from koordlet.host.errors import KernelFileError, Unsupported, Vanished
+from koordlet.host.errors import KernelFileError, NoSuchDevice, Unsupported, Vanished
 from koordlet.host.host import Host
 from koordlet.host.kerneltext import Text
 from koordlet.host.procfiles import parse_start_time
@@ -107,19 +107,34 @@ class KernelValues:
 
         Raises:
             Vanished: the cgroup or process has ended, also if there is another one of its name.
+            NoSuchDevice: of a value by device; what it says of other devices is set.
             KernelFileError: the kernel refuses; nothing has changed.
         """
         place = self._place(key)
         path = f"{place.directory}/{place.name}"
         content = place.text.content(text, self._raw[key][0])
         self._step(f"before writing {path}")
+        missing = ""
         try:
-            self._write(place, key, inode, f"{content}\n".encode())
+            for line in content.split("\n") if place.text.by_line else [content]:
+                try:
+                    self._write(place, key, inode, f"{line}\n".encode())
+                except OSError as err:
+                    if err.errno != errno.ENODEV or not self._lacks_device(place, inode):
+                        raise
+                    missing = line
         except OSError as err:
             if err.errno == errno.ENOSPC and not text:
                 return self.write(key, inode, self._all_cpus(key))
             raise _refused(path, err, f"to write {content!r}") from err
         self._step(f"written {path}")
+        if missing:
+            raise NoSuchDevice(
+                path,
+                wanted=f"to write {missing!r}",
+                found="no such device",
+                hint="name a whole block device that is there, not a partition",
+            )
         found = self.read(key).text
         self._step(f"read back {path}")
         return found
@@ -131,6 +146,10 @@ class KernelValues:
         same. Raises KernelFileError.
         """
         return self.text_of(key, self._host.read(CPUSET_CPUS))
+
+    def _lacks_device(self, place: _Place, inode: int) -> bool:
+        """Whether ENODEV is about the device of a line, as the cgroup is there. Raises OSError."""
+        return place.text.by_line and os.stat(place.directory).st_ino == inode
 
     def forget(self, key: Key) -> None:
         """This value is not looked at any more."""

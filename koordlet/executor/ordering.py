@@ -2,16 +2,16 @@
 
 What loosens a limit goes from parents to children, what tightens it from children to parents, as a
 child may not have more than its parent (CPU quota and cpuset of v1), and as no child shall have
-less than before in between. A cpuset that shifts goes through the union of both. A quota may not
-be below the burst beside it. CPU shares cannot be set while a group is idle, and its end resets
-them.
+less than before in between. A cpuset that shifts goes through the union of both. A value by device
+takes a step for each device, as each is a write of its own. A quota may not be below the burst
+beside it. CPU shares cannot be set while a group is idle, and its end resets them.
 
 Source: kernel, kernel/sched/core.c (tg_set_cfs_bandwidth, sched_group_set_idle) and
 kernel/cgroup/cpuset-v1.c (cpuset1_validate_change).
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -29,10 +29,10 @@ class Move(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One write: the new value of a move, given by its index, or CPUs on the way to it."""
+    """One write: the new value of a move, given by its index, or one on the way to it."""
 
     move: int
-    via: frozenset[int] | None = None
+    via: Any = None
 
 
 class _Phase(IntEnum):
@@ -44,7 +44,7 @@ class _Phase(IntEnum):
 
 
 def in_order(moves: Iterable[Move]) -> list[Step]:
-    """Return the writes for all moves. A move takes one step, a cpuset that shifts two."""
+    """Return the writes for all moves. Most moves take one step; see above."""
     ranked = []
     for index, move in enumerate(moves):
         depth = move.place.count("/")
@@ -54,7 +54,7 @@ def in_order(moves: Iterable[Move]) -> list[Step]:
     return [step for *_, step in sorted(ranked, key=lambda entry: entry[:3])]
 
 
-def _phases(move: Move) -> list[tuple[_Phase, frozenset[int] | None]]:
+def _phases(move: Move) -> list[tuple[_Phase, Any]]:
     resource, old, new = move.resource, move.old, move.new
     if resource is CPU_SHARES:
         return [(_Phase.SHARES, None)]
@@ -62,14 +62,26 @@ def _phases(move: Move) -> list[tuple[_Phase, frozenset[int] | None]]:
         return [(_Phase.LOOSEN, None)]
     if resource is CPU_BURST:
         return [(_Phase.MORE_BURST if new > old else _Phase.LESS_BURST, None)]
+    if isinstance(new, Mapping):
+        return [(_Phase.LOOSEN, via) for via in (*_by_device(old, new), None)]
     if isinstance(new, frozenset):
         return _cpuset_phases(old, new)
     return [(_Phase.LOOSEN if _limit(new) >= _limit(old) else _Phase.TIGHTEN, None)]
 
 
-def _cpuset_phases(
-    old: frozenset[int], new: frozenset[int]
-) -> list[tuple[_Phase, frozenset[int] | None]]:
+def _by_device(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What stands there after each device but the last that changes."""
+    changed = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    now: dict[str, Any] = dict(old)
+    found: list[Mapping[str, Any]] = []
+    for name in changed[:-1]:
+        now.pop(name, None)
+        now |= {name: new[name]} if name in new else {}
+        found.append(dict(now))
+    return found
+
+
+def _cpuset_phases(old: frozenset[int], new: frozenset[int]) -> list[tuple[_Phase, Any]]:
     """An empty set has the CPUs of the group above: from it is to tighten, to it to loosen."""
     if not new or (old and old <= new):
         return [(_Phase.LOOSEN, None)]

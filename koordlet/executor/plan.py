@@ -26,6 +26,7 @@ class Plan:
 
     wish: Wish
     found: Found = Found("", 0)  # noqa: RUF009 - frozen
+    before: str = ""  # what was found at first
     target: str = ""  # to bring about
     original: str = ""  # to put back one day
     landed: Landed | None = None  # what came of it; None: there is something to write
@@ -45,6 +46,11 @@ class Plan:
     @property
     def releases(self) -> bool:
         return self.wish.value is RELEASE
+
+    @property
+    def by_device(self) -> bool:
+        """Whether the value takes a write for each block device."""
+        return isinstance(self.wish.value, Mapping)
 
     @property
     def in_force(self) -> bool:
@@ -139,8 +145,11 @@ class Planner:
         if key.resource is CPU_BURST:
             plan.target = self._within_quota(plan.target, key, plans)
         said = plan.wish.original
-        said_text = "" if said is None else self._values.text_of(key, said)
-        plan.original = said_text or (record.original if record else self._inherited(plan))
+        said_text = None if said is None else self._values.text_of(key, said)
+        if said_text is not None:
+            plan.original = said_text
+        else:
+            plan.original = record.original if record else self._inherited(plan)
         if self._is_set_aside(key, plans):
             self._standing.forget(key)
             plan.landed = self.landed(plan, ClaimState.WAITING, _IDLE)
@@ -151,10 +160,10 @@ class Planner:
         else:
             plan.landed = self._refusals.standing(key, plan.target)
 
-    def _contest(self, plan: Plan, said: str) -> None:
+    def _contest(self, plan: Plan, said: str | None) -> None:
         verdict = self._contests.judge(plan.key, plan.found.text)
         if verdict is None:
-            plan.news, plan.original = "retaken", said or plan.found.text
+            plan.news, plan.original = "retaken", plan.found.text if said is None else said
         else:
             plan.news = verdict.news
             plan.landed = self.landed(plan, verdict.state, verdict.message)

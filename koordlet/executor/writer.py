@@ -17,7 +17,7 @@ from koordlet.executor.refusals import Refusals
 from koordlet.executor.standing import Standing
 from koordlet.executor.wish import RELEASE, Landed, Wish
 from koordlet.executor.writerstats import WriterStats
-from koordlet.host.errors import KernelFileError, Unsupported, Vanished
+from koordlet.host.errors import KernelFileError, NoSuchDevice, Unsupported, Vanished
 from koordlet.host.host import Host
 from koordlet.host.resources import CPU_BURST, CPU_IDLE, CPU_QUOTA, CPU_SHARES, CPUSET_CPUS_WANTED
 from koordlet.util.clock import Clock
@@ -108,6 +108,7 @@ class Writer:
         """Find what stands there, and decide."""
         try:
             plan.found = self._values.read(plan.key)
+            plan.before = plan.found.text
             record = self._ledger.get(plan.key)
             if record is not None and record.inode != plan.found.inode:
                 self._forget(plan.key)  # another group of that name; ours has ended
@@ -206,6 +207,9 @@ class Writer:
                 found = self._values.write(plan.key, plan.found.inode, text)
         except Vanished as err:
             self._lost(plan, ClaimState.GONE, err)
+        except NoSuchDevice as err:
+            if not plan.releases:  # else what there was of that device has ended
+                self._refused(plan, err)
         except KernelFileError as err:
             self._refused(plan, err)
         else:
@@ -263,10 +267,26 @@ class Writer:
 
     def _refused(self, plan: Plan, err: KernelFileError) -> None:
         """The kernel did not take it. A value that did not become ours needs no record."""
+        if not plan.releases and plan.wrote and plan.by_device:
+            self._undo(plan)
         self._fail(plan, err)
         self._refusals.note(plan.key, plan.target, plan.answer)
         if plan.begun and not plan.wrote:
             self._ledger.drop([plan.key])
+
+    def _undo(self, plan: Plan) -> None:
+        """Take back what was set of other devices: a value is in force as a whole or not at all."""
+        try:
+            old, new = (self._values.value_of(plan.key, t) for t in (plan.found.text, plan.before))
+            for step in in_order([Move(plan.key.resource, plan.key.target.place, old, new)]):
+                via = step.via
+                text = plan.before if via is None else self._values.text_of(plan.key, via)
+                self._note(plan, text)
+                found = self._values.write(plan.key, plan.found.inode, text)
+                plan.found = Found(found, plan.found.inode)
+        except (KernelFileError, JournalError):
+            return  # the record has what stands there
+        plan.wrote = False
 
     def _lost(self, plan: Plan, state: ClaimState, err: KernelFileError) -> None:
         """The value is not there any more."""

@@ -53,6 +53,10 @@ class Vanished(KernelFileError):
     """The cgroup or process went away. Not a failure: containers end all the time."""
 
 
+class NoSuchDevice(KernelFileError):
+    """The block device of a setting is not there (any more)."""
+
+
 class Hung(KernelFileError):
     """Reading the file does not return; it is left alone."""
 

@@ -3,9 +3,10 @@
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
-from koordlet.host.cgroupfs import V1, V2, CgroupFs
+from koordlet.host.cgroupfs import V1, V2, CgroupFs, subgroups
 from koordlet.host.descriptors import Descriptors
 from koordlet.host.errors import KernelFileError, Unsupported, Vanished
 from koordlet.host.kubeletdriver import driver_of_kubelet
@@ -115,7 +116,7 @@ class Host:
 
     def file(self, resource: Resource[T]) -> File[T]:
         """Return the file this host uses. Raises Unsupported."""
-        return resource.files[self.version(resource)]
+        return (self._places.get(resource) or self._find(resource)).file
 
     def supports(self, resource: Resource[Any], group: str = "") -> bool:
         """Return whether a group of this host should have the file, by the rule of its row."""
@@ -177,10 +178,23 @@ class Host:
         if file is None:
             found = f"cgroup v{version}, which has none"
             raise Unsupported.here(f"{self.paths.cgroup}/{resource.name}", found, resource.needs)
+        named = self._named(file, version) if file.others else file
         read = self.descriptors.read if file.hold else self.descriptors.read_once
-        prefix, suffix, root = self._parts(file, version)
-        place = self._places[resource] = _Place(version, file, prefix, suffix, root, read)
+        prefix, suffix, root = self._parts(named or file, version)
+        place = _Place(version, named or file, prefix, suffix, root, read)
+        if named is not None:
+            self._places[resource] = place
         return place
+
+    def _named(self, file: File[T], version: int) -> File[T] | None:
+        """The file under the name that this kernel has for it; None: there is none so far."""
+        hierarchy = self.cgroups.hierarchy(file.controller, version)
+        group = hierarchy / self.layout.root
+        if not group.is_dir():  # the root group lacks many of the files that others have
+            group = next((hierarchy / name for name in subgroups(hierarchy)), hierarchy)
+        names = (name for name in (file.name, *file.others) if (group / name).exists())
+        found = next(names, None)
+        return None if found is None else replace(file, name=found)
 
     def _parts(self, file: File[Any], version: int) -> tuple[str, str, str]:
         if file.root is Root.CGROUP:

@@ -27,6 +27,7 @@ class Text(Generic[T]):
     shown: Callable[[bytes], str]  # the text of what a file says now
     value: Callable[[str], T]  # the value of a text
     content: Callable[[str, bytes], str] = lambda text, now: text  # what to write, given the file
+    by_line: bool = False  # each line of the content is a write of its own, about one device
 
 
 def _number(value: int) -> str:

@@ -6,6 +6,8 @@ from typing import Any
 from koordlet.host import resources as table
 from koordlet.host.resource import Resource
 
+CLAIMED = ("plugins that claim it",)  # no shipped one does
+
 CONTROLLERS: dict[str, tuple[str, ...]] = {
     "cpu": (),
     "memory": (),
@@ -131,6 +133,11 @@ NEEDS = (
         ),
         ("BlkIOReconcile",),
     ),
+    Need("cgroup", "block device limits", (table.IO_MAX,), CLAIMED),
+    Need("cgroup", "block device latency targets", (table.IO_LATENCY,), CLAIMED),
+    Need("cgroup", "block device weight", (table.BLKIO_WEIGHT,), CLAIMED),
+    Need("cgroup", "block device weight by cost", (table.IO_WEIGHT,), CLAIMED),
+    Need("cgroup", "block device weight by budget", (table.IO_BFQ_WEIGHT,), CLAIMED),
     Need(
         "cgroup",
         "block device cost",

@@ -42,6 +42,7 @@ class File(Generic[T]):
     support: Support = Support.ALWAYS
     text: Text[T] | None = None  # how the value is written; None: read only
     validate: Callable[[str], bool] | None = None  # which texts may be written; None: any
+    others: tuple[str, ...] = ()  # what kernels without a file of that name call it
     hold: bool = True  # False: an open file would keep something alive, for example a namespace
 
 

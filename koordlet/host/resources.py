@@ -8,8 +8,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from koordlet.host import cgroupfiles as cg
-from koordlet.host import kerneltext, netfiles, procfiles, schedfeatures, validators
+from koordlet.host import (
+    devicevalues,
+    kerneltext,
+    netfiles,
+    procfiles,
+    schedfeatures,
+    validators,
+)
 from koordlet.host.cpuvalues import MAX_SHARES, MAX_WEIGHT, MIN_SHARES, MIN_WEIGHT
+from koordlet.host.devicevalues import UINT32_MOST, UINT64_MOST, Numbers
 from koordlet.host.idlepages import parse_idle_pages
 from koordlet.host.kerneltext import Text, text_for
 from koordlet.host.numastat import parse_v1_numa_stat, parse_v2_numa_stat
@@ -24,7 +32,9 @@ ANOLIS = "an Anolis or Alibaba Cloud kernel"
 ANOLIS_CACHE = "an Anolis kernel from 5.10.134-14"
 ANOLIS_V1 = "cgroup v2, or an Anolis or Alibaba Cloud kernel"
 BANDWIDTH = "CONFIG_CFS_BANDWIDTH"
+BFQ = "the I/O scheduler bfq (CONFIG_IOSCHED_BFQ, the module bfq)"
 BLKIO = "cgroup v1 with CONFIG_BLK_DEV_THROTTLING"
+IO_CONTROLLER = "cgroup v2 with the io controller"
 KIDLED = "an Anolis kernel with kidled (CONFIG_KIDLED)"
 PSI = "CONFIG_PSI, and psi=1 on the kernel command line where it is off by default"
 PSI_GROUP = f"cgroup v2 (or a hybrid or Anolis v1 host) with {PSI}"
@@ -42,6 +52,7 @@ def _in(
     may: Validator | None = None,
     hold: bool = True,
     text: Text[T] | None = None,
+    others: tuple[str, ...] = (),
 ) -> File[T]:
     """A file of every group; controller "" on v2: every group has it, whatever is enabled.
 
@@ -49,7 +60,14 @@ def _in(
     """
     text = text or (text_for(parse) if may else None)
     return File(
-        name, parse, controller=controller, support=support, text=text, validate=may, hold=hold
+        name,
+        parse,
+        controller=controller,
+        support=support,
+        text=text,
+        validate=may,
+        others=others,
+        hold=hold,
     )
 
 
@@ -280,34 +298,96 @@ MEMORY_PAGECACHE_LIMIT_SIZE = _cache_limit("size", "bytes", _ANY)
 MEMORY_PAGECACHE_LIMIT_SYNC = _cache_limit("sync", "1: reclaim while allocating", _SWITCH)
 
 
-# --- Block devices and network class: cgroup v1 only ---
+# --- Block devices and network class ---
+
+_BY_DEVICE = "by device; one that is not named has none"
 
 
-def _blkio(
-    name: str, unit: str, may: Validator, needs: str, support: Support = _KUBEPODS
+def _throttle(name: str, unit: str, high: int) -> Resource[Numbers]:
+    """A limit of cgroup v1 by device."""
+    file = _in(
+        "blkio",
+        f"blkio.throttle.{name}_device",
+        devicevalues.parse_device_numbers,
+        _KUBEPODS,
+        devicevalues.numbers_up_to(high),
+        text=devicevalues.number_text(),
+    )
+    return _group(f"blkio_throttle_{name}_device", f"{unit} {_BY_DEVICE}", file, None, BLKIO)
+
+
+BLKIO_READ_IOPS = _throttle("read_iops", "operations per second", UINT32_MOST)
+BLKIO_READ_BPS = _throttle("read_bps", "bytes per second", UINT64_MOST)
+BLKIO_WRITE_IOPS = _throttle("write_iops", "operations per second", UINT32_MOST)
+BLKIO_WRITE_BPS = _throttle("write_bps", "bytes per second", UINT64_MOST)
+BLKIO_WEIGHT = _group(
+    "blkio_weight",
+    "1 to 1000, 10 at least with the scheduler cfq",
+    _in(
+        "blkio",
+        "blkio.bfq.weight",
+        cg.parse_number,
+        _PER_GROUP,
+        in_range(1, 1000),
+        others=("blkio.weight",),
+    ),
+    None,
+    f"cgroup v1 with {BFQ}, or Linux before 5.0 with cfq",
+)
+
+
+def _io(
+    name: str, unit: str, names: devicevalues.Names, needs: str
+) -> Resource[devicevalues.Settings]:
+    """Settings of cgroup v2 by device."""
+    file = _in("io", name, names.parse, _PER_GROUP, names.validate, text=names.text())
+    return _group(name.replace(".", "_"), f"{unit} {_BY_DEVICE}", None, file, needs)
+
+
+IO_MAX = _io(
+    "io.max",
+    "rbps and wbps in bytes, riops and wiops in operations per second,",
+    devicevalues.Names(
+        {"rbps": UINT64_MOST, "wbps": UINT64_MOST, "riops": UINT32_MOST, "wiops": UINT32_MOST}
+    ),
+    f"{IO_CONTROLLER} and CONFIG_BLK_DEV_THROTTLING",
+)
+IO_LATENCY = _io(
+    "io.latency",
+    "target in us",
+    devicevalues.Names({"target": 10**12}),
+    f"{IO_CONTROLLER} and CONFIG_BLK_CGROUP_IOLATENCY",
+)
+
+
+def _io_weight(name: str, high: int, needs: str) -> Resource[int]:
+    """The weight of a group of cgroup v2; those that it has for devices stay as they are."""
+    file = _in(
+        "io",
+        name,
+        devicevalues.parse_default_weight,
+        _PER_GROUP,
+        in_range(1, high),
+        text=devicevalues.weight_text(),
+    )
+    return _group(name.replace(".", "_"), f"1 to {high}, 100 by default", None, file, needs)
+
+
+IO_WEIGHT = _io_weight("io.weight", 10_000, f"{IO_CONTROLLER} and CONFIG_BLK_CGROUP_IOCOST")
+IO_BFQ_WEIGHT = _io_weight("io.bfq.weight", 1000, f"{IO_CONTROLLER} and {BFQ}")
+
+
+def _cost(
+    name: str, unit: str, may: Validator, support: Support = _KUBEPODS
 ) -> Resource[tuple[str, ...]]:
+    """A file of Anolis kernels; read only so far."""
     file = _in("blkio", f"blkio.{name}", cg.parse_lines, support, may)
-    return _group(f"blkio_{name.replace('.', '_')}", unit, file, None, needs)
+    return _group(f"blkio_{name.replace('.', '_')}", unit, file, None, ANOLIS)
 
 
-_DEVICE_VALUE = validators.device_value(0)
-BLKIO_READ_IOPS = _blkio(
-    "throttle.read_iops_device", "operations per second by device", _DEVICE_VALUE, BLKIO
-)
-BLKIO_READ_BPS = _blkio(
-    "throttle.read_bps_device", "bytes per second by device", _DEVICE_VALUE, BLKIO
-)
-BLKIO_WRITE_IOPS = _blkio(
-    "throttle.write_iops_device", "operations per second by device", _DEVICE_VALUE, BLKIO
-)
-BLKIO_WRITE_BPS = _blkio(
-    "throttle.write_bps_device", "bytes per second by device", _DEVICE_VALUE, BLKIO
-)
-BLKIO_COST_WEIGHT = _blkio(
-    "cost.weight", "1 to 100 by device", validators.device_value(1, 100), ANOLIS
-)
-BLKIO_COST_QOS = _blkio("cost.qos", "limits by device", validators.io_cost_qos, ANOLIS, _ROOT)
-BLKIO_COST_MODEL = _blkio("cost.model", "costs by device", validators.io_cost_model, ANOLIS, _ROOT)
+BLKIO_COST_WEIGHT = _cost("cost.weight", "1 to 100 by device", validators.device_value(1, 100))
+BLKIO_COST_QOS = _cost("cost.qos", "limits by device", validators.io_cost_qos, _ROOT)
+BLKIO_COST_MODEL = _cost("cost.model", "costs by device", validators.io_cost_model, _ROOT)
 NET_CLASS_ID = _group(
     "net_class_id",
     "class of outgoing packets",

@@ -81,6 +81,8 @@ class Tree:
             root = links
             self.hierarchies = []
             tops = {c: cgroups.hierarchy(c, 1) for c in _V1_CONTROLLERS}
+            if "blkio" in cgroups.controllers() and cgroups.version("blkio") == 1:
+                tops["blkio"] = cgroups.hierarchy("blkio", 1)
             if cgroups.unified:  # a hybrid host has pressure there
                 tops["unified"] = cgroups.unified
             for controller, top in tops.items():

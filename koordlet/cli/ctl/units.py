@@ -52,9 +52,14 @@ def span(seconds: float) -> str:
 
 
 def kernel_value(value: Any, unit: str) -> str:
-    """A value as claims have it: CPUs as a list, bytes by powers of 1024, -1 by its meaning."""
+    """A value as claims have it: CPUs as a list, bytes by powers of 1024, -1 by its meaning.
+
+    What is set by device is listed with its numbers as they are.
+    """
     if isinstance(value, list):
         return format_cpulist(value) or "none"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_settings(each)}" for name, each in value.items()) or "none"
     meaning = unit.partition("-1 for ")[2]
     if value == -1 and meaning:
         return meaning
@@ -63,6 +68,13 @@ def kernel_value(value: Any, unit: str) -> str:
     return (
         size(value) if unit.startswith("bytes") else f"{value:g}" if value % 1 else f"{value:.0f}"
     )
+
+
+def _settings(value: Any) -> str:
+    """What one device is set to: a number, or numbers by name."""
+    if not isinstance(value, dict):
+        return str(value)
+    return " ".join(f"{name}={number}" for name, number in value.items())
 
 
 def formatter(unit: str) -> Callable[[float | None], str]:

@@ -79,6 +79,9 @@ class FakeGroup:
         cpus = f"0-{self._host.cpus - 1}\n"
         if self._host.version == 1:
             self.write("cpuset/cpuset.cpus", cpus)
+            self.write("blkio/blkio.bfq.weight", "100\n")
+            for name in ("read_bps", "read_iops", "write_bps", "write_iops"):
+                self.write(f"blkio/blkio.throttle.{name}_device", "")
             for name, text in (
                 ("shares", "1024"),
                 ("cfs_quota_us", "-1"),
@@ -90,6 +93,8 @@ class FakeGroup:
             return
         self.write("cgroup.controllers", "cpuset cpu io memory pids\n")
         self.write("cpuset.cpus", "\n")
+        self.write("io.max", "")
+        self.write("io.weight", "default 100\n")
         self.write("cpuset.cpus.effective", cpus)
         for name, text in (
             ("weight", "100"),

@@ -32,6 +32,7 @@ from koordlet.plugin.rounds import PacedStop
 from koordlet.plugin.testing.clock import SimulatedClock
 from koordlet.plugin.testing.evictions import ScriptedEvictions
 from koordlet.plugin.testing.host import FakeHost
+from koordlet.plugin.testing.kernel import FakeKernelValues
 from koordlet.plugin.testing.logs import CapturedLog
 from koordlet.plugin.testing.metrics import ScriptedMetrics
 from koordlet.statesinformer.informer import StatesInformer
@@ -251,7 +252,8 @@ class PluginHarness:
     def _claim_desk(self, host: FakeHost, pretends: Callable[[str], Awaitable[bool]]) -> ClaimDesk:
         # Files of a directory may vanish under a held descriptor, which those of a kernel cannot.
         kernel, worker = Host(host.paths, Descriptors(0)), InlineWorker()
-        writer = Writer(kernel, Journal(None, ""), self.clock)
+        values = FakeKernelValues(kernel)
+        writer = Writer(kernel, Journal(None, ""), self.clock, values=values)
         desk = ClaimDesk(
             writer, worker, self.clock, dry_run=pretends, listeners=[self.changes.append]
         )

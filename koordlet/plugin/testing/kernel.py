@@ -1,0 +1,27 @@
+"""A kernel's way with files that take one line about one device, or show more than was written."""
+
+from typing import Any
+
+from koordlet.executor.claim import Key
+from koordlet.executor.kernelvalues import KernelValues
+
+
+class FakeKernelValues(KernelValues):
+    """Writes the files of a directory as a kernel would have them afterwards.
+
+    Where a write is about one device the lines of the others stay.
+    """
+
+    def _write(self, place: Any, key: Key, inode: int, content: bytes) -> None:
+        if not place.text.by_line:
+            super()._write(place, key, inode, content)
+            return
+        line = content.decode().rstrip("\n")
+        device = line.partition(" ")[0]
+        file = self._host.file(key.resource)
+        before = self._host.raw(key.resource, key.target.place).decode().splitlines()
+        lines = [each for each in before if each.partition(" ")[0] != device]
+        if file.text is not None and file.text.shown(content):  # else the device goes
+            lines.insert(0, line)
+        text = "".join(f"{each}\n" for each in lines)
+        super()._write(place, key, inode, text.encode())
