@@ -11,6 +11,11 @@ from koordlet.executor.target import Level, Target
 from koordlet.host.resource import Resource
 from koordlet.util.errors import Unavailable
 
+NO_KERNEL = (
+    "no kernel: outside of the daemon a test brings one, "
+    "PluginHarness(host=FakeHost(tmp_path)), and claims are made from run on"
+)
+
 
 class Part(StrEnum):
     """What a claim contributes to a value that several plugins decide together.
@@ -173,7 +178,4 @@ class NoClaims:
 
 
 def _unavailable(owner: str) -> Unavailable:
-    return Unavailable(
-        f"{owner}: wanted to claim a kernel value, found a plugin that nobody runs; claim from run "
-        "on, under the daemon or with PluginHarness(host=...)"
-    )
+    return Unavailable(f"{owner}: wanted to claim a kernel value, found {NO_KERNEL}")

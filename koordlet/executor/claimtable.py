@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 
+from koordlet.executor import claimable
 from koordlet.executor.claim import Claim, Key, MayClaim, Part
-from koordlet.executor.combine import combinable
+from koordlet.executor.target import Target
 from koordlet.util.errors import OptionError
 
 MOST_CLAIMS = 20_000  # of all plugins together
@@ -25,13 +26,11 @@ class ClaimTable:
 
         Raises:
             OptionError: another plugin may claim the same without a rule that combines them, or
-                there is no such part.
+                there is nothing that could be claimed so.
         """
         for mine in may:
-            if mine.part not in combinable(mine.resource):
-                raise OptionError(
-                    f"{owner} may_claim", f"{mine.part} of {mine.resource.name}", "has no such part"
-                )
+            if defect := claimable.defect_of(mine):
+                raise OptionError(f"{owner} may_claim", f"{mine.part} of {mine.resource}", defect)
             for other, theirs in self._may.items():
                 if other != owner and any(mine.overlaps(one) for one in theirs):
                     what = f"{mine.part} of {mine.resource.name} at level {mine.level}"
@@ -41,7 +40,12 @@ class ClaimTable:
 
     def check(self, owner: str, claim: Claim) -> None:
         """Raise OptionError unless the plugin may make this claim."""
+        if not isinstance(claim.target, Target):
+            hint = "use one of Target.of_pod, of_container, of_process, qos_class and node"
+            raise OptionError(f"{owner} claim target", claim.target, hint)
         if not any(may.covers(claim) for may in self._may.get(owner, ())):
+            if defect := claimable.resource_defect(claim.resource):
+                raise OptionError(f"{owner} claim resource", claim.resource, defect)
             what = f"{claim.part} of {claim.key}, level {claim.target.level}, {claim.target.qos!r}"
             raise OptionError(f"{owner} claim", what, "declare it in may_claim")
         if not claim.reason:

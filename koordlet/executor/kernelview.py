@@ -1,8 +1,9 @@
 """Kernel values as plugins may look at them, read off the event loop."""
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
+from koordlet.executor.claim import NO_KERNEL
 from koordlet.executor.watching import Notice, Reading, Readings, Reads, Watcher, read_now
 from koordlet.executor.worker import Worker
 from koordlet.host.cgroupfs import subgroups
@@ -11,8 +12,9 @@ from koordlet.host.layout import Layout
 from koordlet.host.resource import Resource
 from koordlet.host.resources import CPUSET_CPUS
 from koordlet.util.clock import Clock
+from koordlet.util.errors import Unavailable
 
-__all__ = ["Kernel", "KernelView", "Reading", "watch_with"]
+__all__ = ["Kernel", "KernelView", "NoKernel", "Reading", "watch_with"]
 
 T = TypeVar("T")
 
@@ -44,6 +46,33 @@ class Kernel(Protocol):
 
     async def supports(self, resource: Resource[Any], group: str = "") -> bool:
         """Return whether a group of this host should have the file."""
+
+
+class NoKernel:
+    """The kernel of a plugin that has none: whatever is asked raises Unavailable."""
+
+    @property
+    def layout(self) -> Layout:
+        _refuse("layout")
+
+    async def read(self, resource: Resource[T], group: str = "") -> T | None:
+        _refuse("read")
+
+    async def read_many(self, reads: Reads) -> Readings:
+        _refuse("read_many")
+
+    async def watch(self, reads: Reads, interval: float, notice: Notice, seconds: float) -> bool:
+        _refuse("watch")
+
+    async def groups_below(self, group: str, depth: int) -> list[str]:
+        _refuse("groups_below")
+
+    async def supports(self, resource: Resource[Any], group: str = "") -> bool:
+        _refuse("supports")
+
+
+def _refuse(what: str) -> NoReturn:
+    raise Unavailable(f"kernel.{what}: wanted to look at kernel values, found {NO_KERNEL}")
 
 
 class KernelView:

@@ -56,3 +56,7 @@ class Resource(Generic[T]):
     unit: str
     files: Mapping[int, File[T]]
     needs: str = ""  # kernel option, version or flavour that provides it, for `koordletctl doctor`
+
+    def __repr__(self) -> str:
+        """Its name: the files would fill the message that shows it."""
+        return f"Resource({self.name})"

@@ -14,6 +14,7 @@ from koordlet.executor.eviction import (
     HeldBack,
     UnavailableEvictor,
 )
+from koordlet.executor.kernelview import NoKernel
 from koordlet.plugin.client import Client
 from koordlet.plugin.states import States
 from koordlet.statesinformer.model import PodMeta
@@ -91,7 +92,7 @@ class ExtensionPlugin(ABC):
     log: Log
     metrics: "PluginMetrics"
     clock: Clock
-    kernel: "Kernel"
+    kernel: "Kernel" = NoKernel()
     """Kernel values to look at, off the event loop; bound before setup."""
 
     _evictor: Evicts = UnavailableEvictor()

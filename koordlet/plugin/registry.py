@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from koordlet.api.features import FeatureSpec
 from koordlet.plugin.base import ExtensionPlugin
+from koordlet.plugin.shape import defect_of
 from koordlet.util.errors import KoordletError
 
 
@@ -44,7 +45,8 @@ class PluginRegistry:
         """Add a plugin under a feature name, which becomes a gate when spec is given.
 
         Raises:
-            PluginError: the name is taken (the first plugin stays), or this is no plugin.
+            PluginError: the name is taken (the first plugin stays), or this has not the shape of
+                a plugin: see koordlet.plugin.shape.
         """
         source = self._source or _caller()
         if not isinstance(plugin, ExtensionPlugin):
@@ -52,6 +54,8 @@ class PluginRegistry:
                 f"plugin {feature} from {source}: wanted an instance of ExtensionPlugin, "
                 f"found {plugin!r}; derive its class from koordlet.plugin.ExtensionPlugin"
             )
+        if defect := defect_of(feature, spec, plugin):
+            raise PluginError(f"plugin {feature} from {source}: {defect}")
         first = self._entries.get(feature)
         if first is not None:
             raise PluginError(

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from koordlet.util import goduration
 
@@ -24,7 +24,8 @@ class Kind(Generic[T]):
     """How values of one type are read and written.
 
     read takes the text of a command line, from_yaml a value of a YAML file; both raise ValueError
-    with a message for people. merge joins an occurrence of the flag with the earlier ones.
+    with a message for people. merge joins an occurrence of the flag with the earlier ones. default
+    takes a default as code gives it, and raises ValueError for one of another type.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Kind(Generic[T]):
     write: Callable[[T], str]
     merge: Callable[[T, T], T] = lambda _earlier, later: later
     needs_value: bool = True  # False: a bare -name is allowed and means true
+    default: Callable[[Any], T] = lambda value: value
 
 
 def read_bool(text: str) -> bool:
@@ -143,13 +145,30 @@ def _yaml_texts(value: object) -> tuple[str, ...]:
     raise ValueError("wanted a list of texts")
 
 
-BOOL = Kind("bool", read_bool, _yaml_bool, _write_bool, needs_value=False)
-INT = Kind("int", read_int, _yaml_int, str)
-FLOAT = Kind("float", read_float, _yaml_float, lambda value: f"{value:g}")
-STRING = Kind("string", str, _yaml_text, str)
-DURATION = Kind("duration", goduration.parse, _yaml_duration, goduration.format)
+def _seconds(value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    raise ValueError("wanted seconds as a number")
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    raise ValueError("wanted a list of texts")
+
+
+BOOL = Kind("bool", read_bool, _yaml_bool, _write_bool, needs_value=False, default=_yaml_bool)
+INT = Kind("int", read_int, _yaml_int, str, default=_yaml_int)
+FLOAT = Kind("float", read_float, _yaml_float, lambda value: f"{value:g}", default=_yaml_float)
+STRING = Kind("string", str, _yaml_text, str, default=_yaml_text)
+DURATION = Kind("duration", goduration.parse, _yaml_duration, goduration.format, default=_seconds)
 BOOL_MAP: Kind[Mapping[str, bool]] = Kind(
-    "map of bool", read_bool_map, _yaml_bool_map, _write_bool_map, lambda a, b: {**a, **b}
+    "map of bool",
+    read_bool_map,
+    _yaml_bool_map,
+    _write_bool_map,
+    lambda a, b: {**a, **b},
+    default=_yaml_bool_map,
 )
 STRING_LIST: Kind[tuple[str, ...]] = Kind(
     "list of string",
@@ -157,4 +176,5 @@ STRING_LIST: Kind[tuple[str, ...]] = Kind(
     _yaml_texts,
     ",".join,
     lambda earlier, later: earlier + later,
+    default=_texts,
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from koordlet.util import flagkinds
 from koordlet.util.errors import KoordletError, OptionError
@@ -167,7 +167,7 @@ class FlagSet:
 
     def string_list(self, name: str, default: Sequence[str], help: str) -> Flag[tuple[str, ...]]:
         """One element per occurrence, commas included; the first replaces the default."""
-        return self.define(name, flagkinds.STRING_LIST, tuple(default), help)
+        return self.define(name, flagkinds.STRING_LIST, cast("tuple[str, ...]", default), help)
 
     def define(
         self,
@@ -182,10 +182,16 @@ class FlagSet:
         """Add a flag.
 
         Raises:
-            OptionError: the name is taken (the message names both owners), or is no flag name.
+            OptionError: the name is taken (the message names both owners), or is no flag name, or
+                the default is of another kind.
         """
         if not name or name.startswith("-") or "=" in name or name in _HELP:
             raise OptionError(f"--{name}", name, f"not a flag name; {self._owner} defines it")
+        try:
+            default = kind.default(default)
+        except ValueError as err:
+            hint = f"{err}, as the default of a {kind.name}; {self._owner} defines it"
+            raise OptionError(f"--{name}", default, hint) from err
         taken = self._flags.get(name)
         if taken is not None and self._shares and taken.is_like(kind, default, help):
             taken.owner = f"{taken.owner}, {self._owner}"

@@ -54,7 +54,7 @@ def test_parts_of_a_quota_have_an_owner_each(table):
     """Base, ratio and burst are combined; a ratio of shares is not."""
     for owner, part in (("B", Part.VALUE), ("C", Part.RATIO), ("D", Part.EXTRA)):
         table.declare(owner, (MayClaim(CPU_QUOTA, Level.POD, LS, part),))
-    with pytest.raises(OptionError, match="has no such part"):
+    with pytest.raises(OptionError, match="wanted part value of cpu_shares"):
         table.declare("E", (MayClaim(CPU_SHARES, Level.POD, LS, Part.RATIO),))
 
 

@@ -28,6 +28,7 @@ from koordlet.plugin.base import ExtensionPlugin, bind_claims, bind_evictor, bin
 from koordlet.plugin.client import Client, UnavailableClient
 from koordlet.plugin.meter import Meter, account_tasks
 from koordlet.plugin.metrics import PluginMetrics, snake_case
+from koordlet.plugin.registry import PluginRegistry
 from koordlet.plugin.rounds import PacedStop
 from koordlet.plugin.testing.clock import SimulatedClock
 from koordlet.plugin.testing.evictions import ScriptedEvictions
@@ -85,9 +86,15 @@ class PluginHarness:
         evictions raise Unavailable, as without an API server. dry_run, which a test may switch,
         and evict_budget_per_hour: what these flags say. gates: those that are on, None: all.
         killer: what kills in place of evictions that fail.
+
+        Raises:
+            PluginError, OptionError: what keeps the daemon from registering the plugin, its flags
+                or its metrics.
         """
         self.plugin = plugin
         self.name = name or type(plugin).__name__
+        registry = PluginRegistry().from_source("PluginHarness")
+        registry.register_qos_ext_plugin(self.name, plugin.spec, plugin)
         self.clock = SimulatedClock()
         self.metrics = ScriptedMetrics(self.clock)
         self.states = StatesInformer(self.clock)
@@ -263,7 +270,7 @@ class PluginHarness:
 
     def _prepare(self, args: Sequence[str]) -> None:
         plugin: Any = self.plugin
-        plugin.name, plugin.log, plugin.clock = self.name, self.log, self.clock
+        plugin.log, plugin.clock = self.log, self.clock
         plugin.metrics = PluginMetrics(self.name, self.registry)
         flags = FlagSet()
         plugin.init_flags(flags.owned_by(f"plugin {self.name}"))

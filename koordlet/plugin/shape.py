@@ -1,0 +1,82 @@
+"""Whether an object has the shape of a plugin: said in one sentence when it is registered."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from koordlet.api.features import FeatureSpec
+from koordlet.executor import claimable
+from koordlet.executor.claim import MayClaim
+from koordlet.plugin.base import ExtensionPlugin, Limits
+
+_PLAIN = {
+    "init_flags": ("flags",),
+    "setup": ("client", "metric_cache", "states_informer"),
+}
+_ASYNC: dict[str, tuple[str, ...]] = {"run": ("stop",), "stop": ()}
+_GATES = ("gates", "modes", "needs")
+
+
+def defect_of(feature: object, spec: object, plugin: ExtensionPlugin) -> str:
+    """Return what is wrong with a plugin: wanted, found and what to do; "" for nothing."""
+    return next(_defects(feature, spec, plugin), "")
+
+
+def _defects(feature: object, spec: object, plugin: ExtensionPlugin) -> Iterator[str]:
+    if not isinstance(feature, str) or not feature or set(feature) & set("=, "):
+        yield f"wanted a name without blanks, commas and =, found {feature!r}"
+    for wanted in (spec, plugin.spec):
+        if wanted is not None and not isinstance(wanted, FeatureSpec):
+            yield f"wanted a FeatureSpec or None as spec, found {wanted!r}"
+    for name, parameters in _PLAIN.items():
+        yield from _method_defects(plugin, name, parameters, is_async=False)
+    for name, parameters in _ASYNC.items():
+        yield from _method_defects(plugin, name, parameters, is_async=True)
+    for name in _GATES:
+        value = getattr(plugin, name)
+        if not isinstance(value, tuple) or not all(isinstance(gate, str) for gate in value):
+            hint = f"write {name} = ({value!r},)" if isinstance(value, str) else "write a tuple"
+            yield f"wanted a tuple of gate names in {name}, found {value!r}; {hint}"
+    yield from _limits_defects(plugin.limits)
+    yield from _claim_defects(plugin.may_claim)
+
+
+def _method_defects(
+    plugin: object, name: str, parameters: tuple[str, ...], *, is_async: bool
+) -> Iterator[str]:
+    method = getattr(plugin, name)
+    head = f"{'async ' if is_async else ''}def {name}({', '.join(('self', *parameters))})"
+    if not callable(method):
+        yield f"wanted {head}, found {method!r}"
+    elif inspect.isasyncgenfunction(method):
+        yield f"wanted {head}, found an async generator; take the yield out of {name}"
+    elif is_async and not inspect.iscoroutinefunction(method):
+        yield f"wanted {head}, found a plain function; write async def, and await in it"
+    elif not is_async and inspect.iscoroutinefunction(method):
+        yield f"wanted {head}, found async def; what has to wait belongs into run"
+    elif not _takes(method, len(parameters)):
+        yield f"wanted {head}, found {name}{inspect.signature(method)}"
+
+
+def _takes(method: Callable[..., Any], count: int) -> bool:
+    try:
+        inspect.signature(method).bind(*range(count))
+    except TypeError:
+        return False
+    return True
+
+
+def _limits_defects(limits: object) -> Iterator[str]:
+    if not isinstance(limits, Limits):
+        yield f"wanted Limits in limits, found {limits!r}; write limits = Limits(round=60.0)"
+
+
+def _claim_defects(may_claim: object) -> Iterator[str]:
+    if not isinstance(may_claim, tuple):
+        yield f"wanted a tuple in may_claim, found {may_claim!r}; write may_claim = (MayClaim(…),)"
+        return
+    for may in may_claim:
+        if not isinstance(may, MayClaim):
+            yield f"wanted MayClaim(…) in may_claim, found {may!r}"
+        elif defect := claimable.defect_of(may):
+            yield f"may_claim: {defect}"
