@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md and docs/metrics.md from the code; --check only compares."""
+"""Writes the reference pages of docs from the code; --check only compares."""
 
 import argparse
 import difflib
@@ -7,9 +7,14 @@ from pathlib import Path
 
 from reference.configuration import configuration_page
 from reference.metrics import metrics_page
+from reference.pluginapi import plugin_api_page
 
 HERE = Path(__file__).parent
-PAGES = {"configuration.md": configuration_page, "metrics.md": metrics_page}
+PAGES = {
+    "configuration.md": configuration_page,
+    "metrics.md": metrics_page,
+    "plugin-api.md": plugin_api_page,
+}
 
 
 def main() -> int:

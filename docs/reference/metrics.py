@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-from koordlet.metriccache.kinds import KINDS, Cadence, Keep
 from reference.fakedaemon import measured_exposition
 from reference.families import KOORDINATORS, Family, all_families
 from reference.markdown import code, codes, page, sentence, table
@@ -45,14 +44,9 @@ Protocol statistics exist as far as the kernel knows the field: `node_netstat_<p
 """
 _KINDS = """
 The metric cache keeps one ring of samples per kind below `<run-dir>/metrics/`. `koordletctl
-metrics KIND` tells averages and percentiles over a window. A kind without samples has no file.
+metrics KIND` shows averages and percentiles over a window. A kind without samples has no file. The
+kinds are in the [plugin reference](plugin-api.md#metric-kinds).
 """
-_CADENCES = {
-    Cadence.USAGE: "--collect-res-used-interval",
-    Cadence.PSI: "--psi-collector-interval",
-    Cadence.NETWORK: "--network-collector-interval",
-}
-_KEEPS = {Keep.NODE: "30 minutes", Keep.POD: "5 minutes"}
 _NETSTAT, _SOCKSTAT = "node_netstat_", "node_sockstat_"
 
 
@@ -83,7 +77,6 @@ def metrics_page() -> str:
         _BY_KERNEL + codes(family.name for family in by_kernel) + ".",
         "## Kinds in the metric cache",
         _KINDS,
-        _kinds(),
     )
 
 
@@ -119,21 +112,5 @@ def _foreign(families: Iterable[Family]) -> str:
                 sentence(MEANINGS[family.name][1]),
             )
             for family in families
-        ),
-    )
-
-
-def _kinds() -> str:
-    return table(
-        ("Kind", "Unit", "One series per", "Sampled every", "Kept for"),
-        (
-            (
-                code(kind.name),
-                kind.unit,
-                codes(kind.properties) or "node",
-                code(_CADENCES[kind.cadence]),
-                _KEEPS[kind.keep],
-            )
-            for kind in KINDS.values()
         ),
     )

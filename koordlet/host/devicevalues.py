@@ -134,6 +134,7 @@ def numbers_up_to(high: int) -> Validator:
             return False
         return all(number <= high for number in numbers.values())
 
+    valid.__doc__ = f"Accept numbers by device, 0 (none) to {high}."
     return valid
 
 

@@ -4,6 +4,7 @@ Source: Koordinator's resource validators.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from koordlet.util.cpulist import parse_cpulist
 
@@ -18,14 +19,24 @@ _COST_MODEL_LIMITS = ("rbps=", "rseqiops=", "rrandiops=", "wbps=", "wseqiops=", 
 _COST_MODEL_START = 2  # after the device and ctrl=
 
 
+@dataclass(frozen=True, slots=True)
+class InRange:
+    """Accepts a decimal number from low to high; "max" stands for 2^63-1."""
+
+    low: int
+    high: int
+
+    def __call__(self, text: str) -> bool:
+        number = INT64_MAX if text == "max" else _int64(text)
+        return number is not None and self.low <= number <= self.high
+
+    def __str__(self) -> str:
+        return f"{self.low} or more" if self.high == INT64_MAX else f"{self.low} to {self.high}"
+
+
 def in_range(low: int, high: int = INT64_MAX) -> Validator:
     """Accept a decimal number from low to high; "max" stands for 2^63-1."""
-
-    def valid(text: str) -> bool:
-        number = INT64_MAX if text == "max" else _int64(text)
-        return number is not None and low <= number <= high
-
-    return valid
+    return InRange(low, high)
 
 
 def cpu_list(text: str) -> bool:

@@ -159,10 +159,14 @@ SYS_MEMORY_USAGE = Kind(
     no_key,
 )
 SYS_NUMA_CPU_USAGE = Kind(
-    "sys_numa_cpu_usage", "cores", "sys_cpu_usage of a NUMA node", NumaKey, Keep.POD
+    "sys_numa_cpu_usage", "cores", "CPU of a NUMA node in use outside of pods", NumaKey, Keep.POD
 )
 SYS_NUMA_MEMORY_USAGE = Kind(
-    "sys_numa_memory_usage", "bytes", "sys_memory_usage of a NUMA node", NumaKey, Keep.POD
+    "sys_numa_memory_usage",
+    "bytes",
+    "memory of a NUMA node in use outside of pods",
+    NumaKey,
+    Keep.POD,
 )
 NODE_BE = Kind("node_be", "milli-cores", "CPU of best-effort pods", BeKey, Keep.POD)
 POD_CPU_USAGE = Kind("pod_cpu_usage", "cores", "CPU that a pod uses", PodKey, Keep.POD)

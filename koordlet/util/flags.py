@@ -136,21 +136,25 @@ class FlagSet:
         return view
 
     def bool(self, name: str, default: _Bool, help: str) -> Flag[_Bool]:
+        """A switch; the bare --name means true."""
         return self.define(name, flagkinds.BOOL, default, help)
 
     def int(
         self, name: str, default: _Int, help: str, *, check: Check[_Int] | None = None
     ) -> Flag[_Int]:
+        """A whole number. check returns what to write instead of an unusable value."""
         return self.define(name, flagkinds.INT, default, help, check=check)
 
     def float(
         self, name: str, default: _Float, help: str, *, check: Check[_Float] | None = None
     ) -> Flag[_Float]:
+        """A number; check as with int."""
         return self.define(name, flagkinds.FLOAT, default, help, check=check)
 
     def string(
         self, name: str, default: str, help: str, *, check: Check[str] | None = None
     ) -> Flag[str]:
+        """A text; check as with int."""
         return self.define(name, flagkinds.STRING, default, help, check=check)
 
     def duration(

@@ -22,6 +22,7 @@ class Stop:
         self._event.set()
 
     def is_set(self) -> bool:
+        """Whether the end was asked for."""
         return self._event.is_set()
 
     async def wait(self) -> None:
