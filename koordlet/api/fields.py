@@ -89,13 +89,14 @@ class Fields:
     def texts(self, key: str) -> dict[str, str]:
         """A map of texts, for example labels. Its own null values count as empty."""
         nested = self._map(key)
-        return {name: nested.text(name) for name in nested.raw}
+        return {self._text(key, name): nested.text(name) for name in nested.raw}
 
     def quantities(self, key: str) -> dict[str, str]:
         """A map of quantities, each valid, as the text that was found."""
         nested = self._map(key)
         found: dict[str, str] = {}
         for name, value in nested.raw.items():
+            self._text(key, name)
             self._read(nested.path(name), value, Quantity.parse, "a quantity")
             found[name] = str(value)
         return found

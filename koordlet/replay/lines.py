@@ -6,7 +6,7 @@ change, and each TICK has one value per series in that order, null for none.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import repeat
@@ -15,6 +15,7 @@ from typing import Any
 from koordlet.metriccache.kinds import KINDS
 from koordlet.metriccache.sample import Sample
 from koordlet.util.clock import Stamp
+from koordlet.util.documents import decode_line
 from koordlet.util.errors import InvalidObject
 
 VERSION = 1
@@ -50,10 +51,21 @@ def read_line(text: bytes, where: str) -> tuple[Line, list[Any]]:
         InvalidObject: it is no such line.
     """
     try:
-        kind, *content = json.loads(text)
+        kind, *content = decode_line(text, where)
         return Line(kind), content
     except (ValueError, TypeError) as err:
         raise InvalidObject(where, wanted="a line of a record", found=str(err)) from err
+
+
+def without(text: bytes) -> Iterator[tuple[Line, list[Any]]]:
+    """Yield what is to be taken in place of a line that cannot be read.
+
+    It may have named series, so samples count again from where they are named next. A line that
+    still shows that it is of another kind leaves nothing behind.
+    """
+    others = tuple(f'["{kind.value}",'.encode() for kind in Line if kind is not Line.KEYS)
+    if not text.startswith(others):
+        yield from ((Line.KEYS, [name, []]) for name in KINDS)
 
 
 @dataclass(slots=True)
@@ -95,11 +107,15 @@ class SampleReader:
             self._keys[name] = [tuple(map(str, key)) for key in keys]
 
     def samples(self, values: Mapping[str, Sequence[Any]]) -> list[Sample]:
-        """The samples of a TICK line; its values are numbers and None."""
+        """The samples of a TICK line; its values are numbers and None.
+
+        Values whose series have not been named, as that line is lost, are left out.
+        """
         found: list[Sample] = []
         for name, row in values.items():
-            if name in self._keys:
-                samples = map(Sample, repeat(KINDS[name]), row, self._keys[name])
+            keys = self._keys.get(name, ())
+            if keys and len(keys) == len(row):
+                samples = map(Sample, repeat(KINDS[name]), row, keys)
                 found += [s for s in samples if s.value is not None] if None in row else samples
         return found
 

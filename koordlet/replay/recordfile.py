@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from koordlet.replay.lines import VERSION, Line, read_line
+from koordlet.replay.lines import VERSION, Line, read_line, without
 from koordlet.util.errors import InvalidObject, KoordletError
 
 LONGEST_LINE = 16 << 20  # bytes; the pods of a node are one line
@@ -27,8 +27,8 @@ class RecordFile:
     path: Path
     facts: dict[str, Any] = field(default_factory=dict)
     in_force: list[dict[str, Any]] = field(default_factory=list)
-    complete: bool = False  # its last line was there
-    problem: str = ""  # why reading it ended early
+    complete: bool = False  # its last line was there, and so were all others
+    problem: str = ""  # what is missing, or cannot be read
     _lines: Iterator[bytes] = field(default_factory=lambda: iter(()))
 
     @classmethod
@@ -50,18 +50,24 @@ class RecordFile:
         return record
 
     def lines(self) -> Iterator[tuple[Line, list[Any]]]:
-        """The lines after the header; ends at the first one that cannot be read."""
+        """The lines after the header. One that cannot be read costs only itself."""
+        bad = 0
         for number, text in enumerate(self._lines, 2):
             try:
                 kind, content = read_line(text, f"{self.path}, line {number}")
             except InvalidObject as err:
-                self.problem = str(err)
-                return
+                bad += 1
+                self.problem = self.problem or str(err)
+                yield from without(text)
+                continue
             if kind is Line.END:
-                self.complete = True
-                return
+                self.complete = not bad
+                break
             yield kind, content
-        self.problem = self.problem or "the file ends before the record does"
+        else:
+            self.problem = self.problem or "the file ends before the record does"
+        if bad > 1:
+            self.problem += f"; and {bad - 1} more lines"
 
     def _read(self) -> Iterator[bytes]:
         """Whole lines, up to what is damaged or missing."""

@@ -20,11 +20,18 @@ class ObjectFile(Generic[T]):
     """
 
     def __init__(
-        self, path: Path, parse: Callable[[object], T], *, max_bytes: int = MAX_BYTES
+        self,
+        path: Path,
+        parse: Callable[[object], T],
+        *,
+        max_bytes: int = MAX_BYTES,
+        half_characters: bool = False,
     ) -> None:
+        """parse raises InvalidObject. half_characters: it refuses these where they stand."""
         self._path = path
         self._parse = parse
         self._max_bytes = max_bytes
+        self._half_characters = half_characters
         self._watch = FileWatch(path)
         self._due = False
         self._was_read = False
@@ -50,7 +57,8 @@ class ObjectFile(Generic[T]):
         self._due = False
         try:
             data = self._watch.read(self._max_bytes)
-            found = self._parse(decode(data, str(self._path)))
+            where, half = str(self._path), self._half_characters
+            found = self._parse(decode(data, where, half_characters=half))
         except FileReadError as err:
             self.problem = str(err)
             self._due = self._may_become_readable()

@@ -69,7 +69,7 @@ class PodSource:
         self._listing = listing
         self._measures_unlisted = pods_file is None
         if pods_file is not None:
-            self._listing = ObjectFile(pods_file, parse_pod_list)
+            self._listing = ObjectFile(pods_file, parse_pod_list, half_characters=True)
         self._default_layout = default_layout or Layout.default(Driver.SYSTEMD)
         self._alarms = alarms or PodAlarms()
         self._events = events

@@ -22,6 +22,7 @@ class InvalidObject(KoordletError):
     """An object from outside (file, API server, annotation) does not have the expected shape."""
 
     def __init__(self, where: str, *, wanted: str, found: object) -> None:
+        where = _writable(where)
         super().__init__(f"{where}: wanted {wanted}, found {_short(found)}")
         self.where = where
 
@@ -35,4 +36,9 @@ def _short(found: object, limit: int = 120) -> str:
         text = found if isinstance(found, str) else repr(found)
     except RecursionError:  # JSON nested almost as deep as it can be read
         text = f"a very deep {type(found).__name__}"
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return _writable(text if len(text) <= limit else text[: limit - 1] + "…")
+
+
+def _writable(text: str) -> str:
+    """The text with half characters, which JSON can say but no log can hold, as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,6 +1,7 @@
 """Pods from JSON: what is read, what is refused, and that a bad one costs only itself."""
 
 import copy
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -154,6 +155,51 @@ def test_half_a_surrogate_pair_is_no_text():
     """JSON can say it, UTF-8 cannot: it would break every scrape and report later on."""
     with pytest.raises(InvalidObject, match="wanted Unicode text"):
         parse_pod({"metadata": {"name": "a\ud800b", "uid": "u"}})
+
+
+def places(value, path=()):
+    """Every text of a JSON value, key or item, as a path; a key's ends with None."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield (*path, key, None)
+            yield from places(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from places(item, (*path, index))
+    elif isinstance(value, str):
+        yield path
+
+
+def spoilt(value, path):
+    """A copy with half a character at the end of that text."""
+    first, *rest = path
+    if rest == [None]:
+        return {f"{key}\ud800" if key == first else key: item for key, item in value.items()}
+    changed_one = value.copy()
+    changed_one[first] = spoilt(value[first], rest) if rest else f"{value[first]}\ud800"
+    return changed_one
+
+
+@pytest.mark.parametrize("path", list(places(POD)), ids=str)
+def test_half_a_character_in_one_pod_costs_at_most_that_one(path):
+    """Wherever it stands: what is read has none, and the error can be written."""
+    pods, errors = parse_pod_list({"items": [spoilt(POD, path), changed("metadata/uid", "other")]})
+
+    assert pods[-1].uid == "other"
+    assert len(pods) + len(errors) == 2
+    for text in every_text([asdict(pod) for pod in pods]):
+        text.encode()
+    for err in errors:
+        f"{err} {err.where}".encode()
+
+
+def every_text(value):
+    if isinstance(value, dict):
+        yield from (text for pair in value.items() for item in pair for text in every_text(item))
+    elif isinstance(value, list | tuple):
+        yield from (text for item in value for text in every_text(item))
+    elif isinstance(value, str):
+        yield value
 
 
 def test_a_bad_pod_costs_only_itself():

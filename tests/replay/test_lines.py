@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from koordlet.metriccache import kinds
 from koordlet.metriccache.sample import Sample
-from koordlet.replay.lines import Line, SampleReader, SampleWriter, read_line
+from koordlet.replay.lines import Line, SampleReader, SampleWriter, read_line, without
 from koordlet.util.clock import Stamp
 from koordlet.util.errors import InvalidObject
 
@@ -59,8 +59,23 @@ def test_kinds_of_another_version_are_left_out():
     assert reader.samples({"node_mood": [1.0], "node_cpu_usage": [2.0]}) == []
 
 
+def test_values_are_never_taken_for_those_of_other_series():
+    """After a line that may have named series, until they are named again."""
+    reader = SampleReader()
+    reader.learn("pod_cpu_usage", [["u1"]])
+    for _, content in without(b'["tick",spoilt'):
+        reader.learn(*content)
+    assert len(reader.samples({"pod_cpu_usage": [1.0]})) == 1
+    assert reader.samples({"pod_cpu_usage": [1.0, 2.0]}) == []
+
+    for kind, content in without(b'["keys","pod_cpu_usage",[["u2"],'):
+        assert kind is Line.KEYS
+        reader.learn(*content)
+    assert reader.samples({"pod_cpu_usage": [1.0]}) == []
+
+
 @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b"null", b'["unknown", 1]', b"\xff", b"[[]]"])
 def test_other_text_is_no_line(text):
     """And the message says where."""
-    with pytest.raises(InvalidObject, match="line 7: wanted a line of a record"):
+    with pytest.raises(InvalidObject, match=r"line 7: wanted (JSON|a line of a record)"):
         read_line(text, "line 7")

@@ -46,12 +46,28 @@ def test_truncated_at_every_byte(record):
     assert counts == sorted(counts)
 
 
-def test_a_line_that_is_none_ends_it(record):
-    """With its number."""
-    file = RecordFile.open(record(HEADER, TICKS[0], b"nonsense\n", TICKS[1], END))
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (b"[" * 100_000, "nesting too deep"),
+        (b'["tick",' + b"[" * 200 + b"]" * 200 + b"]", "nesting too deep"),
+        (b'["tick",' + b"[]," * 1_000_001 + b"1]", "more than 1000000 values"),
+        (b'["tick",NaN]', "the number NaN"),
+        (b'["tick"', "Expecting"),
+        (b'["\xff"]', "can't decode"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_line_that_is_none_costs_only_itself(record, text, found):
+    """With its number; the record is not whole then."""
+    file = RecordFile.open(record(HEADER, TICKS[0], text + b"\n", TICKS[1], b"x\n", TICKS[2], END))
 
-    assert len(list(file.lines())) == 1
-    assert "line 3" in file.problem
+    assert [content for kind, content in file.lines() if kind is Line.TICK] == [
+        [n, n, n, {}] for n in range(3)
+    ]
+    assert "line 3: wanted JSON, found" in file.problem
+    assert found in file.problem
+    assert file.problem.endswith("; and 1 more lines")
     assert not file.complete
 
 
@@ -59,6 +75,8 @@ def test_a_line_that_is_none_ends_it(record):
     "lines",
     [
         [b"nonsense\n"],
+        [b"[" * 100_000 + b"\n"],
+        [b'["koordlet-record",1,' + b"[" * 900 + b"]" * 900 + b",[]]\n"],
         [TICKS[0]],
         [write_line(Line.HEADER)],
         [write_line(Line.HEADER, VERSION + 1, {}, [])],

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import pytest
 
+from koordlet.api.pod import parse_pod_list
 from koordlet.host.cgrouptree import CgroupTree, reference_hierarchy
 from koordlet.plugin.testing.clock import SimulatedClock
 from koordlet.statesinformer.condition import SILENCE
@@ -72,6 +73,21 @@ def pod_object(uid: str, **status: object) -> dict[str, object]:
         "spec": {"containers": [{"name": "app"}]},
         "status": {"phase": "Running", "qosClass": "Burstable", **status},
     }
+
+
+def test_half_a_character_costs_one_pod_of_the_file(tmp_path: Path) -> None:
+    """The file is in force; the pod is named."""
+    spoilt = pod_object("u2")
+    spoilt["metadata"]["labels"] = {"a": "\ud800"}  # type: ignore[index]
+    path = tmp_path / "pods.json"
+    path.write_text(pod_list(pod_object("u1"), spoilt))
+    file = ObjectFile(path, parse_pod_list, half_characters=True)
+    pods, errors = file.poll() or ((), ())
+
+    assert [pod.uid for pod in pods] == ["u1"]
+    assert [str(err) for err in errors] == [
+        "pod shop/pod-u2.metadata.labels.a: wanted Unicode text, found \\ud800"
+    ]
 
 
 def pod_list(*items: object) -> str:
