@@ -54,6 +54,10 @@ class ClaimDesk:
         """Let a plugin claim what it declares; raises OptionError as ClaimTable.declare does."""
         self._table.declare(owner, may)
 
+    def retract(self, owner: str) -> bool:
+        """Let a plugin claim nothing any more, as ClaimTable.retract does; withdraw_all first."""
+        return self._table.retract(owner)
+
     async def claim(self, owner: str, claim: Claim, scope: str = "") -> ClaimOutcome:
         """As Claims.claim."""
         self._table.check(owner, claim)

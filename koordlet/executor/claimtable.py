@@ -22,11 +22,11 @@ class ClaimTable:
         self._claims: dict[Key, dict[Part, Claim]] = {}
 
     def declare(self, owner: str, may: tuple[MayClaim, ...]) -> None:
-        """Let a plugin claim what it declares.
+        """Let a plugin claim what it declares, from now until it is retracted.
 
         Raises:
-            OptionError: another plugin may claim the same without a rule that combines them, or
-                there is nothing that could be claimed so.
+            OptionError: another plugin may claim the same now, without a rule that combines them,
+                or there is nothing that could be claimed so.
         """
         for mine in may:
             if defect := claimable.defect_of(mine):
@@ -34,9 +34,15 @@ class ClaimTable:
             for other, theirs in self._may.items():
                 if other != owner and any(mine.overlaps(one) for one in theirs):
                     what = f"{mine.part} of {mine.resource.name} at level {mine.level}"
-                    hint = f"{other} claims it too, and no rule combines them; take one out"
+                    hint = f"{other} is on and may claim it, and no rule combines them; " + (
+                        f"switch off {other} or {owner}"
+                    )
                     raise OptionError(f"{owner} may_claim", what, hint)
         self._may[owner] = may
+
+    def retract(self, owner: str) -> bool:
+        """Let a plugin claim nothing any more; return whether it could claim anything."""
+        return bool(self._may.pop(owner, ()))
 
     def check(self, owner: str, claim: Claim) -> None:
         """Raise OptionError unless the plugin may make this claim."""

@@ -61,10 +61,10 @@ WAITS_FOR_EVENTS = Limits(silence=math.inf)  # for a run that only waits, for po
 class ExtensionPlugin(ABC):
     """A part of the agent that watches, or acts on, what the agent measures.
 
-    The daemon calls init_flags of all plugins, then setup of all, then run of the enabled ones.
-    Switching a plugin's gate off ends its run, and on again starts another run without a second
-    setup. An exception in one plugin breaks that plugin only, and a run that failed is started
-    again after a while.
+    The daemon calls init_flags of all plugins, then setup of the enabled ones, then their run. One
+    that is switched on later gets its setup then. Switching a plugin's gate off ends its run and
+    its callbacks, and on again starts another run without a second setup. An exception in one
+    plugin breaks that plugin only, and a run that failed is started again after a while.
 
     Everything runs on the agent's event loop: a plugin that holds it for two seconds is
     interrupted. Work that needs longer belongs into asyncio.to_thread.
@@ -83,7 +83,8 @@ class ExtensionPlugin(ABC):
     """Gates of the collectors whose metrics it reads; /healthz tells when one of them is off."""
     limits: ClassVar[Limits] = Limits()
     may_claim: ClassVar[tuple[MayClaim, ...]] = ()
-    """The kernel values it may claim. Two plugins that may claim the same are refused."""
+    """The kernel values it may claim. Of two that may claim the same and are both enabled, the one
+    that was enabled second is refused until the first is disabled."""
     wording: ClassVar["Wording | None"] = None
     """How the audit log calls those that have no wording of their own; None: as any value."""
 
@@ -108,7 +109,10 @@ class ExtensionPlugin(ABC):
 
     @abstractmethod
     def setup(self, client: Client, metric_cache: "MetricCache", states_informer: States) -> None:
-        """Keep what run will need; called once on every plugin, enabled or not.
+        """Keep what run will need; called once, when the plugin is enabled for the first time.
+
+        Callbacks that it registers are called while the plugin is enabled: with the states of the
+        moment when a run begins, and after each change.
 
         Raises:
             Exception: anything; the plugin is then left out, and /healthz says why.

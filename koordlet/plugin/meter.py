@@ -33,6 +33,7 @@ class StepGuard(Protocol):
 
     def enter(self, name: str) -> None: ...
     def leave(self) -> None: ...
+    def forget(self, name: str) -> None: ...
 
 
 class NoGuard:
@@ -42,6 +43,9 @@ class NoGuard:
         pass
 
     def leave(self) -> None:
+        pass
+
+    def forget(self, name: str) -> None:
         pass
 
 
@@ -87,6 +91,10 @@ class Meter:
         """Begin a new run: memory that an earlier one took is forgotten."""
         self.growth = 0
         self.last_step = self._now()
+
+    def forgive(self) -> None:
+        """Have the guard report the next step that is too long as if it were the first."""
+        self._guard.forget(self.name)
 
     def drop(self, task: asyncio.Task[Any]) -> None:
         """End a task that this meter drives, even if its coroutine ignores being cancelled."""

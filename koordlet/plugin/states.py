@@ -36,8 +36,11 @@ class States(Protocol):
     ) -> None:
         """Call fn(type, state, target) after a change; changes in quick succession are one call.
 
+        Only while the plugin is enabled, and first with the state of the moment when its run
+        begins, if it is known. What fails in fn is charged to the plugin, and tried again.
+
         Raises:
-            KoordletError: the name is taken.
+            KoordletError: the plugin has a callback of that type and name.
         """
 
     def send_callback(self, state_type: "StateType | str") -> None:

@@ -1,6 +1,10 @@
-"""When a plugin that failed may try again."""
+"""When a plugin that failed may try again, and when it counts as working again."""
 
 from koordlet.util.backoff import Backoff
+
+SETTLED = 300.0  # seconds that a run has to go well: the cool-down, so none fails more often
+SEVERAL = 3  # good rounds that it has to make in that time or later
+RARE = 3600.0  # seconds after which fewer rounds will do: they are an hour apart
 
 
 class Breaker:
@@ -25,8 +29,22 @@ class Breaker:
         self.failures += 1
         return self._trial.next() if self.open else self._retry.next()
 
-    def succeeded(self) -> None:
-        """Close it: the plugin did its work."""
+    def worked(self, seconds: float, rounds: int | None) -> bool:
+        """Note for how long a run has gone well, with so many rounds; None: it makes none.
+
+        Returns whether that closes the breaker: several good rounds, over as long as the cool-down.
+        One good round would not do: a plugin that always fails in its second one would never be
+        given a rest.
+        """
+        if not self.failures or seconds < SETTLED:
+            return False
+        if rounds is not None and rounds < SEVERAL and seconds < RARE:
+            return False
+        self.reset()
+        return True
+
+    def reset(self) -> None:
+        """Close it: nothing is held against the plugin any more."""
         self.failures = 0
         self._retry.reset()
         self._trial.reset()

@@ -58,6 +58,7 @@ class LoopGuard:
         self._step = ""  # the plugin whose step runs; empty: none
         self._since = 0.0
         self._first_memory: int | None = None  # bytes at the first look at the running step
+        self._reported: set[str] = set()  # plugins whose stack the log has
         self._interrupted: queue.SimpleQueue[tuple[str, float, str]] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._stepping = threading.Event()  # set by steps, cleared when the thread finds none
@@ -103,6 +104,10 @@ class LoopGuard:
         signal.setitimer(signal.ITIMER_REAL, 0)
         self._record.end()
 
+    def forget(self, name: str) -> None:
+        """The plugin has worked since its last long step; its next one is news again."""
+        self._reported.discard(name)
+
     def _watch(self) -> None:
         """Run on the guard's thread."""
         main = threading.main_thread().ident
@@ -147,13 +152,15 @@ class LoopGuard:
         return time.monotonic() - self._since
 
     def _report(self) -> None:
-        """Log from here, not from the signal handler, which may have interrupted the logger."""
-        seen = ""
+        """Log from here, not from the signal handler, which may have interrupted the logger.
+
+        Each plugin's stack once: the log says of each further time that the plugin failed.
+        """
         while not self._interrupted.empty():
             plugin, held, stack = self._interrupted.get()
-            if stack != seen:
+            if plugin not in self._reported:
+                self._reported.add(plugin)
                 log.error("plugin.blocked", plugin=plugin, held_s=round(held, 1), stack=stack)
-            seen = stack
 
 
 _OURS = frozenset({__name__, meter.__name__})

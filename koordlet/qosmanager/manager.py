@@ -1,4 +1,4 @@
-"""Runs the plugins: sets all of them up, runs those whose gates are on, ends them in order."""
+"""Runs the plugins whose gates are on: sets them up, then runs them, ends them in order."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ from koordlet.qosmanager.metrics import PluginFamilies
 from koordlet.qosmanager.outcome import PluginState
 from koordlet.qosmanager.quarantine import Quarantine
 from koordlet.qosmanager.runner import PluginRunner
-from koordlet.util.errors import OptionError
+from koordlet.qosmanager.turns import ClaimTurns
 from koordlet.util.firstof import first_of
 from koordlet.util.health import PartHealth, Status
 from koordlet.util.logs import get_logger
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from koordlet.executor.claims import ClaimDesk
     from koordlet.executor.kernelview import Kernel
     from koordlet.metriccache.cache import MetricCache
-    from koordlet.plugin.states import States
     from koordlet.statesinformer.informer import StatesInformer
     from koordlet.util.health import Health
 
@@ -60,15 +59,20 @@ def setup_plugins(
     runners: Iterable[PluginRunner],
     client: Client,
     metric_cache: "MetricCache",
-    states_informer: "States",
+    states_informer: "StatesInformer",
 ) -> None:
-    """Call setup of every plugin, enabled or not; one that raises is left out."""
+    """Call setup of the plugins that are wanted, in their order; one that raises is left out.
+
+    The others get theirs when they are switched on for the first time.
+    """
     for runner in runners:
-        runner.setup(client, metric_cache, states_informer)
+        runner.equip(client, metric_cache, states_informer)
+        if runner.wanted:
+            runner.admit()
 
 
 def start_plugins(runners: Iterable[PluginRunner], gates: FeatureGates) -> None:
-    """Have exactly those plugins run that have a gate that is on."""
+    """Have exactly those plugins wanted that have a gate that is on."""
     for runner in runners:
         runner.want(_has_gate_on(runner, gates))
 
@@ -114,6 +118,7 @@ class QOSManager:
         record = HangRecord.open(run_dir, boot_id)
         self._guard = LoopGuard(record, guard, self._memory) if guard else NoGuard()
         self._clock = config.clock
+        self._turns = ClaimTurns(claims, self._wake_refused)
         self.runners = tuple(self._runner(registration) for registration in config.registry)
         for registration in config.registry:
             bind_evictor(registration.plugin, evictor or UnavailableEvictor())
@@ -122,8 +127,6 @@ class QOSManager:
         for runner in self.runners:
             if runner.name in config.failures:
                 runner.breaks(config.failures[runner.name])
-            else:
-                self._declare_claims(runner)
         self._blame_hang()
         config.metrics.register(PluginFamilies(self.runners))
         self._register_health(health)
@@ -134,6 +137,7 @@ class QOSManager:
             self._guard.start()
         account_tasks(asyncio.get_running_loop())
         try:
+            start_plugins(self.runners, self._gates)
             setup_plugins(self.runners, self._client, self._metric_cache, self._states)
             if await self._synced(stop):
                 await self._run_all(stop)
@@ -172,7 +176,7 @@ class QOSManager:
         released = self._quarantine.clear(plugin)
         for runner in self.runners:
             if released and runner.name == plugin:
-                runner.wake()
+                runner.release()
         return released
 
     async def _synced(self, stop: Stop) -> bool:
@@ -202,17 +206,15 @@ class QOSManager:
             clock=self._clock,
             meter=meter,
             quarantine=self._quarantine,
+            turns=self._turns,
             ended=partial(self._withdraw, registration.feature),
         )
 
-    def _declare_claims(self, runner: PluginRunner) -> None:
-        """Break a plugin that may claim what another one may claim, too."""
-        if self._claims is None:
-            return
-        try:
-            self._claims.declare(runner.name, runner.registration.plugin.may_claim)
-        except OptionError as err:
-            runner.breaks(str(err))
+    def _wake_refused(self) -> None:
+        """Let plugins try whose claims another one had; the first in their order comes first."""
+        for runner in self.runners:
+            if runner.refused:
+                runner.wake()
 
     async def _withdraw(self, plugin: str) -> None:
         if self._claims is not None:

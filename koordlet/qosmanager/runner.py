@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from koordlet.plugin.meter import Meter
 from koordlet.plugin.registry import Registration
 from koordlet.plugin.rounds import PacedStop
+from koordlet.qosmanager.admission import Admission
 from koordlet.qosmanager.breaker import Breaker
 from koordlet.qosmanager.guard import PluginBlocked
 from koordlet.qosmanager.outcome import FailedRunError, Outcome, PluginState
 from koordlet.qosmanager.quarantine import Quarantine
+from koordlet.qosmanager.turns import ClaimTurns
 from koordlet.util.clock import Clock
 from koordlet.util.firstof import first_of
 from koordlet.util.health import OK, PartHealth, Status
@@ -21,10 +23,11 @@ from koordlet.util.stop import Stop
 if TYPE_CHECKING:
     from koordlet.metriccache.cache import MetricCache
     from koordlet.plugin.client import Client
-    from koordlet.plugin.states import States
+    from koordlet.statesinformer.informer import StatesInformer
+    from koordlet.statesinformer.subscription import Subscription
 
-SETTLED = 60.0  # seconds after which a run that makes no rounds counts as working
 LOOKS = 4  # how often a limit is looked at while it passes
+LOOK = 60.0  # seconds between two looks at a run at most
 
 log = get_logger("koordlet.qosmanager")
 
@@ -39,6 +42,7 @@ class PluginRunner:
         clock: Clock,
         meter: Meter,
         quarantine: Quarantine,
+        turns: ClaimTurns,
         ended: Callable[[], Awaitable[None]],
         breaker: Breaker | None = None,
     ) -> None:
@@ -55,33 +59,58 @@ class PluginRunner:
         self._limits = registration.plugin.limits
         self._clock = clock
         self._quarantine = quarantine
+        self._admission = Admission(registration, meter=meter, quarantine=quarantine, turns=turns)
         self._ended = ended
         self._breaker = breaker or Breaker()
-        self._setup_error = ""
+        self._subscription: Subscription | None = None
+        self._callback_failure: FailedRunError | None = None  # one that the run has to end for
+        self._was_off = False  # since the supervisor looked last
+        self._began = 0.0  # monotonic seconds, of the present run
+        self._good_rounds = 0  # of the present run
+        self._logged: set[tuple[Outcome, type | None]] = set()  # failures whose stack the log has
         self._wake = asyncio.Event()
+
+    @property
+    def refused(self) -> bool:
+        """Whether it waits for another plugin that is on and may claim the same."""
+        return self._admission.refused
 
     def breaks(self, reason: str) -> None:
         """Leave the plugin out for the life of this process."""
-        self._setup_error = reason
-        self.errors += 1
-        self._enter(PluginState.BROKEN, reason)
-        log.error("plugin.broken", plugin=self.name, source=self.registration.source, error=reason)
+        self._admission.break_for_good(reason)
+        self._be_broken()
 
-    def setup(self, client: "Client", metric_cache: "MetricCache", states: "States") -> None:
-        """Call the plugin's setup, unless it is broken already; what it raises breaks it."""
-        if self._setup_error:
-            return
-        try:
-            with self.meter.step():
-                self._plugin.setup(client, metric_cache, states)
-        except (Exception, PluginBlocked) as err:
-            self.breaks(f"setup: {err!r}")
+    def equip(
+        self, client: "Client", metric_cache: "MetricCache", states: "StatesInformer"
+    ) -> None:
+        """Keep what the plugin's setup gets when it is called."""
+        self._subscription = states.subscribe(self.name, self._callback_failed)
+        self._admission.equip(client, metric_cache, self._subscription.states)
+
+    def admit(self) -> bool:
+        """Return whether the plugin may run now, having called its setup if it never was."""
+        was_broken = bool(self._admission.error)
+        refusal = self._admission.enter()
+        if refusal is None:
+            if not self._breaker.failures:
+                self.reason = ""  # what kept it out holds no longer
+            return True
+        if self._admission.error and not was_broken:
+            self._be_broken()
+        self._enter(*refusal)
+        return False
 
     def want(self, wanted: bool) -> None:
-        """Say whether the plugin's gates are on."""
+        """Say whether the plugin's gates are on. Off ends its run, even if it is on again soon."""
         if wanted != self.wanted:
             self.wanted = wanted
+            self._was_off = self._was_off or not wanted
             self.wake()
+
+    def release(self) -> None:
+        """Try again at once, as if nothing had happened; for a plugin out of quarantine."""
+        self._breaker.reset()
+        self.wake()
 
     def wake(self) -> None:
         """Have the supervisor look again at what is wanted."""
@@ -90,47 +119,88 @@ class PluginRunner:
     def health(self) -> PartHealth:
         """Degraded, never unhealthy: a broken plugin must not restart the agent."""
         detail: dict[str, object] = {"state": self.state.value, "rounds": self.rounds[Outcome.OK]}
-        if not self.reason:
+        reason = self.reason
+        if not reason and self._subscription and self._subscription.failing:
+            failing = self._subscription.failing
+            reason = "; ".join(f"callback {name}: {error}" for name, error in failing.items())
+        if not reason:
             return PartHealth(OK.status, detail=detail)
-        return PartHealth(Status.DEGRADED, f"{self.state}: {self.reason}", detail)
+        return PartHealth(Status.DEGRADED, f"{self.state}: {reason}", detail)
 
     async def supervise(self, stop: Stop) -> None:
         """Start and end the plugin as wanted until stop; wake() must follow stop.set()."""
         while not stop.is_set():
             self._wake.clear()
             pause = math.inf
-            if not self.wanted:
-                self._forgive()
-            elif self._may_run():
+            if not self._is_on:
+                await self._forgive()
+            if self.wanted and not self._is_idle and self.admit():
                 pause = await self._attempt(stop)
-            await self._rest(pause)
+            await self._rest(0 if self._was_off else pause)
+        await self._end_callbacks()
         if self.state is not PluginState.BROKEN:
             self._enter(PluginState.DISABLED)
 
-    def _forgive(self) -> None:
-        """Off means a clean slate when it is switched on again."""
-        self._quarantine.clear(self.name)
-        self._breaker.succeeded()
-        if not self._setup_error:
-            self._enter(PluginState.DISABLED)
+    def _be_broken(self) -> None:
+        self.errors += 1
+        self._enter(PluginState.BROKEN, self._admission.error)
+        if self._subscription is not None:
+            self._subscription.end()
 
-    def _may_run(self) -> bool:
-        sentence = self._quarantine.get(self.name, self.registration.version)
-        if sentence is not None:
-            hint = f"to try again: koordletctl plugins release {self.name}"
-            self._enter(PluginState.QUARANTINED, f"{sentence.reason} at {sentence.at}; {hint}")
-        return sentence is None and not self._setup_error
+    @property
+    def _is_on(self) -> bool:
+        """Whether the plugin is wanted, and was all the time since the supervisor looked last."""
+        return self.wanted and not self._was_off
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether run has returned by itself, and nothing has failed since."""
+        return self.state is PluginState.FINISHED and self._callback_failure is None
+
+    async def _forgive(self) -> None:
+        """Off means a clean slate when it is switched on again."""
+        self._was_off = False
+        await self._end_callbacks()
+        self._admission.leave()
+        self._breaker.reset()
+        self._end_episode()
+        if not self._admission.error:
+            self._enter(PluginState.DISABLED)
 
     async def _attempt(self, stop: Stop) -> float:
         """Run the plugin until it ends. Returns the seconds after which to try again."""
         try:
+            self._check_callbacks()
             await self._run(stop)
         except FailedRunError as failure:
+            await self._end_callbacks()
             return self._failed(failure)
-        if self.wanted and not stop.is_set():
+        if self._is_on and not stop.is_set():
             self._enter(PluginState.FINISHED)
             log.info("plugin.finished", plugin=self.name)
         return math.inf
+
+    def _callback_failed(self, callback: str, error: str, cause: BaseException | None) -> None:
+        """Charge a callback's failure; one that held the event loop ends the run, too."""
+        if isinstance(cause, PluginBlocked):
+            reason = f"callback {callback}: {cause}"
+            self._callback_failure = FailedRunError(Outcome.BLOCKED, reason)
+            self.wake()
+        else:
+            self.errors += 1
+
+    def _check_callbacks(self) -> None:
+        """Raise FailedRunError, once, when a callback failed in a way that the run ends for."""
+        failure, self._callback_failure = self._callback_failure, None
+        if failure is not None:
+            raise failure
+
+    async def _end_callbacks(self) -> None:
+        """Call the plugin's callbacks no more, and return when none runs."""
+        self._callback_failure = None
+        if self._subscription is not None:
+            for task in self._subscription.end():
+                await self._end(task, 0)
 
     def _failed(self, failure: FailedRunError) -> float:
         self.rounds[failure.outcome] += 1
@@ -142,6 +212,9 @@ class PluginRunner:
         self._enter(
             PluginState.BROKEN if self._breaker.open else PluginState.RETRYING, str(failure)
         )
+        kind = (failure.outcome, type(failure.__cause__))
+        known = failure.outcome is Outcome.BLOCKED or kind in self._logged  # the guard logs those
+        self._logged.add(kind)
         log.error(
             "plugin.failed",
             plugin=self.name,
@@ -149,7 +222,7 @@ class PluginRunner:
             error=str(failure),
             failures_in_row=self._breaker.failures,
             retry_in_s=round(pause, 1),
-            exc_info=failure.__cause__,
+            exc_info=None if known else failure.__cause__,
         )
         return pause
 
@@ -160,9 +233,12 @@ class PluginRunner:
             FailedRunError: it raised or went over a limit.
         """
         self.meter.reset()
+        self._began, self._good_rounds = self._clock.monotonic(), 0
         paced = PacedStop(self._clock, lambda seconds: self._round_done())
         self._enter(PluginState.RUNNING, self.reason)
         log.info("plugin.started", plugin=self.name)
+        if self._subscription is not None:
+            self._subscription.begin()
         task = self._start(self._plugin.run(paced), "run")
         grace = 0.0  # it had its time, unless it shall merely stop
         try:
@@ -172,6 +248,8 @@ class PluginRunner:
             self._enter(PluginState.STOPPING, self.reason)
             paced.set()
             await self._end(task, grace)
+            if not (self._is_on and _ended_well(task)) or stop.is_set():
+                await self._end_callbacks()
             await self._call_stop()
             await self._ended()
             log.info("plugin.stopped", plugin=self.name)
@@ -183,14 +261,15 @@ class PluginRunner:
         Raises:
             FailedRunError: it went over a limit.
         """
-        began = self._clock.monotonic()
-        while self.wanted and not stop.is_set():
+        while self._is_on and not stop.is_set():
             self._wake.clear()
+            self._check_callbacks()
             pause = self._check_limits(paced)
-            if await self._first_of(task, pause):
+            if await self._first_of(task, min(pause, LOOK)):
                 return
-            if self._clock.monotonic() - began >= SETTLED and paced.round_began is None:
-                self._works()
+            if paced.round_began is None:
+                makes_rounds = paced.pausing or self._good_rounds > 0
+                self._look_back(self._good_rounds if makes_rounds else None)
 
     def _check_limits(self, paced: PacedStop) -> float:
         """Seconds until the next look.
@@ -219,22 +298,30 @@ class PluginRunner:
 
     def _round_done(self) -> None:
         self.rounds[Outcome.OK] += 1
-        self._works()
+        self._good_rounds += 1
+        self._look_back(self._good_rounds)
         if self.meter.growth > self._limits.memory:
             self.wake()
 
-    def _works(self) -> None:
-        self._breaker.succeeded()
-        if self.reason:
+    def _look_back(self, rounds: int | None) -> None:
+        """See whether a plugin that has failed works again; rounds: good ones, None: has none."""
+        if self._breaker.worked(self._clock.monotonic() - self._began, rounds):
             log.info("plugin.recovered", plugin=self.name)
             self.reason = ""
+            self._end_episode()
+
+    def _end_episode(self) -> None:
+        """The next failure is news again."""
+        self._logged.clear()
+        self.meter.forgive()
 
     async def _call_stop(self) -> None:
         """Call the plugin's stop and end what it left behind; a failure is only reported."""
         task = self._start(self._plugin.stop(), "stop")
         in_time = await self._first_of(task, self._limits.stop, wakes=False)
         await self._end(task, 0)
-        left = tuple(self.meter.tasks)
+        callbacks = self._subscription.running() if self._subscription else ()
+        left = tuple(task for task in self.meter.tasks if task not in callbacks)
         for straggler in left:
             await self._end(straggler, 0)
         error = task.exception() if in_time and not task.cancelled() else None
@@ -279,6 +366,10 @@ class PluginRunner:
     def _enter(self, state: PluginState, reason: str = "") -> None:
         self.state = state
         self.reason = reason
+
+
+def _ended_well(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
 
 
 def _raise_failure(task: asyncio.Task[None]) -> None:

@@ -2,7 +2,8 @@
 
 The slot, order and start rules are those of Koordinator's states informer; isolation, deadline and
 retry are ours: a callback that raises or hangs delays nobody but the callbacks of its own type, and
-those by no more than the deadline.
+those by no more than the deadline. Callbacks of a subscription are called only while it is on, and
+first with the state of the moment at which it was switched on.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import contextvars
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from koordlet.api.nodeslo import HostApplication
 from koordlet.statesinformer.model import PodMeta
@@ -19,6 +21,9 @@ from koordlet.util.errors import KoordletError
 from koordlet.util.firstof import first_of
 from koordlet.util.logs import get_logger
 from koordlet.util.stop import Stop
+
+if TYPE_CHECKING:
+    from koordlet.statesinformer.subscription import Subscription
 
 CALLBACK_DEADLINE = 30.0  # seconds one callback may take before it is cancelled
 
@@ -65,9 +70,24 @@ class _Entry:
     state: CallbackState
     fn: UpdateCbFn
     context: contextvars.Context  # of the registration, so that blame finds the right plugin
+    subscription: "Subscription | None"  # None: called as long as the daemon runs
+    due: bool = False  # has the state of now to come, whether that changes or not
+    ended: int = 0  # times that the subscription was switched off
     backoff: Backoff = field(default_factory=lambda: Backoff(initial=1.0, cap=60.0))
     retry_at: float | None = None  # monotonic
     running: asyncio.Task[None] | None = None  # a cancelled run that has not ended
+
+    @property
+    def label(self) -> str:
+        return f"{self.state.type.value}/{self.state.name}"
+
+    @property
+    def is_on(self) -> bool:
+        return self.subscription is None or self.subscription.on
+
+    @property
+    def is_running(self) -> bool:
+        return self.running is not None and not self.running.done()
 
     async def invoke(self, state: object, target: CallbackTarget) -> None:
         result = self.fn(self.state.type, state, target)
@@ -90,34 +110,73 @@ class CallbackWorker:
         self._snapshot = snapshot
         self._deadline = deadline
         self._entries: list[_Entry] = []
+        self._published = False  # there has been something to send
+        self._everyone = False  # a run for all callbacks is due
         self._pending = asyncio.Event()
 
-    def register(self, name: str, description: str, fn: UpdateCbFn) -> None:
+    def register(
+        self, name: str, description: str, fn: UpdateCbFn, subscription: "Subscription | None"
+    ) -> None:
         """Add a callback.
 
         Raises:
-            KoordletError: the type has a callback of this name already.
+            KoordletError: the type has a callback of this name and subscription already.
         """
-        if any(entry.state.name == name for entry in self._entries):
+        known = ((entry.state.name, entry.subscription) for entry in self._entries)
+        if (name, subscription) in known:
             raise KoordletError(
                 f"callback {self._type.value}/{name}: wanted a new name, "
                 "found one that is registered already; choose another name"
             )
         state = CallbackState(self._type, name, description)
-        self._entries.append(_Entry(state, fn, contextvars.copy_context()))
+        entry = _Entry(state, fn, contextvars.copy_context(), subscription)
+        self._entries.append(entry)
+        if subscription is not None and subscription.on:
+            self._owe([entry])
 
     def send(self) -> None:
         """Ask for one run. Sends that come before it starts are one."""
+        self._published = self._everyone = True
         self._pending.set()
 
-    def states(self) -> tuple[CallbackState, ...]:
-        return tuple(entry.state for entry in self._entries)
+    def begin(self, subscription: "Subscription") -> None:
+        """Call the callbacks of a subscription soon, if there is anything to send yet."""
+        self._owe(self._of(subscription))
+
+    def end(self, subscription: "Subscription") -> list[asyncio.Task[None]]:
+        """Cancel the callbacks of a subscription that run, and return them; retry none."""
+        running = self.running(subscription)
+        for entry in self._of(subscription):
+            entry.ended += 1
+            entry.due, entry.retry_at = False, None
+            entry.backoff.reset()
+        for task in running:
+            task.cancel()
+        return running
+
+    def running(self, subscription: "Subscription") -> list[asyncio.Task[None]]:
+        """The callbacks of a subscription that run now."""
+        entries = self._of(subscription)
+        return [entry.running for entry in entries if entry.running and not entry.running.done()]
+
+    def states(self, *, owned: bool = True) -> tuple[CallbackState, ...]:
+        """All callbacks, or without owned those that belong to no subscription."""
+        return tuple(entry.state for entry in self._entries if owned or entry.subscription is None)
 
     async def run(self, stop: Stop) -> None:
         while await self._turn(stop):
-            everyone = self._pending.is_set()
+            everyone, self._everyone = self._everyone, False
             self._pending.clear()
             await self._deliver(stop, everyone=everyone)
+
+    def _of(self, subscription: "Subscription") -> list[_Entry]:
+        return [entry for entry in self._entries if entry.subscription is subscription]
+
+    def _owe(self, entries: list[_Entry]) -> None:
+        if self._published and entries:
+            for entry in entries:
+                entry.due = True
+            self._pending.set()
 
     async def _turn(self, stop: Stop) -> bool:
         """Wait for an event or a retry. Returns False on stop."""
@@ -132,22 +191,23 @@ class CallbackWorker:
         state, target = self._snapshot(self._type)
         if state is None and self._type is StateType.NODE_SLO_SPEC:
             for entry in self._entries:
-                entry.retry_at = None
+                entry.due, entry.retry_at = False, None
             return
         now = self._clock.monotonic()
         for entry in tuple(self._entries):
-            due = entry.retry_at is not None and entry.retry_at <= now
-            if (everyone or due) and not stop.is_set():
+            retry = entry.retry_at is not None and entry.retry_at <= now
+            if entry.is_on and (everyone or entry.due or retry) and not stop.is_set():
+                entry.due = False
                 await self._call(entry, state, target, stop)
 
     async def _call(self, entry: _Entry, state: object, target: CallbackTarget, stop: Stop) -> None:
-        if entry.running is not None and not entry.running.done():
+        if entry.is_running:
             self._failed(entry, "still running after it was cancelled")
             return
-        start = self._clock.monotonic()
+        start, ended = self._clock.monotonic(), entry.ended
         task = asyncio.get_running_loop().create_task(
             entry.invoke(state, target),
-            name=f"callback {self._type.value}/{entry.state.name}",
+            name=f"callback {entry.label}",
             context=entry.context.copy(),
         )
         entry.running = task
@@ -156,7 +216,7 @@ class CallbackWorker:
         finally:
             if not task.done():
                 task.cancel()
-        if stop.is_set():
+        if stop.is_set() or entry.ended != ended:
             return
         if not task.done():
             await asyncio.sleep(0)
@@ -164,11 +224,11 @@ class CallbackWorker:
         elif task.cancelled():
             self._failed(entry, "cancelled itself")
         elif (error := task.exception()) is not None:
-            self._failed(entry, repr(error))
+            self._failed(entry, repr(error), error)
         else:
             self._succeeded(entry, self._clock.monotonic() - start)
 
-    def _failed(self, entry: _Entry, error: str) -> None:
+    def _failed(self, entry: _Entry, error: str, cause: BaseException | None = None) -> None:
         known = bool(entry.state.error)
         entry.state.runs += 1
         entry.state.failures += 1
@@ -180,9 +240,12 @@ class CallbackWorker:
                 "callback.failed",
                 type=self._type.value,
                 callback=entry.state.name,
+                owner=entry.subscription.owner if entry.subscription else "koordlet",
                 error=error,
                 retry_in_s=round(delay, 1),
             )
+        if entry.subscription is not None:
+            entry.subscription.failed(entry.label, error, cause)
 
     def _succeeded(self, entry: _Entry, seconds: float) -> None:
         if entry.state.error:
@@ -192,3 +255,5 @@ class CallbackWorker:
         entry.state.error = ""
         entry.backoff.reset()
         entry.retry_at = None
+        if entry.subscription is not None:
+            entry.subscription.succeeded(entry.label)

@@ -19,6 +19,7 @@ from koordlet.statesinformer.callbacks import (
     UpdateCbFn,
 )
 from koordlet.statesinformer.model import PodMeta
+from koordlet.statesinformer.subscription import Failed, Subscription
 from koordlet.util.clock import Clock
 from koordlet.util.errors import KoordletError
 from koordlet.util.health import OK, PartHealth, Status
@@ -81,17 +82,41 @@ class StatesInformer:
         await self._synced.wait()
 
     def register_callbacks(
-        self, state_type: StateType | str, name: str, description: str, fn: UpdateCbFn
+        self,
+        state_type: StateType | str,
+        name: str,
+        description: str,
+        fn: UpdateCbFn,
+        *,
+        subscription: Subscription | None = None,
     ) -> None:
         """Have fn called after each change of a state, and again later if it fails.
 
         Changes that come while callbacks of the type run are one more run; fn sees the state of
-        the moment it runs. fn is cancelled when it takes longer than the callback deadline.
+        the moment it runs. fn is cancelled when it takes longer than the callback deadline. With a
+        subscription it is called only while that is on.
 
         Raises:
             KoordletError: the type does not exist, or has a callback of this name.
         """
-        self._worker(state_type).register(name, description, fn)
+        self._worker(state_type).register(name, description, fn, subscription)
+
+    def subscribe(self, owner: str, failed: Failed) -> Subscription:
+        """Return what callbacks of that owner are registered with; failed hears what they do."""
+        return Subscription(self, owner, failed)
+
+    def begin(self, subscription: Subscription) -> None:
+        """Call the callbacks of a subscription with the states of now; see Subscription.begin."""
+        for worker in self._workers.values():
+            worker.begin(subscription)
+
+    def end(self, subscription: Subscription) -> list[asyncio.Task[None]]:
+        """Cancel the callbacks of a subscription; see Subscription.end."""
+        return [task for worker in self._workers.values() for task in worker.end(subscription)]
+
+    def running(self, subscription: Subscription) -> list[asyncio.Task[None]]:
+        """The callbacks of a subscription that run now."""
+        return [task for worker in self._workers.values() for task in worker.running(subscription)]
 
     def send_callback(self, state_type: StateType | str) -> None:
         """Run the callbacks of a type soon. Never blocks; call it on the event loop.
@@ -155,7 +180,7 @@ class StatesInformer:
         self.send_callback(StateType.ALL_PODS)
 
     def health(self) -> PartHealth:
-        """Unhealthy until synced; degraded while a callback fails."""
+        """Unhealthy until synced; degraded while a callback fails that is in no subscription."""
         missing = [
             name
             for name, known in (("node", self._node is not None), ("pods", self._pods_known))
@@ -165,7 +190,8 @@ class StatesInformer:
             return PartHealth(Status.UNHEALTHY, f"not known yet: {' and '.join(missing)}")
         failing = {
             f"{state.type.value}/{state.name}": state.error
-            for state in self.callbacks()
+            for worker in self._workers.values()
+            for state in worker.states(owned=False)
             if state.error
         }
         if failing:

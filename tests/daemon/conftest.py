@@ -14,12 +14,14 @@ from inline import InlineExecutor
 
 from koordlet.api.nodemetric import parse_spec
 from koordlet.api.qos import KubeQoS
-from koordlet.daemon.run import run_daemon
+from koordlet.daemon import run
+from koordlet.daemon.parts import Parts
 from koordlet.daemon.settings import Settings, load_settings
 from koordlet.plugin import ExtensionPlugin, FeatureSpec, PluginRegistry
 from koordlet.plugin.testing import FakeGroup, FakeHost, FakePod, SimulatedClock
 from koordlet.server.exposition import Exposition
 from koordlet.statesinformer.callbacks import StateType
+from koordlet.statesinformer.informer import StatesInformer
 from koordlet.util.logs import LevelSpec, configure, set_levels
 from koordlet.util.stop import Stop
 
@@ -48,10 +50,30 @@ class Probe(ExtensionPlugin):
         self.calls.append("stop")
 
 
+class BuiltParts:
+    """Keeps what the daemon of a test is made of, for tests that look inside."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._parts: list[Parts] = []
+        build = run.build
+
+        def keep(*args: Any) -> Parts:
+            self._parts.append(build(*args))
+            return self._parts[-1]
+
+        patch.setattr(run, "build", keep)
+
+    @property
+    def states(self) -> StatesInformer:
+        """The states informer of the latest daemon."""
+        return self._parts[-1].states
+
+
 class WholeDaemon:
     """Starts a daemon with flags, lets simulated seconds pass, and asks it over its sockets."""
 
-    def __init__(self, directory: Path, read_stderr: Callable[[], str]) -> None:
+    def __init__(self, directory: Path, read_stderr: Callable[[], str], parts: BuiltParts) -> None:
+        self._parts = parts
         self._directory = directory
         self.host = FakeHost(directory / "host")
         self.clock = SimulatedClock()
@@ -66,6 +88,10 @@ class WholeDaemon:
         self._log: list[dict[str, Any]] = []
         self._passes = 0
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def states(self) -> StatesInformer:
+        return self._parts.states
 
     def use_host(self, **options: Any) -> FakeHost:
         """Run on another host than the default one."""
@@ -104,11 +130,11 @@ class WholeDaemon:
         )
         self._stop = Stop(self.clock)
         self._passes = 0
-        work = run_daemon(self.settings, self._exposition, self.clock, stop=self._stop)
+        work = run.run_daemon(self.settings, self._exposition, self.clock, stop=self._stop)
         self._task = asyncio.create_task(work, name="daemon")
         await self._pass_done()
         await self.clock.advance(0.5)
-        self.probe.states.send_callback(StateType.NODE_METRIC_SPEC)
+        self.states.send_callback(StateType.NODE_METRIC_SPEC)
         await self.clock.settle()
 
     async def seconds(self, count: int = 1) -> None:
@@ -137,7 +163,7 @@ class WholeDaemon:
     def set_spec(self, **policy: Any) -> None:
         """Ask for other reports, as a cluster does in the spec of the NodeMetric."""
         spec = parse_spec({"spec": {"metricCollectPolicy": policy}})
-        self.probe.states.set_node_metric_spec(spec)
+        self.states.set_node_metric_spec(spec)
 
     async def metric(self, name: str) -> list[float]:
         """The values of a family on /metrics."""
@@ -205,7 +231,14 @@ class WholeDaemon:
 
 
 @pytest.fixture
-async def daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> AsyncIterator[WholeDaemon]:
-    daemon = WholeDaemon(tmp_path, lambda: capsys.readouterr().err)
+def built(monkeypatch: pytest.MonkeyPatch) -> BuiltParts:
+    return BuiltParts(monkeypatch)
+
+
+@pytest.fixture
+async def daemon(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], built: BuiltParts
+) -> AsyncIterator[WholeDaemon]:
+    daemon = WholeDaemon(tmp_path, lambda: capsys.readouterr().err, built)
     yield daemon
     await daemon.stop()

@@ -21,7 +21,7 @@ from inline import InlineExecutor
 from kubelet import Kubelet, make_kubelet, rbac
 
 from koordlet.api.qos import KubeQoS
-from koordlet.daemon.run import run_daemon
+from koordlet.daemon import run
 from koordlet.daemon.settings import load_settings
 from koordlet.kube.errors import ConfigError
 from koordlet.kube.pluginclient import NotAllowed
@@ -38,6 +38,7 @@ from koordlet.plugin import EvictionOutcome, ExtensionPlugin, FeatureSpec, Plugi
 from koordlet.plugin.testing import FakeHost, SimulatedClock, make_pod
 from koordlet.reporter.pace import place
 from koordlet.server.exposition import Exposition
+from koordlet.statesinformer.informer import StatesInformer
 from koordlet.util.stop import Stop
 from koordlet_plugins.memory_evict.plugin import MemoryEvict
 
@@ -68,7 +69,8 @@ class Probe(ExtensionPlugin):
 class Node:
     """A daemon on a host with one busy pod, and an API server."""
 
-    def __init__(self, directory: Path, server: ApiServer) -> None:
+    def __init__(self, directory: Path, server: ApiServer, built: Any) -> None:
+        self.built = built
         self.server, self.clock = server, SimulatedClock()
         self.host = FakeHost(directory / "host", cpus=4)
         self.run_dir = directory / "run"
@@ -102,7 +104,7 @@ class Node:
             discover=self._discover,
         )
         self._stop = Stop(self.clock)
-        work = run_daemon(self.settings, self._exposition, self.clock, stop=self._stop)
+        work = run.run_daemon(self.settings, self._exposition, self.clock, stop=self._stop)
         self._task = asyncio.create_task(work, name="daemon")
         await self.clock.until(lambda: self._passes() >= 1 or self._task.done())
 
@@ -119,6 +121,12 @@ class Node:
             for _ in range(3):  # the network takes no simulated time
                 await asyncio.sleep(0.003)
                 await self.clock.settle()
+
+    @property
+    def states(self) -> StatesInformer:
+        """What the daemon knows."""
+        found: StatesInformer = self.built.states
+        return found
 
     def end_pod(self) -> None:
         """Let the pod's processes and cgroups be gone."""
@@ -228,8 +236,8 @@ async def server() -> AsyncIterator[ApiServer]:
 
 
 @pytest.fixture
-async def node(tmp_path: Path, server: ApiServer) -> AsyncIterator[Node]:
-    node = Node(tmp_path, server)
+async def node(tmp_path: Path, server: ApiServer, built: Any) -> AsyncIterator[Node]:
+    node = Node(tmp_path, server, built)
     yield node
     await node.stop()
 
@@ -244,7 +252,7 @@ async def test_a_busy_pod_is_reported(node: Node, server: ApiServer) -> None:
     [pod] = status["podsMetric"]
     assert (pod["namespace"], pod["name"], pod["qos"]) == ("shop", "web", "LS")
     assert pod["podUsage"]["resources"] == {"cpu": "250m", "memory": "100Mi"}
-    assert node.probe.states.node_slo().cpu_burst.cpu_burst_percent == 300
+    assert node.states.node_slo().cpu_burst.cpu_burst_percent == 300
     assert not (node.run_dir / "nodemetric.json").exists()
 
 
@@ -323,8 +331,8 @@ async def test_without_koord_manager_the_node_asks_itself_for_reports(
     await node.seconds(6)
 
     assert node.status()["podsMetric"]
-    assert node.probe.states.node_metric_spec().report_interval == 45
-    assert node.probe.states.node_slo().cpu_burst.cpu_burst_percent == 500
+    assert node.states.node_metric_spec().report_interval == 45
+    assert node.states.node_slo().cpu_burst.cpu_burst_percent == 500
     state = "kept: no koord-manager is seen"
     status = await node.ctl("status")
     assert status["manager_duties"] == {"NodeMetric": state, "NodeSLO": state}
@@ -439,7 +447,7 @@ async def test_what_is_wrong_with_a_nodeslo_is_told_in_the_cluster(
     code, text = await node.get("/healthz")
     assert code == 200
     assert "degraded: source nodeslo: nodeSLO.spec.cpuBurstStrategy.cpuBurstPercent: wanted" in text
-    assert node.probe.states.node_slo().cpu_burst.cpu_burst_percent == 300
+    assert node.states.node_slo().cpu_burst.cpu_burst_percent == 300
 
 
 async def test_what_is_wrong_with_the_config_map_is_told_in_the_cluster(
@@ -462,7 +470,7 @@ async def test_what_is_wrong_with_the_config_map_is_told_in_the_cluster(
     assert said in event["message"]
     code, text = await node.get("/healthz")
     assert (code, said in text) == (200, True)
-    assert node.probe.states.node_slo().cpu_burst.cpu_burst_percent == 1000
+    assert node.states.node_slo().cpu_burst.cpu_burst_percent == 1000
 
 
 async def test_plugins_share_the_client(node: Node, server: ApiServer) -> None:
@@ -542,10 +550,10 @@ class TestTopology:
     async def test_the_gate_may_be_switched(self, node: Node, server: ApiServer) -> None:
         """Off, the cluster is neither told nor asked; this daemon knows all the same."""
         await node.start("--feature-gates=NodeTopologyReport=false")
-        await node.until(lambda: node.probe.states.node_topology())
+        await node.until(lambda: node.states.node_topology())
         await node.seconds(6)
         assert [each for each in server.requests if TOPOLOGIES in each.path] == []
-        assert node.probe.states.node_topology().ls_pools[0].cpus == {0, 1, 2, 3}
+        assert node.states.node_topology().ls_pools[0].cpus == {0, 1, 2, 3}
 
         node.settings.gates.replace_map({})
         await node.until(lambda: server.objects.all(TOPOLOGIES))
@@ -690,7 +698,7 @@ async def test_only_a_yes_of_the_api_server_lets_a_pod_be_killed(
     server.script(fault, fault, fault, method="POST", path=EVICTION)
     await node.start("--evict-fallback=kill")
     await node.seconds(2)
-    pod = node.probe.states.pod(UID)
+    pod = node.states.pod(UID)
     eviction = asyncio.ensure_future(node.probe.evict(pod, reason="memory 92 %"))
     await node.until(eviction.done)
     insisted = await node.probe.insist(pod, reason="memory 92 %")
@@ -744,7 +752,7 @@ async def test_a_plugin_evicts_through_the_api_server(node: Node, server: ApiSer
         f"--audit-log-dir={log_dir}",
     )
     await node.seconds(2)
-    pod = node.probe.states.pod(UID)
+    pod = node.states.pod(UID)
     eviction = asyncio.ensure_future(node.probe.evict(pod, reason="memory 92 %", grace_seconds=5))
     await node.seconds(2)
 
@@ -767,7 +775,7 @@ async def test_a_plugin_evicts_through_the_api_server(node: Node, server: ApiSer
     assert [event["namespace"] for event in (await node.ctl("audit"))["events"]] == ["shop"]
 
     await node.stop()
-    again = Node(node.run_dir.parent, server)
+    again = Node(node.run_dir.parent, server, node.built)
     again.clock = node.clock
     await again.start("--evict-budget-per-hour=1")
     await again.seconds(2)
@@ -794,7 +802,7 @@ async def test_dry_run_is_switched_while_it_runs(
     config.write_text("dry-run: Probe\n")
     await node.start(f"--config={config}")
     await node.seconds(2)
-    pod = node.probe.states.pod(UID)
+    pod = node.states.pod(UID)
     assert (await node.probe.evict(pod, reason="r")).outcome is EvictionOutcome.WOULD_EVICT
     assert (await node.ctl("explain"))["dryRun"] == ["Probe"]
 
@@ -835,7 +843,7 @@ async def test_a_cluster_that_cannot_be_found_stops_the_start(tmp_path: Path, no
         discover=lambda _: [],
     )  # fmt: skip
     with pytest.raises(ConfigError, match=r"--standalone=false: wanted an API server.*kubeconfig"):
-        await run_daemon(settings, exposition, node.clock, stop=Stop(node.clock))
+        await run.run_daemon(settings, exposition, node.clock, stop=Stop(node.clock))
 
 
 def test_standalone_imports_nothing_of_the_cluster() -> None:

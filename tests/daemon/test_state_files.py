@@ -135,7 +135,7 @@ async def test_yaml_and_finished_pods(daemon, pods_file):
     await daemon.seconds(3)
 
     assert await names(daemon) == ["web"]
-    assert len(daemon.probe.states.pods()) == 2
+    assert len(daemon.states.pods()) == 2
 
 
 async def test_discovered_pods_come_and_go_with_their_cgroups(daemon):
@@ -166,16 +166,16 @@ async def test_the_node_of_a_file(daemon, tmp_path):
     path.write_text(text.format(zone="a"))
     await daemon.start(f"--node-file={path}")
     await daemon.seconds(1)
-    assert daemon.probe.states.node().labels == {"zone": "a"}
-    assert daemon.probe.states.node().allocatable["cpu"] == "8"
+    assert daemon.states.node().labels == {"zone": "a"}
+    assert daemon.states.node().allocatable["cpu"] == "8"
 
     path.write_text(text.format(zone="b"))
     await daemon.seconds(2)
-    assert daemon.probe.states.node().labels == {"zone": "b"}
+    assert daemon.states.node().labels == {"zone": "b"}
 
     path.write_text("metadata: [")
     await daemon.seconds(2)
-    assert daemon.probe.states.node().labels == {"zone": "b"}
+    assert daemon.states.node().labels == {"zone": "b"}
     _, reason = (await daemon.problems())["source node"]
     assert str(path) in reason
 
@@ -185,7 +185,7 @@ async def test_this_host_is_the_node_without_a_file(daemon):
     await daemon.start()
     await daemon.seconds(1)
 
-    node = daemon.probe.states.node()
+    node = daemon.states.node()
     assert (node.name, node.capacity) == ("n1", {"cpu": "4", "memory": f"{16 * 2**20}Ki"})
 
 

@@ -60,11 +60,15 @@ class Bench:
     args: list[str] = field(default_factory=list)
     problems: tuple[str, ...] = ()
     synced: bool = True
+    claims: Any = None  # a ClaimDesk, and
+    kernel: Any = None  # what plugins look at
     feature_gates: dict[str, bool] = field(default_factory=dict)
     manager: QOSManager = field(init=False)
     states: StatesInformer = field(init=False)
-    stop: Stop = field(init=False)
+    stop: Stop = field(init=False)  # of the manager
+    over: Stop = field(init=False)  # of the states informer, which outlives it
     task: asyncio.Task[None] | None = None
+    informer: asyncio.Task[None] | None = None
     Recorder: ClassVar[type[Recorder]] = Recorder  # tests cannot import this file
 
     def add(self, name: str, plugin: ExtensionPlugin, spec: FeatureSpec | None = ON) -> Any:
@@ -89,6 +93,8 @@ class Bench:
             client=UnavailableClient(),
             metric_cache=None,  # type: ignore[arg-type]
             states_informer=self.states,
+            claims=self.claims,
+            kernel=self.kernel,
             health=self.health,
             run_dir=self.run_dir,
             boot_id="boot-1",
@@ -103,7 +109,8 @@ class Bench:
 
     async def start(self) -> None:
         self.build()
-        self.stop = Stop(self.clock)
+        self.stop, self.over = Stop(self.clock), Stop(self.clock)
+        self.informer = asyncio.create_task(self.states.run(self.over))
         self.task = asyncio.create_task(self.manager.run(self.stop))
         await self.clock.settle()
 
@@ -116,6 +123,15 @@ class Bench:
                 await self.clock.advance(1)
             await self.task
             self.task = None
+        if self.informer is not None:
+            self.over.set()
+            await self.informer
+            self.informer = None
+
+    async def switch(self, **gates: bool) -> None:
+        """Switch gates, those that are not named as they are, and let everybody see it."""
+        self.gates.set_from_map(gates)
+        await self.clock.advance(0)
 
     def runner(self, name: str) -> PluginRunner:
         return next(runner for runner in self.manager.runners if runner.name == name)

@@ -54,7 +54,9 @@ PROGRAM = textwrap.dedent(
     }
 
     class Bad(ExtensionPlugin):
-        def setup(self, *_):
+        def setup(self, client, cache, states):
+            if WHERE == "callback":
+                states.register_callbacks("AllPods", "bad", "", lambda *_: DEEDS[DEED]())
             if WHERE == "setup":
                 DEEDS[DEED]()
 
@@ -80,7 +82,8 @@ PROGRAM = textwrap.dedent(
         clock, registry = SystemClock(), PluginRegistry()
         for name, plugin in (("Bad", Bad()), ("Good", Good())):
             view = registry.from_source(name, "1.0")
-            view.register_qos_ext_plugin(name, FeatureSpec(default=True), plugin)
+            spec = FeatureSpec(default=name != "Bad" or GATE == "on")
+            view.register_qos_ext_plugin(name, spec, plugin)
         config = QOSExtensionConfig(
             registry, FeatureGates(), clock=clock, metrics=CollectorRegistry()
         )
@@ -94,18 +97,21 @@ PROGRAM = textwrap.dedent(
             guard=GuardOptions(interrupt_after=LIMIT, exit_after=LIMIT * 4, memory=64 * 2**20),
         )
         stop = Stop(clock)
+        informer = asyncio.create_task(states.run(stop))
         running = asyncio.create_task(manager.run(stop))
         while rounds(manager, "Good") < ROUNDS:
             await asyncio.sleep(0.02)
         stop.set()
         await running
+        await informer
         print(json.dumps({entry.name: [entry.state, entry.rounds, entry.reason]
                           for entry in manager.describe()}))
 
     def rounds(manager, name):
         return sum(entry.rounds["ok"] for entry in manager.describe() if entry.name == name)
 
-    DEED, WHERE, RUN_DIR, ROUNDS = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+    DEED, WHERE, RUN_DIR, GATE = sys.argv[1:5]
+    ROUNDS = int(sys.argv[5])
     LIMIT = 5.0 if DEED in ("eat", "nothing") else 0.4
     asyncio.run(main())
     '''
@@ -118,11 +124,13 @@ class Ended:
     It ends by itself when the plugin that behaves has had so many rounds.
     """
 
-    def __init__(self, run_dir: Path, deed: str, where: str = "run", rounds: int = 5) -> None:
+    def __init__(
+        self, run_dir: Path, deed: str, where: str = "run", rounds: int = 5, gate: str = "on"
+    ) -> None:
         program = run_dir / "program.py"
         program.write_text(PROGRAM)
         done = subprocess.run(
-            [sys.executable, str(program), deed, where, str(run_dir), str(rounds)],
+            [sys.executable, str(program), deed, where, str(run_dir), gate, str(rounds)],
             capture_output=True,
             text=True,
             timeout=PATIENCE,
@@ -145,13 +153,14 @@ class Ended:
         ("regex", "run", "re.match"),
         ("sleep", "task", "time.sleep(60)"),
         ("sleep", "setup", "time.sleep(60)"),
+        ("sleep", "callback", "time.sleep(60)"),
     ],
 )
 def test_a_plugin_that_holds_the_loop_is_interrupted(tmp_path, deed, where, frame):
     """Python code, sleeping or not, ends with its stack in the log, and the rest goes on."""
     ended = Ended(tmp_path, deed, where)
     assert ended.code == 0, ended.stderr
-    (blocked, *_) = ended.events("plugin.blocked")
+    [blocked] = ended.events("plugin.blocked")
     assert blocked["plugin"] == "Bad"
     assert frame in blocked["stack"]
     assert blocked["held_s"] >= 0.3
@@ -163,27 +172,45 @@ def test_a_plugin_that_holds_the_loop_is_interrupted(tmp_path, deed, where, fram
     assert not (tmp_path / "quarantine.json").exists()
 
 
-@pytest.mark.parametrize("deed", ["swallow", "native"])
-def test_what_cannot_be_interrupted_ends_the_process_and_is_kept_out(tmp_path, deed):
+@pytest.mark.parametrize(
+    ("deed", "where", "frame"),
+    [
+        ("swallow", "run", "in work"),
+        ("native", "run", "in work"),
+        ("swallow", "setup", "in setup"),
+        ("swallow", "callback", "in swallow"),
+    ],
+)
+def test_what_cannot_be_interrupted_ends_the_process_and_is_kept_out(tmp_path, deed, where, frame):
     """The process ends by itself; the next one runs without that plugin and says why."""
-    ended = Ended(tmp_path, deed)
+    ended = Ended(tmp_path, deed, where)
     assert ended.code == -signal.SIGALRM, ended.stderr
+    assert len(ended.events("plugin.blocked")) == (deed == "swallow")
 
-    again = Ended(tmp_path, deed)
+    again = Ended(tmp_path, deed, where)
     assert again.code == 0, again.stderr
     (hung,) = again.events("plugin.hung")
     assert hung["plugin"] == "Bad"
-    assert "in work" in hung["stacks"]
+    assert frame in hung["stacks"]
     assert again.plugins["Bad"][1]["ok"] == 0
     assert (
         "held the event loop"
         in json.loads((tmp_path / "quarantine.json").read_text())["plugins"]["Bad"]["reason"]
     )
 
-    third = Ended(tmp_path, deed)
+    third = Ended(tmp_path, deed, where)
     assert third.code == 0
     assert not third.events("plugin.hung")
     assert third.plugins["Bad"][1]["ok"] == 0
+
+
+@pytest.mark.parametrize("where", ["setup", "callback"])
+def test_a_plugin_that_is_off_cannot_hold_anything(tmp_path, where):
+    """Not even one that would, in setup or a callback, end each process."""
+    ended = Ended(tmp_path, "swallow", where, gate="off")
+    assert ended.code == 0, ended.stderr
+    assert ended.plugins["Bad"][0] == "disabled"
+    assert not ended.events("plugin.blocked")
 
 
 def test_a_plugin_that_takes_memory_without_a_pause_is_interrupted(tmp_path):

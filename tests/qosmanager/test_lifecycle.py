@@ -10,8 +10,8 @@ from koordlet.plugin import Limits, Stop
 OFF = FeatureSpec()
 
 
-async def test_all_are_prepared_then_all_set_up_then_the_enabled_ones_run(bench):
-    """init_flags and setup reach every plugin, enabled or not, each stage before the next."""
+async def test_all_are_prepared_then_the_enabled_ones_are_set_up_then_they_run(bench):
+    """init_flags reaches every plugin, the rest only those that are on, each stage in turn."""
     order: list[str] = []
 
     class Ordered(bench.Recorder):
@@ -32,22 +32,23 @@ async def test_all_are_prepared_then_all_set_up_then_the_enabled_ones_run(bench)
         bench.add(name, plugin, spec)
     await bench.start()
 
-    assert order[:6] == [
-        f"{stage} {name}" for stage in ("init_flags", "setup") for name in ("A", "B", "C")
+    assert order == [
+        *(f"init_flags {name}" for name in ("A", "B", "C")),
+        *(f"{stage} {name}" for stage in ("setup", "run") for name in ("B", "C")),
     ]
-    assert sorted(order[6:]) == ["run B", "run C"]
     assert bench.runner("A").state == "disabled"
 
 
 async def test_toggling_a_gate_starts_and_stops_without_a_second_setup(bench):
-    """Live disable ends the run in order; live enable begins another one."""
+    """Setup comes with the first start; live disable ends the run in order, live enable begins
+    another one."""
     plugin = bench.add("P", bench.Recorder(), OFF)
     await bench.start()
-    assert plugin.calls == ["init_flags", "setup"]
+    assert plugin.calls == ["init_flags"]
 
     bench.gates.replace_map({"P": True})
     await bench.clock.advance(2.5)
-    assert plugin.calls[2:] == ["run"]
+    assert plugin.calls[1:] == ["setup", "run"]
     assert plugin.turns == 3
 
     bench.gates.replace_map({"P": False})
@@ -59,6 +60,34 @@ async def test_toggling_a_gate_starts_and_stops_without_a_second_setup(bench):
     await bench.clock.advance(0)
     assert plugin.calls[5:] == ["run"]
     assert plugin.calls.count("setup") == 1
+
+
+async def test_off_and_on_in_one_breath_is_another_run(bench):
+    """The plugin ends and starts again, also when it was off for a moment that nobody saw."""
+    plugin = bench.add("P", bench.Recorder())
+    await bench.start()
+    bench.gates.replace_map({"P": False})
+    bench.gates.replace_map({"P": True})
+    await bench.clock.advance(0)
+    assert plugin.calls[2:] == ["run", "returned", "stop", "run"]
+
+
+async def test_off_and_on_while_it_ends_is_another_run(bench):
+    """Also when the gate is on again before the old run has returned."""
+
+    class Slow(bench.Recorder):
+        async def stop(self) -> None:
+            await self.clock.sleep(2)
+            self.calls.append("stop")
+
+    plugin = bench.add("P", Slow())
+    await bench.start()
+    await bench.switch(P=False)
+    await bench.clock.advance(1)
+    await bench.switch(P=True)
+    assert bench.runner("P").state == "stopping"
+    await bench.clock.advance(1.5)
+    assert plugin.calls[2:] == ["run", "returned", "stop", "run"]
 
 
 async def test_any_of_a_plugins_gates_enables_it(bench):

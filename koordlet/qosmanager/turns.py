@@ -1,0 +1,37 @@
+"""Whose turn it is where two plugins may claim the same kernel value: who was switched on first."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from koordlet.util.errors import OptionError
+
+if TYPE_CHECKING:
+    from koordlet.executor.claim import MayClaim
+    from koordlet.executor.claims import ClaimDesk
+
+
+class ClaimTurns:
+    """Judges what plugins may claim among those that are on, at the moment one is switched on."""
+
+    def __init__(self, claims: "ClaimDesk | None", freed: Callable[[], None]) -> None:
+        """claims None: nothing can be claimed. freed: called when one that was on no longer is."""
+        self._claims = claims
+        self._freed = freed
+
+    def take(self, plugin: str, may_claim: "tuple[MayClaim, ...]") -> str:
+        """Let a plugin claim what it declares; return why it may not, empty: it may.
+
+        Again for a plugin whose turn it is changes nothing.
+        """
+        if self._claims is None:
+            return ""
+        try:
+            self._claims.declare(plugin, may_claim)
+        except OptionError as err:
+            return str(err)
+        return ""
+
+    def give_up(self, plugin: str) -> None:
+        """End a plugin's turn; call it when its claims are withdrawn."""
+        if self._claims is not None and self._claims.retract(plugin):
+            self._freed()
