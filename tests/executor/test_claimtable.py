@@ -32,9 +32,12 @@ def table():
     [MayClaim(CPU_SHARES, Level.POD), MayClaim(CPU_SHARES, Level.POD, LS | BE)],
 )
 def test_two_owners_of_one_value_are_refused_by_name(table, theirs):
-    """At declaration, before anything is claimed."""
-    with pytest.raises(OptionError, match=r"B may_claim: found 'value of cpu_shares.*; A claims"):
+    """At declaration, before anything is claimed, and until the first one retracts its own."""
+    with pytest.raises(OptionError, match=r"B may_claim: found 'value of cpu_shares.*; A is on"):
         table.declare("B", (theirs,))
+    assert table.retract("A")
+    assert not table.retract("A")
+    table.declare("B", (theirs,))
 
 
 @pytest.mark.parametrize(
