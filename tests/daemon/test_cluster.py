@@ -475,7 +475,7 @@ async def test_what_is_wrong_with_the_config_map_is_told_in_the_cluster(
 
 async def test_plugins_share_the_client(node: Node, server: ApiServer) -> None:
     """With the same user, connections and limits."""
-    without = "--feature-gates=NodeTopologyReport=false"
+    without = "--feature-gates=NodeTopologyReport=false,Probe=true"
     await node.start("--kube-api-qps=0.5", "--kube-api-burst=11", without)
     await node.seconds(1)
     gets = asyncio.gather(*(node.probe.client.get("/api/v1/nodes/n1") for _ in range(20)))
@@ -726,7 +726,7 @@ async def test_who_runs_on_after_a_yes_is_killed_only_where_that_is_asked_for(
     """After the grace period; Koordinator's flag forbids it in any case."""
     await node.start(*flags)
     await node.seconds(2)
-    pod = node.probe.states.pod(UID)
+    pod = node.states.pod(UID)
     eviction = asyncio.ensure_future(node.probe.evict(pod, reason="memory 92 %", grace_seconds=3))
     await node.until(eviction.done)
     assert (await eviction).outcome is EvictionOutcome.EVICTED
@@ -788,7 +788,7 @@ async def test_a_plugin_evicts_through_the_api_server(node: Node, server: ApiSer
 
 async def test_a_plugin_can_end_pods_in_no_other_way(node: Node, server: ApiServer) -> None:
     """Its client refuses what would leave no record."""
-    await node.start()
+    await node.start("--feature-gates=Probe=true")
     await node.seconds(1)
     with pytest.raises(NotAllowed, match=r"use self\.evict\(\)"):
         await node.probe.client.delete("/api/v1/namespaces/shop/pods/web")
