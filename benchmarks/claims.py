@@ -20,6 +20,7 @@ from koordlet.host.host import Host
 from koordlet.host.paths import HostPaths
 from koordlet.host.resources import CPU_QUOTA, CPU_SHARES, MEMORY_LIMIT
 from koordlet.util.clock import SystemClock
+from koordlet.util.owneddir import OwnedDirectory
 
 VALUES = 1000
 PODS = 150  # 450 groups
@@ -75,7 +76,7 @@ def _squeeze(groups: Sequence[str], directory: Path, rounds: int) -> dict[str, f
 
 
 def _writer(host: Host, directory: Path) -> Writer:
-    return Writer(host, Journal(directory, "this-boot"), SystemClock())
+    return Writer(host, Journal(OwnedDirectory.open(directory), "this-boot"), SystemClock())
 
 
 def _rewrite(files: Sequence[str]) -> None:
@@ -88,7 +89,7 @@ def _rewrite(files: Sequence[str]) -> None:
 
 def _append(directory: Path, count: int) -> tuple[float, float]:
     """Median milliseconds of a first and of a later record."""
-    journal = Journal(directory, "this-boot")
+    journal = Journal(OwnedDirectory.open(directory), "this-boot")
     first, later = [], []
     for number in range(count):
         place = f"kubepods/besteffort/pod{number}"

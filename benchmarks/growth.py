@@ -36,6 +36,7 @@ from koordlet.server.exposition import Exposition, View
 from koordlet.server.textformat import OPENMETRICS
 from koordlet.statesinformer.model import PodMeta
 from koordlet.statesinformer.podmeta import discovered
+from koordlet.util.owneddir import OwnedDirectory
 
 PODS = 2
 POD_LIFE = 20  # ticks between two births; a pod lives for PODS of them
@@ -90,7 +91,11 @@ class _Daemon:
         self._pods: tuple[PodMeta, ...] = ()
         self._tree = CgroupTree(reference_hierarchy(self._host.paths.cgroup), clock)
         self._cache = MetricCache(
-            directory / "rings", "boot", clock, intervals=INTERVALS, retentions=RETENTIONS
+            OwnedDirectory.open(directory) / "rings",
+            "boot",
+            clock,
+            intervals=INTERVALS,
+            retentions=RETENTIONS,
         )
         self._exposition = Exposition()
         metrics = CollectorMetrics(self._exposition.internal)

@@ -15,6 +15,7 @@ from koordlet.metriccache.sample import Sample
 from koordlet.statesinformer.model import PodMeta
 from koordlet.statesinformer.podmeta import discovered
 from koordlet.util.clock import Clock, Stamp, SystemClock
+from koordlet.util.owneddir import OwnedDirectory
 
 INTERVALS = {
     Cadence.USAGE: 1.0,
@@ -40,7 +41,8 @@ _CONTAINER_KINDS = (
 
 def open_cache(directory: Path | None, boot_id: str, clock: Clock) -> MetricCache:
     """A cache with the daemon's default intervals and retentions."""
-    return MetricCache(directory, boot_id, clock, intervals=INTERVALS, retentions=RETENTIONS)
+    place = directory and OwnedDirectory.open(directory.parent) / directory.name
+    return MetricCache(place, boot_id, clock, intervals=INTERVALS, retentions=RETENTIONS)
 
 
 def fill(cache: MetricCache, clock: Clock, pods: Sequence[PodMeta]) -> None:

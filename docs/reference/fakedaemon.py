@@ -22,6 +22,7 @@ from koordlet.server.exposition import Exposition
 from koordlet.server.families import FamilySource
 from koordlet.util.errors import Unavailable
 from koordlet.util.logs import LevelSpec, configure
+from koordlet.util.owneddir import OwnedDirectory
 from koordlet.util.stop import Stop
 
 _ENOUGH = 3  # passes that show nothing new
@@ -82,7 +83,12 @@ def measured_exposition() -> FamilyExposition:
 def settings_of(argv: Iterable[str], *, exposition: Exposition, clock: SimulatedClock) -> Settings:
     """The settings of a command line, with no environment and the shipped plugins."""
     return load_settings(
-        list(argv), {}, clock=clock, metrics=exposition.internal, discover=_discover_shipped
+        list(argv),
+        {},
+        clock=clock,
+        metrics=exposition.internal,
+        discover=_discover_shipped,
+        laid_out=True,
     )
 
 
@@ -109,8 +115,9 @@ async def _measure(directory: Path) -> FamilyExposition:
         f"--run-dir={directory}",
     ]
     settings = settings_of(flags, exposition=exposition, clock=clock)
-    parts = build(settings, exposition, clock, directory)
-    Daemon(parts, directory)  # adds the families that tell about the start
+    run_dir = OwnedDirectory.open(directory)
+    parts = build(settings, exposition, clock, run_dir)
+    Daemon(parts, run_dir)  # adds the families that tell about the start
     _connect(flags, exposition, parts, directory)
     await _run(parts, host, clock, exposition)
     return exposition

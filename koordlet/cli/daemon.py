@@ -19,8 +19,11 @@ from koordlet.util.logs import LevelSpec, configure, parse_levels, take_library_
 SWITCH_INTERVAL = 0.001  # seconds a thread may keep the interpreter while the loop wants it
 
 
-def run(argv: Sequence[str]) -> int:
-    """Run the daemon. Returns 0 after a stop, 1 after a failed start, 2 for unusable options."""
+def run(argv: Sequence[str], *, laid_out: bool = False) -> int:
+    """Run the daemon. Returns 0 after a stop, 1 after a failed start, 2 for unusable options.
+
+    laid_out: the root flags name plain files in place of the kernel's, for tests.
+    """
     if argv in (["--version"], ["-version"]):
         print(f"koordlet {koordlet.__version__}")
         return 0
@@ -28,7 +31,7 @@ def run(argv: Sequence[str]) -> int:
     terminal = sys.stderr.isatty()
     configure("console" if terminal else "json", LevelSpec())  # until the flags are known
     try:
-        asyncio.run(_run(argv, terminal=terminal))
+        asyncio.run(_run(argv, terminal=terminal, laid_out=laid_out))
     except HelpRequested as help_text:
         print(help_text)
     except OptionError as err:
@@ -40,7 +43,7 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-async def _run(argv: Sequence[str], *, terminal: bool) -> None:
+async def _run(argv: Sequence[str], *, terminal: bool, laid_out: bool) -> None:
     clock = SystemClock()
     exposition = Exposition(clock=clock)
     take_library_logs(clock)
@@ -51,6 +54,7 @@ async def _run(argv: Sequence[str], *, terminal: bool) -> None:
         metrics=exposition.internal,
         discover=discover,
         terminal=terminal,
+        laid_out=laid_out,
     )
     options = settings.options
     configure(options.log_format.value, parse_levels(options.log_level.value))  # type: ignore[arg-type]

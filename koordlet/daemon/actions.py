@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
@@ -30,6 +29,7 @@ from koordlet.host.descriptors import Descriptors
 from koordlet.host.host import Host
 from koordlet.host.layout import Layout
 from koordlet.util.clock import Clock
+from koordlet.util.owneddir import OwnedDirectory
 
 _CLAIMED, _LOOKED_AT, _WATCHED = 2048, 1024, 64  # kernel files that are held open for each
 ACTION_DESCRIPTORS = _CLAIMED + _LOOKED_AT + _WATCHED
@@ -51,7 +51,7 @@ class Actions:
 def build_actions(
     settings: Settings,
     clock: Clock,
-    run_dir: Path,
+    run_dir: OwnedDirectory,
     boot_id: str,
     registry: CollectorRegistry,
     api: EvictionApi | None,

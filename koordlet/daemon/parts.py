@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -40,8 +41,10 @@ from koordlet.statesinformer.filesources import node_file, node_slo_file
 from koordlet.statesinformer.hostnode import HostNode
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.podsource import PodSource
+from koordlet.util.atomicfile import write_atomic
 from koordlet.util.clock import Clock
 from koordlet.util.health import OK, Health, PartHealth, Status
+from koordlet.util.owneddir import OwnedDirectory
 from koordlet.util.tasks import Run
 
 if TYPE_CHECKING:
@@ -80,7 +83,9 @@ class Source(Part, Protocol):
     name: str
 
 
-def build(settings: Settings, exposition: Exposition, clock: Clock, run_dir: Path) -> Parts:
+def build(
+    settings: Settings, exposition: Exposition, clock: Clock, run_dir: OwnedDirectory
+) -> Parts:
     """Make and connect all parts; files in run_dir are opened, nothing runs yet.
 
     Raises:
@@ -181,7 +186,7 @@ def _add_cluster(roster: Roster, health: Health, cluster: "Cluster") -> None:
 
 
 def _cache(
-    settings: Settings, states: StatesInformer, clock: Clock, run_dir: Path, boot_id: str
+    settings: Settings, states: StatesInformer, clock: Clock, run_dir: OwnedDirectory, boot_id: str
 ) -> MetricCache:
     """The metric cache, keeping as much as the reports of the present spec need."""
     cache = MetricCache(
@@ -303,7 +308,7 @@ def _reporter(
     states: StatesInformer,
     cache: MetricCache,
     clock: Clock,
-    run_dir: Path,
+    run_dir: OwnedDirectory,
     exposition: Exposition,
     cluster: "Cluster | None",
 ) -> NodeMetricReporter | None:
@@ -311,9 +316,9 @@ def _reporter(
     if not options.enable_node_metric_report.value:
         return None
     file = options.node_metric_file.value
-    sinks = [FileSink(Path(file))] if file else []
+    sinks = [FileSink(partial(write_atomic, Path(file)))] if file else []
     if cluster is None:
-        sinks = sinks or [FileSink(run_dir / "nodemetric.json")]
+        sinks = sinks or [FileSink((run_dir / "nodemetric.json").write)]
         interval, sharp = standalone_interval(options.report_interval.value), 0.0
     else:
         interval, sharp = None, options.report_change_threshold.value / 100

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
 from prometheus_client import Gauge
 
@@ -36,6 +35,7 @@ from koordlet.util.clock import Clock
 from koordlet.util.errors import Unavailable
 from koordlet.util.health import worst
 from koordlet.util.logs import get_logger
+from koordlet.util.owneddir import OwnedDirectory
 from koordlet.util.stop import Stop
 from koordlet.util.tasks import supervise
 
@@ -54,9 +54,9 @@ async def run_daemon(
         KoordletError: the daemon could not start; the message says why.
     """
     with RunDir.open(settings.run_dir) as run_dir:
-        parts = build(settings, exposition, clock, run_dir.path)
+        parts = build(settings, exposition, clock, run_dir.directory)
         try:
-            await Daemon(parts, run_dir.path).run(stop)
+            await Daemon(parts, run_dir.directory).run(stop)
         finally:
             if parts.cluster is not None:
                 await parts.cluster.close()
@@ -67,7 +67,7 @@ async def run_daemon(
 class Daemon:
     """One built daemon, run once."""
 
-    def __init__(self, parts: Parts, run_dir: Path) -> None:
+    def __init__(self, parts: Parts, run_dir: OwnedDirectory) -> None:
         self._parts = parts
         self._run_dir = run_dir
         self._started_at = parts.clock.wall()
@@ -200,7 +200,7 @@ class Daemon:
             audit=parts.audit,
             doctor=lambda: [
                 dataclasses.asdict(finding)
-                for finding in findings(Host(parts.settings.paths), self._run_dir)
+                for finding in findings(Host(parts.settings.paths), self._run_dir.path)
             ],
             record=partial(record, parts),
         )

@@ -1,13 +1,12 @@
 """The run directory: where the daemon keeps what must outlive its process, one daemon at a time."""
 
-import errno
 import fcntl
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from koordlet.util.errors import KoordletError
+from koordlet.util.errors import KoordletError, UnsafeFile
+from koordlet.util.owneddir import OwnedDirectory
 
 HOST_RUN_DIR = Path("/run/koordlet")
 CONTAINER_RUN_DIR = Path("/host-var-run-koordlet")
@@ -29,7 +28,7 @@ def default_run_dir(*, host_mode: bool, uid: int, environ: Mapping[str, str]) ->
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     if runtime and os.access(runtime, os.W_OK):
         return Path(runtime) / "koordlet"
-    return Path(f"/tmp/koordlet-{uid}")  # noqa: S108 - ownership is checked in RunDir.open
+    return Path(f"/tmp/koordlet-{uid}")  # noqa: S108 - RunDir.open checks who owns it
 
 
 class RunDirHeld(RunDirError):
@@ -46,52 +45,45 @@ class RunDirHeld(RunDirError):
 class RunDir:
     """An exclusively held run directory. Use `with RunDir.open(path) as run_dir:`."""
 
-    def __init__(self, path: Path, lock: int) -> None:
-        self.path = path
+    def __init__(self, directory: OwnedDirectory, lock: int) -> None:
+        self.directory = directory
         self._lock = lock
 
     @classmethod
-    def open(cls, path: Path) -> "RunDir":
-        """Create the directory (0750) when needed and take its lock.
+    def open(cls, path: Path, *, create: bool = True) -> "RunDir":
+        """Open the directory, which create makes (0750) when needed, and take its lock.
 
         Raises:
             RunDirHeld: another daemon has it.
-            RunDirError: not creatable, not ours or read-only.
+            RunDirError: not creatable, read-only, or another user could change it.
         """
         try:
-            path.mkdir(mode=0o750, parents=True, exist_ok=True)
-            _check_owner(path)
-            lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            directory = OwnedDirectory.open(path, create=create)
+            lock = (directory / "lock").open(os.O_RDWR | os.O_CREAT)
         except OSError as err:
             raise _unusable(path, err) from err
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as err:
-            holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
             os.close(lock)
-            raise RunDirHeld(path, holder) from err
+            directory.close()
+            raise RunDirHeld(path, holder if holder.isdigit() else "unknown") from err
         _note_pid(lock)
-        return cls(path, lock)
+        return cls(directory, lock)
 
     def close(self) -> None:
         """Release the lock; the files stay."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+            self.directory.close()
 
     def __enter__(self) -> "RunDir":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _check_owner(path: Path) -> None:
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode):
-        raise NotADirectoryError(errno.ENOTDIR, "a link or file stands there", str(path))
-    if found.st_uid not in (os.geteuid(), 0):
-        raise PermissionError(errno.EPERM, f"it belongs to user {found.st_uid}", str(path))
 
 
 def _note_pid(lock: int) -> None:
@@ -104,6 +96,8 @@ def _note_pid(lock: int) -> None:
 
 
 def _unusable(path: Path, err: OSError) -> RunDirError:
+    if isinstance(err, UnsafeFile):
+        return RunDirError(f"{path}: cannot be the run directory: {err}")
     return RunDirError(
         f"{path}: wanted a writable run directory, found {err.strerror}; "
         "mount or create it writable for this user, or give another --run-dir"

@@ -35,6 +35,7 @@ class Settings:
     config_file: ConfigFile | None
     dry_run: LiveDryRun
     node_name: str
+    laid_out: bool = False  # as in HostPaths
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
@@ -48,6 +49,7 @@ class Settings:
             sysfs=Path(options.sys_fs_root_dir.value),
             var_run=Path(options.var_run_root_dir.value),
             kubelet=Path(options.var_lib_kubelet_dir.value),
+            laid_out=self.laid_out,
         )
 
     @property
@@ -72,10 +74,12 @@ def load_settings(
     metrics: CollectorRegistry,
     discover: Callable[[PluginRegistry], Sequence[str]],
     terminal: bool = False,
+    laid_out: bool = False,
 ) -> Settings:
     """Return the settings of a command line and environment.
 
     discover registers plugins and returns what went wrong; terminal says whether stderr is one.
+    laid_out is that of HostPaths: the root flags name plain files, for tests.
 
     Raises:
         OptionError: a flag, gate or config entry cannot be used; nothing has been started.
@@ -111,5 +115,6 @@ def load_settings(
         config_file=config_file,
         dry_run=LiveDryRun(lambda: options.dry_run.value, plugins.names),
         environ=environ,
+        laid_out=laid_out,
         node_name=options.node_name.value or environ.get("NODE_NAME") or socket.gethostname(),
     )

@@ -4,9 +4,9 @@ import errno
 import os
 from collections.abc import Callable
 from io import FileIO
-from pathlib import Path
 
-from koordlet.util.atomicfile import FileWriteError, write_atomic
+from koordlet.util.atomicfile import FileWriteError
+from koordlet.util.owneddir import OwnedPath
 
 MODE = 0o600
 
@@ -20,7 +20,7 @@ def no_step(name: str) -> None:
 class AppendLog:
     """Appends whole lines or nothing. Belongs to one thread; blocks."""
 
-    def __init__(self, path: Path, step: Step = no_step) -> None:
+    def __init__(self, path: OwnedPath, step: Step = no_step) -> None:
         self.path = path
         self.size = 0  # bytes
         self._step = step
@@ -30,13 +30,13 @@ class AppendLog:
     def open(self) -> None:
         """Go on with the file that is there, or make it. Raises FileWriteError."""
         self.close()
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            file = FileIO(os.open(self.path, flags, MODE), "ab+")
+            descriptor = self.path.open(os.O_RDWR | os.O_APPEND | os.O_CREAT, MODE)
+            file = FileIO(descriptor, "ab+")
             self.size = os.fstat(file.fileno()).st_size
             last = os.pread(file.fileno(), 1, self.size - 1) if self.size else b"\n"
         except OSError as err:
-            raise FileWriteError(self.path, err) from err
+            raise FileWriteError(self.path.path, err) from err
         self._file, self._torn = file, last != b"\n"
 
     def append(self, data: bytes, *, sync: bool = False) -> None:
@@ -56,12 +56,12 @@ class AppendLog:
                 self._step("journal synced")
         except OSError as err:
             self._cut(before)
-            raise FileWriteError(self.path, err) from err
+            raise FileWriteError(self.path.path, err) from err
 
     def replace(self, data: bytes) -> None:
         """Make these lines the whole file, in one step. Raises FileWriteError; nothing changed."""
         self._step("journal before replacing")
-        write_atomic(self.path, data, MODE)
+        self.path.write(data, MODE)
         self._step("journal replaced")
         self.open()
 

@@ -4,15 +4,15 @@ import asyncio
 import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from koordlet.util import documents
-from koordlet.util.atomicfile import FileWriteError, write_atomic
+from koordlet.util.atomicfile import FileWriteError
 from koordlet.util.clock import Clock
-from koordlet.util.errors import InvalidObject
-from koordlet.util.filewatch import FileReadError, read_bounded
+from koordlet.util.errors import InvalidObject, UnsafeFile
+from koordlet.util.filewatch import FileReadError
 from koordlet.util.logs import LogState, get_logger
+from koordlet.util.owneddir import OwnedDirectory
 
 HOUR = 3600.0  # seconds
 LARGEST = 1000  # evictions in an hour that a limit may allow, and that are remembered
@@ -28,7 +28,12 @@ class EvictionBudget:
     """
 
     def __init__(
-        self, limit: Callable[[], int], clock: Clock, *, directory: Path | None, boot_id: str
+        self,
+        limit: Callable[[], int],
+        clock: Clock,
+        *,
+        directory: OwnedDirectory | None,
+        boot_id: str,
     ) -> None:
         """Load what was used. directory None: keep it in memory only."""
         self._limit = limit
@@ -76,7 +81,7 @@ class EvictionBudget:
         async with self._saving:
             content = json.dumps({"boot_id": self._boot_id, "used": self._recent()})
             try:
-                await asyncio.to_thread(write_atomic, self._file, content.encode() + b"\n")
+                await asyncio.to_thread(self._file.write, content.encode() + b"\n")
             except FileWriteError as err:
                 self.problem = str(err)
                 self._unsaved.failed("eviction_budget.not_saved", error=self.problem)
@@ -90,14 +95,17 @@ class EvictionBudget:
         return self._used
 
     def _load(self) -> list[float]:
-        if self._file is None or not self._file.exists():
+        if self._file is None:
             return []
         try:
-            stored: Any = documents.decode(read_bounded(self._file, MAX_BYTES), str(self._file))
+            data = self._file.read(MAX_BYTES)
+            if data is None:
+                return []
+            stored: Any = documents.decode(data, str(self._file))
             if stored["boot_id"] != self._boot_id:
                 return []
             return [_moment(at, self._clock.boottime()) for at in stored["used"]]
-        except (FileReadError, InvalidObject, ValueError, KeyError, TypeError) as err:
+        except (FileReadError, UnsafeFile, InvalidObject, ValueError, KeyError, TypeError) as err:
             log.warning("eviction_budget.dropped", path=str(self._file), error=repr(err))
             return []
 

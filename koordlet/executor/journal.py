@@ -7,15 +7,15 @@ the file may be shorter, also takes away the kernel values that it is about.
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from koordlet.executor import records
 from koordlet.executor.appendlog import MODE, AppendLog, Step, no_step
 from koordlet.executor.records import Contents, Record
-from koordlet.util.atomicfile import FileWriteError, write_atomic
-from koordlet.util.errors import KoordletError
-from koordlet.util.filewatch import FileReadError, read_bounded
+from koordlet.util.atomicfile import FileWriteError
+from koordlet.util.errors import KoordletError, UnsafeFile
+from koordlet.util.filewatch import FileReadError
 from koordlet.util.logs import LogState, get_logger
+from koordlet.util.owneddir import OwnedDirectory, OwnedPath
 
 FILE = "journal"
 MOST = 20_000  # records
@@ -25,11 +25,11 @@ _SLACK = 64 << 10  # bytes of garbage that are not worth a compaction
 log = get_logger("koordlet.executor")
 
 
-def left_in(directory: Path, boot_id: str) -> list[Record]:
+def left_in(directory: OwnedDirectory, boot_id: str) -> list[Record]:
     """What a journal says is changed, as far as it can be read. For a look: nothing is written."""
     try:
-        contents = records.read(read_bounded(directory / FILE, 4 * LARGEST))
-    except (FileReadError, records.NewerVersion):
+        contents = records.read((directory / FILE).read(4 * LARGEST) or b"")
+    except (FileReadError, UnsafeFile, records.NewerVersion):
         return []
     return list(contents.records.values()) if contents.boot_id == boot_id else []
 
@@ -41,7 +41,9 @@ class JournalError(KoordletError):
 class Journal:
     """The records of one run directory, which has one owner at a time. For one thread; blocks."""
 
-    def __init__(self, directory: Path | None, boot_id: str, *, step: Step = no_step) -> None:
+    def __init__(
+        self, directory: OwnedDirectory | None, boot_id: str, *, step: Step = no_step
+    ) -> None:
         """Load what an earlier process left. directory None: in memory only.
 
         Records of an earlier boot are forgotten: the values went with it.
@@ -154,7 +156,12 @@ class Journal:
         self._compact_at = 2 * file.size + _SLACK
 
     def _load(self, file: AppendLog) -> None:
-        contents = self._read(file.path)
+        try:
+            contents = self._read(file.path)
+        except UnsafeFile as err:
+            self.problem = f"no value is changed or restored: {err}"
+            log.error("journal.refused", error=str(err))  # noqa: TRY400 - the message says it all
+            return
         if contents.boot_id == self._boot_id:
             self._records = contents.records
         elif contents.records:
@@ -166,11 +173,15 @@ class Journal:
             self.problem = str(err)
             log.warning("journal.not_writable", error=str(err))
 
-    def _read(self, path: Path) -> Contents:
-        """Return what the file says; keep it aside when something is wrong with it."""
+    def _read(self, path: OwnedPath) -> Contents:
+        """Return what the file says; keep it aside when something is wrong with it.
+
+        Raises:
+            UnsafeFile: another user could have written it; it is left as it is.
+        """
         nothing = Contents(self._boot_id, {})
         try:
-            data = read_bounded(path, 4 * LARGEST) if path.is_symlink() or path.exists() else b""
+            data = path.read(4 * LARGEST)
             if not data:
                 return nothing
             contents = records.read(data)
@@ -184,16 +195,16 @@ class Journal:
             self._keep_aside(path, "damaged", f"{contents.damaged} damaged lines", data)
         return contents
 
-    def _keep_aside(self, path: Path, suffix: str, what: str, data: bytes = b"") -> None:
+    def _keep_aside(self, path: OwnedPath, suffix: str, what: str, data: bytes = b"") -> None:
         """Save the file for a look, one of a kind, before it is replaced; data: a copy will do."""
-        aside = path.with_name(f"{path.name}.{suffix}")
+        aside = path.sibling(f"{path.name}.{suffix}")
         self.damage = f"{path}: {what}; kept as {aside.name}"
         log.error("journal.damaged", path=str(path), problem=what, kept_as=aside.name)
         try:
             if data:
-                write_atomic(aside, data, MODE)
+                aside.write(data, MODE)
             else:
-                path.replace(aside)
+                path.rename(aside.name)
         except (FileWriteError, OSError) as err:
             self.damage = f"{path}: {what}"
             log.warning("journal.not_kept_aside", error=str(err))

@@ -16,9 +16,11 @@ from koordlet.host.errors import KernelFileError, NoSuchDevice, Unsupported, Van
 from koordlet.host.host import Host
 from koordlet.host.kerneltext import Text
 from koordlet.host.procfiles import parse_start_time
-from koordlet.host.resource import Root
+from koordlet.host.resource import File, Root
 from koordlet.host.resources import CPUSET_CPUS
 
+# Neither made nor cut nor reached through a link; a pipe in its place must not hang.
+_WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MOST = 4096  # bytes of a process's stat that are looked at
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.ENOTDIR})
 _HINTS = {
@@ -52,6 +54,24 @@ class KernelValues:
         self._host = host
         self._step = step
         self._raw: dict[Key, tuple[bytes, str]] = {}  # what was read last, and what that says
+
+    def refusal(self, key: Key, original: str) -> str:
+        """Why a value that a file says is ours must not be restored; "": it may be.
+
+        Whoever could write the journal must not gain more by it than the table of values allows.
+        """
+        target = key.target
+        if not target.is_sound:
+            return f"its place {target.place!r:.80} is not below the root, or not of its level"
+        try:
+            file = self._host.file(key.resource)
+        except Unsupported:
+            return ""  # there is nothing to write
+        if target.level not in _levels(file):
+            return f"a {target.level.value} has no such value"
+        if not file.may_restore(original):
+            return f"its original {original!r:.60} is not such a value"
+        return ""
 
     def text(self, key: Key) -> Text[Any]:
         """How a value is written here.
@@ -193,8 +213,12 @@ class KernelValues:
     def _write(self, place: _Place, key: Key, inode: int, content: bytes) -> None:
         directory = self._open(place, key, inode)
         try:
-            fd = os.open(place.name, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, dir_fd=directory)
+            fd = os.open(place.name, _WRITE, dir_fd=directory)
             try:
+                paths, root = self._host.paths, self._host.file(key.resource).root
+                paths.check(fd, root, f"{place.directory}/{place.name}")
+                if paths.laid_out:
+                    os.ftruncate(fd, 0)  # which a kernel file does not need
                 os.write(fd, content)
             finally:
                 os.close(fd)
@@ -239,5 +263,20 @@ def _refused(path: str, err: OSError, wanted: str) -> KernelFileError:
     return KernelFileError(path, wanted=wanted, found=why, hint=hint)
 
 
+def _levels(file: File[Any]) -> frozenset[Level]:
+    """Of which levels targets have the value of a file."""
+    if file.root is Root.CGROUP:
+        return frozenset(Level) - {Level.PROCESS}
+    return frozenset({Level.PROCESS if "{}" in file.name else Level.NODE})
+
+
 def _group(key: Key) -> str:
+    """The group argument of a value's path. Raises KernelFileError: it is not below the root."""
+    if not key.target.is_sound:
+        raise KernelFileError(
+            key.target.place,
+            wanted="a place below the root of its file system",
+            found=repr(key.target.place[:80]),
+            hint="it is neither read nor written",
+        )
     return "" if key.target.level is Level.NODE else key.target.place

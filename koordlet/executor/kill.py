@@ -90,7 +90,7 @@ def _kill_members(directory: Path) -> tuple[set[int], str]:
 def _kill_cgroup(directory: Path) -> bool:
     """Have the kernel kill everything in it; False: it cannot (v1, or older than 5.14)."""
     try:
-        descriptor = os.open(directory / "cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
+        descriptor = os.open(directory / "cgroup.kill", os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             os.write(descriptor, b"1")
         finally:

@@ -1,6 +1,6 @@
 """Which kernel values are ours: the journal's records by the values that they are about."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from koordlet.executor.claim import Key
@@ -8,24 +8,36 @@ from koordlet.executor.journal import Journal
 from koordlet.executor.records import Record
 from koordlet.executor.target import Level, Target
 from koordlet.host.resources import BY_NAME, CPUSET_CPUS_WANTED
+from koordlet.util.logs import get_logger
 
+_NAMED = 5  # refused records that a log line names
 _EARLIER = 8  # texts that are remembered of a value that children copy
+
+log = get_logger("koordlet.executor")
 
 
 class Ledger:
     """At most one record per value. For one thread, the journal's."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, refusal: Callable[[Key, str], str]) -> None:
+        """refusal says why a value must not be restored to a text; "": it may be."""
         self.journal = journal
         self._entries: dict[_Slot, tuple[Key, int]] = {}  # key, number in the journal
         self.unknown = 0  # records about values that this koordlet does not know
+        self.refused: dict[str, str] = {}  # why records that were found are not acted on, by value
         for number, record in journal.records.items():
             try:
                 key = _key(record)
             except (KeyError, ValueError):
                 self.unknown += 1
+                continue
+            if why := refusal(key, record.original):
+                self.refused[str(key)] = why
             else:
                 self._entries[_slot(key)] = (key, number)
+        if self.refused:
+            first = dict(list(self.refused.items())[:_NAMED])
+            log.error("journal.records_refused", count=len(self.refused), first=first)
 
     def __iter__(self) -> Iterator[Key]:
         return iter([key for key, _ in self._entries.values()])

@@ -73,16 +73,19 @@ class Leftovers:
         """Degraded while the journal is no good, or values stay that should not."""
         journal = self._writer.ledger.journal
         unknown = self._writer.ledger.unknown
+        refused = list(self._writer.ledger.refused.items())
         problems = [
             journal.problem,
             journal.damage,
             f"{unknown} values in the journal are of a newer koordlet" if unknown else "",
+            *(f"{value} in the journal is refused: {why}" for value, why in refused[:1]),
             *(f"{key} could not be put back: {why}" for key, why in list(self._failed.items())[:1]),
         ]
         reason = "; ".join(filter(None, problems))
         if not reason:
             return OK
-        return PartHealth(Status.DEGRADED, reason, {"not_put_back": len(self._failed)})
+        facts: dict[str, object] = {"not_put_back": len(self._failed), "refused": len(refused)}
+        return PartHealth(Status.DEGRADED, reason, facts)
 
     async def _within_patience(self, work: Coroutine[Any, Any, None]) -> None:
         """A kernel file that hangs must not keep the daemon from starting or ending."""

@@ -1,5 +1,6 @@
 """What a claim is about: a cgroup, the node as a whole, or a process."""
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -7,6 +8,9 @@ from koordlet.api.nodeslo import HostApplication
 from koordlet.api.qos import KubeQoS
 from koordlet.host.layout import Layout, host_app_group
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
+
+_LONGEST = 4096  # characters of a path
+_BAD_STEP = re.compile(r"//|/\.\.?/|[\x00-\x1f\x7f]")  # empty, ".", ".."; control characters
 
 
 class Level(StrEnum):
@@ -29,6 +33,19 @@ class Target:
     qos: str = field(default="", compare=False)  # QoSClass of the pod; KubeQoS at level QOS
     pod: str = field(default="", compare=False)  # namespace/name
     uid: str = field(default="", compare=False)  # of the pod
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the place is of its level, and below the root: relative, without "..".
+
+        Targets come from the journal and from NodeSLO, too.
+        """
+        match self.level:
+            case Level.NODE:
+                return not self.place
+            case Level.PROCESS:
+                return self.place.isascii() and self.place.isdigit()
+        return len(self.place) <= _LONGEST and _BAD_STEP.search(f"/{self.place}/") is None
 
     @classmethod
     def node(cls) -> "Target":

@@ -41,7 +41,7 @@ class Writer:
         """policy: what to do about others who write values of ours. host is this thread's only."""
         self._host = host
         self._values = values or KernelValues(host)
-        self._ledger = Ledger(journal)
+        self._ledger = Ledger(journal, self._values.refusal)
         self._stats = stats or WriterStats()
         self._standing = Standing()
         self._contests = Contests(clock, policy)

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from koordlet.host.kernelfs import check_kernel_file
+from koordlet.host.resource import Root
+
 HOST_MODE = "hostMode"
 
 
@@ -19,6 +22,9 @@ class HostPaths:
     sysfs: Path  # <sys>/fs, where resctrl is mounted
     var_run: Path
     kubelet: Path
+    # Plain files stand for those of the kernel: for tests. Set in code only, by no flag and no
+    # environment variable: with it, what is written to is not checked.
+    laid_out: bool = False
 
     @classmethod
     def for_mode(cls, mode: str) -> "HostPaths":
@@ -38,7 +44,18 @@ class HostPaths:
             sysfs=root / "sys" / "fs",
             var_run=root / "run",
             kubelet=root / "kubelet",
+            laid_out=True,
         )
+
+    def check(self, descriptor: int, root: Root, path: str) -> None:
+        """See that an open file is the kernel's, before it is written.
+
+        Raises:
+            KernelFileError: it is not; path is for the message.
+            OSError: the kernel does not say.
+        """
+        if not self.laid_out:
+            check_kernel_file(descriptor, root, path)
 
 
 _KUBELET = Path("/var/lib/kubelet")

@@ -43,7 +43,23 @@ class File(Generic[T]):
     text: Text[T] | None = None  # how the value is written; None: read only
     validate: Callable[[str], bool] | None = None  # which texts may be written; None: any
     others: tuple[str, ...] = ()  # what kernels without a file of that name call it
+    shows: Callable[[str], bool] | None = None  # which the kernel may show; None: as validate
     hold: bool = True  # False: an open file would keep something alive, for example a namespace
+
+    def may_restore(self, text: str) -> bool:
+        """Return whether a text may have been found here, and so may be written to restore it."""
+        if self.text is None or not text.isascii():
+            return False
+        lines = text.split("\n") if self.text.by_line else [text]
+        try:
+            value = self.text.value(text)
+            whole = not self.text.by_line or self.text.of(value) == text
+        except ValueError:
+            return False
+        if not whole or not all(map(str.isprintable, lines)):
+            return False
+        shows = self.shows or self.validate
+        return shows is None or shows(text)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -408,13 +408,14 @@ def _host(
     *,
     support: Support = Support.PER_GROUP,
     may: Validator | None = None,
+    shows: Validator | None = None,
     text: Text[T] | None = None,
     needs: str = "",
     hold: bool = True,
 ) -> Resource[T]:
     """A file outside the cgroup tree, the same whatever the cgroup version; written as with _in."""
     text = text or (text_for(parse) if may else None)
-    file = File(path, parse, root, support=support, text=text, validate=may, hold=hold)
+    file = File(path, parse, root, support=support, text=text, validate=may, shows=shows, hold=hold)
     return Resource(name, unit, {1: file, 2: file}, needs=needs)
 
 
@@ -477,6 +478,7 @@ MIN_FREE_KBYTES = _host(
     "sys/vm/min_free_kbytes",
     cg.parse_number,
     may=in_range(10_240, 10_485_760),
+    shows=_ANY,  # of a small machine it is less
 )
 WATERMARK_SCALE_FACTOR = _host(
     "watermark_scale_factor",
@@ -484,6 +486,7 @@ WATERMARK_SCALE_FACTOR = _host(
     "sys/vm/watermark_scale_factor",
     cg.parse_number,
     may=in_range(10, 400),
+    shows=in_range(1, 3000),
 )
 MEMCG_REAPER = _host(
     "memcg_reaper",

@@ -43,4 +43,9 @@ def feature_text(name: str) -> Text[int]:
             raise ValueError(f"wanted 0 or 1, found {value!r:.60}")
         return name if value else f"NO_{name}"
 
-    return Text(of, lambda data: of(parse(data)), lambda text: int(text == name))
+    def value(text: str) -> int:
+        if text not in (name, f"NO_{name}"):
+            raise ValueError(f"wanted {name} or NO_{name}, found {text!r:.60}")
+        return int(text == name)
+
+    return Text(of, lambda data: of(parse(data)), value)

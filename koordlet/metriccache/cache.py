@@ -4,7 +4,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import cast
 
 from koordlet.metriccache.aggregate import Aggregate
@@ -17,10 +16,10 @@ from koordlet.metriccache.table import Table
 from koordlet.util.clock import Clock, Stamp
 from koordlet.util.logs import LogState, get_logger
 from koordlet.util.nearest import nearest
+from koordlet.util.owneddir import OwnedDirectory, OwnedPath
 
 MAX_RETENTION = 3600.0  # seconds; longer windows asked for are cut to this
 MAX_KIND_BYTES = 16 * 1024 * 1024
-_DIRECTORY_MODE = 0o750
 _SUFFIX = ".ring"
 
 
@@ -45,7 +44,7 @@ class MetricCache:
 
     def __init__(
         self,
-        directory: Path | None,
+        directory: OwnedPath | None,
         boot_id: str,
         clock: Clock,
         *,
@@ -68,7 +67,9 @@ class MetricCache:
         self._trouble = LogState(self._log)
         self._directory_error = ""
         kinds = list(kinds)
-        usable = self._prepared(directory, {f"{kind.name}{_SUFFIX}" for kind in kinds})
+        self._directory = usable = self._prepared(
+            directory, {f"{kind.name}{_SUFFIX}" for kind in kinds}
+        )
         self._tables = {
             kind.name: Table(
                 kind,
@@ -76,7 +77,7 @@ class MetricCache:
                 TableLimits(
                     intervals[kind.cadence], _capped(retentions[kind.keep]), max_kind_bytes
                 ),
-                usable and usable / f"{kind.name}{_SUFFIX}",
+                None if usable is None else usable / f"{kind.name}{_SUFFIX}",
             )
             for kind in kinds
         }
@@ -205,6 +206,8 @@ class MetricCache:
         with self._lock:
             for table in self._tables.values():
                 table.close()
+            if self._directory is not None:
+                self._directory.close()
 
     def _table(self, kind: AnyKind) -> Table:
         table = self._tables.get(kind.name)
@@ -225,19 +228,19 @@ class MetricCache:
     def _end(self, end: float | None) -> float:
         return self._clock.boottime() if end is None else end
 
-    def _prepared(self, directory: Path | None, ours: set[str]) -> Path | None:
+    def _prepared(self, place: OwnedPath | None, ours: set[str]) -> OwnedDirectory | None:
         """Make the directory and clear it of files that no kind owns; None when it cannot be."""
-        if directory is None:
+        if place is None:
             return None
         try:
-            directory.mkdir(_DIRECTORY_MODE, parents=True, exist_ok=True)
-            directory.chmod(_DIRECTORY_MODE)
-            for file in directory.iterdir():
-                if file.name not in ours and _SUFFIX in file.suffixes:
+            directory = place.make_directory()
+            for name in directory.names():
+                file = directory / name
+                if name not in ours and _SUFFIX in file.path.suffixes:
                     self._log.info("ring.removed", path=str(file), reason="of no metric kind")
                     file.unlink()
         except OSError as err:
-            self._directory_error = f"{directory}: {err.strerror}"
+            self._directory_error = f"{place}: {err.strerror}"
             return None
         return directory
 

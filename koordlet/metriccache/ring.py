@@ -3,10 +3,8 @@
 import math
 import mmap
 import os
-import stat
 from array import array
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 from koordlet.metriccache.layout import (
@@ -24,15 +22,14 @@ from koordlet.metriccache.layout import (
     whole_columns,
 )
 from koordlet.util.clock import Stamp
-from koordlet.util.errors import KoordletError
-
-_FILE_MODE = 0o640
+from koordlet.util.errors import KoordletError, UnsafeFile
+from koordlet.util.owneddir import FILE_MODE, OwnedPath
 
 
 class RingDiscarded(KoordletError):
     """A ring file that cannot be used; its history is lost, nothing else."""
 
-    def __init__(self, path: Path, found: str, *, expected: bool = False) -> None:
+    def __init__(self, path: OwnedPath, found: str, *, expected: bool = False) -> None:
         super().__init__(f"{path}: wanted a ring file of this boot, found {found}; starting empty")
         self.found = found
         self.expected = expected  # a reboot or nothing wrong with the disk
@@ -52,7 +49,7 @@ class Ring:
     so a killed process loses at most the column it was writing, which its checksum then betrays.
     """
 
-    def __init__(self, memory: mmap.mmap, geometry: Geometry, path: Path | None) -> None:
+    def __init__(self, memory: mmap.mmap, geometry: Geometry, path: OwnedPath | None) -> None:
         self.geometry = geometry
         self.path = path  # None: in memory only
         self.losses = Losses()
@@ -65,7 +62,7 @@ class Ring:
         self._cells = self._bytes[geometry.cells_at : geometry.file_bytes].cast("d")
 
     @classmethod
-    def create(cls, path: Path | None, identity: Identity, geometry: Geometry) -> "Ring":
+    def create(cls, path: OwnedPath | None, identity: Identity, geometry: Geometry) -> "Ring":
         """An empty ring, in memory when path is None. Appears under its name with `publish`.
 
         Raises:
@@ -80,7 +77,7 @@ class Ring:
         return ring
 
     @classmethod
-    def open(cls, path: Path, identity: Identity, max_bytes: int) -> "Ring":
+    def open(cls, path: OwnedPath, identity: Identity, max_bytes: int) -> "Ring":
         """The ring that an earlier process left.
 
         Damaged columns and rows are left out and counted in `losses`.
@@ -89,7 +86,10 @@ class Ring:
             RingDiscarded: not usable as a whole.
             OSError: the file cannot be read.
         """
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            descriptor = path.open(os.O_RDWR)
+        except UnsafeFile as err:
+            raise RingDiscarded(path, err.strerror or str(err)) from err
         try:
             geometry = _checked_geometry(path, descriptor, identity, max_bytes)
             os.posix_fallocate(descriptor, 0, geometry.file_bytes)  # holes would be SIGBUS later
@@ -110,7 +110,7 @@ class Ring:
             OSError: the directory is gone or read-only.
         """
         if self.path is not None:
-            _draft(self.path).rename(self.path)
+            _draft(self.path).rename(self.path.name)
 
     def close(self) -> None:
         """Unmap. The file stays."""
@@ -210,16 +210,16 @@ class Ring:
         self._memory[at : at + len(data)] = data
 
 
-def _draft(path: Path) -> Path:
-    return path.with_name(path.name + ".new")
+def _draft(path: OwnedPath) -> OwnedPath:
+    return path.sibling(f"{path.name}.new")
 
 
-def _map_new(path: Path, size: int) -> mmap.mmap:
+def _map_new(path: OwnedPath, size: int) -> mmap.mmap:
     """Map a new file whose space is reserved: a full disk is an error here, not a SIGBUS later."""
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
+    path.unlink()
+    descriptor = path.open(os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
-        os.fchmod(descriptor, _FILE_MODE)
+        os.fchmod(descriptor, FILE_MODE)
         os.posix_fallocate(descriptor, 0, size)
         return mmap.mmap(descriptor, size)
     except OSError:
@@ -229,11 +229,11 @@ def _map_new(path: Path, size: int) -> mmap.mmap:
         os.close(descriptor)
 
 
-def _checked_geometry(path: Path, descriptor: int, identity: Identity, max_bytes: int) -> Geometry:
+def _checked_geometry(
+    path: OwnedPath, descriptor: int, identity: Identity, max_bytes: int
+) -> Geometry:
     """Geometry from the header, believed only where the size of the file agrees."""
     status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        raise RingDiscarded(path, "not a regular file")
     if status.st_size > max_bytes:
         raise RingDiscarded(path, f"{status.st_size} bytes, more than {max_bytes}")
     try:

@@ -5,7 +5,6 @@ from array import array
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from koordlet.metriccache.keys import UnknownSeries
 from koordlet.metriccache.kinds import AnyKind
@@ -16,6 +15,7 @@ from koordlet.metriccache.rows import Rows
 from koordlet.metriccache.sample import Sample
 from koordlet.metriccache.view import View
 from koordlet.util.clock import Stamp
+from koordlet.util.owneddir import OwnedPath
 
 _BLANK = array("d", [math.nan])
 
@@ -37,7 +37,9 @@ class Table:
     The ring is made with the first sample. Not thread-safe: MetricCache holds the lock.
     """
 
-    def __init__(self, kind: AnyKind, boot_id: str, limits: TableLimits, path: Path | None) -> None:
+    def __init__(
+        self, kind: AnyKind, boot_id: str, limits: TableLimits, path: OwnedPath | None
+    ) -> None:
         self.kind = kind
         self.dropped = Dropped()
         self.disk_error = ""  # why the ring is in memory although there is a path

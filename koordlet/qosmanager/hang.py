@@ -7,16 +7,16 @@ name of the plugin whose step runs; `plugin-hang` is what faulthandler writes to
 import mmap
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO
 
 from koordlet.util.logs import get_logger
+from koordlet.util.owneddir import OwnedDirectory, OwnedPath
 
 _BOOT_ID = 36  # bytes at the start of the step file, then one byte length and the name
 _NAME = 200  # longest name, in bytes
 _SIZE = _BOOT_ID + 1 + _NAME
-_MODE = 0o640
 _LIMIT = 64 * 1024  # bytes of either file that are read back
+_AFRESH = os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 log = get_logger("koordlet.qosmanager")
 
@@ -32,7 +32,7 @@ class Hang:
 class HangRecord:
     """Where the running step is noted; costs no system call per step."""
 
-    def __init__(self, directory: Path | None, boot_id: str) -> None:
+    def __init__(self, directory: OwnedDirectory | None, boot_id: str) -> None:
         """Start afresh; read what is there with `previous_hang` first. None: keep no record."""
         self.stacks: IO[bytes]
         if directory is None:
@@ -40,16 +40,15 @@ class HangRecord:
             self.stacks = open(os.memfd_create("plugin-hang"), "wb")  # noqa: SIM115 - see close
         else:
             step, stacks = _files(directory)
-            for path in (step, stacks):
-                path.touch(_MODE)
-            step.write_bytes(boot_id.encode().ljust(_SIZE, b"\0"))
-            with step.open("r+b") as file:
+            with open(step.open(_AFRESH), "r+b") as file:
+                file.write(boot_id.encode().ljust(_SIZE, b"\0"))
+                file.flush()
                 self._map = mmap.mmap(file.fileno(), _SIZE)
-            self.stacks = stacks.open("wb")
+            self.stacks = open(stacks.open(_AFRESH), "wb")  # noqa: SIM115 - see close
         self._notes: dict[str, bytes] = {}
 
     @classmethod
-    def open(cls, directory: Path | None, boot_id: str) -> "HangRecord":
+    def open(cls, directory: OwnedDirectory | None, boot_id: str) -> "HangRecord":
         """A record in the directory, or one for this process only where that cannot be written."""
         try:
             return cls(directory, boot_id)
@@ -74,14 +73,11 @@ class HangRecord:
         self.stacks.close()
 
 
-def previous_hang(directory: Path, boot_id: str) -> Hang | None:
+def previous_hang(directory: OwnedDirectory, boot_id: str) -> Hang | None:
     """How the process before this one hung; None: it did not, or the machine rebooted since."""
     step, stacks = _files(directory)
     try:
-        with stacks.open("rb") as file:
-            text = file.read(_LIMIT).decode(errors="replace")
-        with step.open("rb") as file:
-            noted = file.read(_LIMIT)
+        text, noted = _head(stacks).decode(errors="replace"), _head(step)
     except FileNotFoundError:
         return None
     except OSError as err:
@@ -93,5 +89,11 @@ def previous_hang(directory: Path, boot_id: str) -> Hang | None:
     return Hang(name.decode(errors="replace"), text)
 
 
-def _files(directory: Path) -> tuple[Path, Path]:
+def _files(directory: OwnedDirectory) -> tuple[OwnedPath, OwnedPath]:
     return directory / "plugin-step", directory / "plugin-hang"
+
+
+def _head(file: OwnedPath) -> bytes:
+    """The first bytes of a file. Raises OSError."""
+    with open(file.open(os.O_RDONLY), "rb") as opened:
+        return opened.read(_LIMIT)

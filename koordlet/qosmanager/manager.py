@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koordlet.api.features import FeatureGates
@@ -24,6 +23,7 @@ from koordlet.qosmanager.turns import ClaimTurns
 from koordlet.util.firstof import first_of
 from koordlet.util.health import PartHealth, Status
 from koordlet.util.logs import get_logger
+from koordlet.util.owneddir import OwnedDirectory
 from koordlet.util.stop import Stop
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class QOSManager:
         claims: "ClaimDesk | None" = None,
         kernel: "Kernel | None" = None,
         health: "Health",
-        run_dir: Path | None,
+        run_dir: OwnedDirectory | None,
         boot_id: str,
         problems: Sequence[str] = (),
         guard: GuardOptions | None = GuardOptions(),  # noqa: B008 - frozen

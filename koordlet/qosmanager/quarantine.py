@@ -3,12 +3,17 @@
 import json
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
-from koordlet.util.atomicfile import write_atomic
 from koordlet.util.clock import Clock
 from koordlet.util.errors import KoordletError
 from koordlet.util.logs import get_logger
+from koordlet.util.owneddir import OwnedDirectory
+
+MAX_BYTES = 1 << 20  # of the file
+
+_UNUSABLE = (
+    KoordletError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError
+)  # fmt: skip
 
 log = get_logger("koordlet.qosmanager")
 
@@ -28,7 +33,7 @@ class Quarantine:
     A plugin comes off when its gates are switched off, when its version changes, or by hand.
     """
 
-    def __init__(self, directory: Path | None, boot_id: str, clock: Clock) -> None:
+    def __init__(self, directory: OwnedDirectory | None, boot_id: str, clock: Clock) -> None:
         """Load the list; one of another boot, or that cannot be read, counts as empty."""
         self._file = directory / "quarantine.json" if directory else None
         self._boot_id = boot_id
@@ -58,14 +63,17 @@ class Quarantine:
         return True
 
     def _load(self) -> dict[str, Sentence]:
-        if self._file is None or not self._file.exists():
+        if self._file is None:
             return {}
         try:
-            stored = json.loads(self._file.read_bytes())
+            data = self._file.read(MAX_BYTES)
+            if data is None:
+                return {}
+            stored = json.loads(data)
             if stored["boot_id"] != self._boot_id:
                 return {}
             return {name: Sentence(**fields) for name, fields in stored["plugins"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:
+        except _UNUSABLE as err:
             log.warning("quarantine.dropped", path=str(self._file), error=repr(err))
             return {}
 
@@ -75,6 +83,6 @@ class Quarantine:
         plugins = {name: asdict(sentence) for name, sentence in sorted(self._sentences.items())}
         content = json.dumps({"boot_id": self._boot_id, "plugins": plugins}, indent=2)
         try:
-            write_atomic(self._file, content.encode() + b"\n")
+            self._file.write(content.encode() + b"\n")
         except KoordletError as err:
             log.error("quarantine.not_saved", error=str(err))  # noqa: TRY400 - the message says it all

@@ -2,12 +2,11 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from koordlet.api.nodemetric import NodeMetricSpec, NodeMetricStatus, node_metric
-from koordlet.util.atomicfile import write_atomic
 from koordlet.util.errors import KoordletError
 
 
@@ -54,15 +53,16 @@ class Sink(Protocol):
 class FileSink:
     """Keeps the latest report in a file, which readers always see whole."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, replace: Callable[[bytes], None]) -> None:
+        """replace makes these bytes the whole file, in one step; it may block."""
+        self._replace = replace
 
     def check(self) -> None:
         """As Sink.check: always."""
 
     async def write(self, report: Report) -> None:
         """As Sink.write."""
-        await asyncio.to_thread(write_atomic, self._path, report.body)
+        await asyncio.to_thread(self._replace, report.body)
 
 
 class AllSinks:

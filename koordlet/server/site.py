@@ -2,11 +2,9 @@
 
 import asyncio
 import contextlib
-import os
 import socket
 import ssl
 from collections.abc import Callable
-from pathlib import Path
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -15,6 +13,7 @@ from koordlet.server.connections import HEAD_SECONDS, Connections
 from koordlet.server.requestlog import request_logger
 from koordlet.server.sockets import Address, GuardedListener, listen_tcp, listen_unix
 from koordlet.util.clock import Clock, SystemClock
+from koordlet.util.owneddir import OwnedPath
 
 _IDLE_SECONDS = 120.0  # a connection without a request is closed; Prometheus may come once a minute
 _LINE_BYTES = 4096  # of the request line and of each header
@@ -103,7 +102,7 @@ class HttpServer(Site):
 class UnixServer(Site):
     """A site on a Unix socket that only its owner may connect to."""
 
-    def __init__(self, app: web.Application, path: Path) -> None:
+    def __init__(self, app: web.Application, path: OwnedPath) -> None:
         super().__init__(app, lambda: listen_unix(path))
         self._path = path
         self._inode = 0
@@ -111,11 +110,11 @@ class UnixServer(Site):
     async def start(self) -> None:
         """As Site.start."""
         await super().start()
-        self._inode = os.stat(self._path).st_ino
+        self._inode = self._path.stat().st_ino
 
     async def stop(self) -> None:
         """As Site.stop; removes the socket unless somebody else has replaced it."""
         await super().stop()
         with contextlib.suppress(OSError):
-            if os.stat(self._path).st_ino == self._inode:
-                os.unlink(self._path)
+            if self._path.stat().st_ino == self._inode:
+                self._path.unlink()

@@ -7,11 +7,11 @@ import socket
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from koordlet.util.address import split_address
 from koordlet.util.errors import KoordletError, OptionError
+from koordlet.util.owneddir import OwnedPath
 
 _UNSENT_SECONDS = 30  # after which a client that does not read loses its connection
 _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)  # it may be switched off
@@ -99,22 +99,24 @@ def listen_tcp(address: Address) -> socket.socket:
     return sock
 
 
-def listen_unix(path: Path) -> socket.socket:
+def listen_unix(path: OwnedPath) -> socket.socket:
     """A listening Unix socket with mode 0600, in place of a stale one that nobody answers on.
 
     Raises:
         ListenError: somebody answers there, something else is there, or it cannot be made.
     """
-    if len(os.fsencode(path)) > _LONGEST_UNIX_PATH:
+    length = len(os.fsencode(path.path))  # which clients connect to
+    if length > _LONGEST_UNIX_PATH:
         raise ListenError(
             f"{path}: wanted a socket path of at most {_LONGEST_UNIX_PATH} bytes, "
-            f"found {len(os.fsencode(path))}; choose a shorter --run-dir"
+            f"found {length}; choose a shorter --run-dir"
         )
     _remove_stale(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        sock.bind(os.fspath(path))
-        path.chmod(0o600)  # before listen: until then nobody can connect
+        sock.bind(path.address)
+        # Before listen: until then nobody can connect.
+        os.chmod(path.name, 0o600, dir_fd=path.directory.descriptor)
         sock.listen()
     except OSError as err:
         sock.close()
@@ -168,9 +170,9 @@ def _listener(port: int) -> str:
     return ""
 
 
-def _remove_stale(path: Path) -> None:
+def _remove_stale(path: OwnedPath) -> None:
     try:
-        mode = path.lstat().st_mode
+        mode = path.stat().st_mode
     except OSError:
         return  # nothing there, or bind will say what is wrong
     if not stat.S_ISSOCK(mode):
@@ -180,9 +182,9 @@ def _remove_stale(path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
-            probe.connect(os.fspath(path))
+            probe.connect(path.address)
         except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
+            path.unlink()
             return
         except FileNotFoundError:
             return

@@ -1,5 +1,8 @@
 """The exception family of koordlet: every message is meant to be read by a person."""
 
+import errno
+import os
+
 
 class KoordletError(Exception):
     """Base of all errors koordlet raises on purpose.
@@ -29,6 +32,23 @@ class InvalidObject(KoordletError):
 
 class Unavailable(KoordletError):
     """Something koordlet does without here, for example the API server in standalone mode."""
+
+
+class UnsafeFile(PermissionError):
+    """A file or directory that another user can change, or that is not what it should be.
+
+    It is refused by name and left as it is. strerror says what was found, hint what to do.
+    """
+
+    def __init__(self, path: "str | os.PathLike[str]", found: str, hint: str) -> None:
+        super().__init__(errno.EPERM, found, os.fspath(path))
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return (
+            f"{self.filename}: wanted what only root and this user can change, "
+            f"found {self.strerror}; {self.hint}"
+        )
 
 
 def _short(found: object, limit: int = 120) -> str:

@@ -16,6 +16,7 @@ from koordlet.executor.writer import Writer
 from koordlet.host import resources as r
 from koordlet.host.host import Host
 from koordlet.util.clock import SystemClock
+from koordlet.util.owneddir import OwnedDirectory
 
 from .conftest import MIB, VERSION, Tree
 
@@ -38,7 +39,7 @@ def writer(host: Host, tmp_path: Path) -> Iterator[Callable[[], Writer]]:
     journals: list[Journal] = []
 
     def start() -> Writer:
-        journals.append(Journal(tmp_path, "this-boot"))
+        journals.append(Journal(OwnedDirectory.open(tmp_path), "this-boot"))
         return Writer(host, journals[-1], SystemClock())
 
     yield start
@@ -135,6 +136,7 @@ PLUGIN = """\
 from koordlet.api.qos import KubeQoS
 from koordlet.plugin import Claim, ExtensionPlugin, FeatureSpec, Level, MayClaim, Stage, Target
 from koordlet.plugin import resources
+from koordlet.util.owneddir import OwnedDirectory
 
 class Squeeze(ExtensionPlugin):
     spec = FeatureSpec(default=True, stage=Stage.BETA)

@@ -23,6 +23,7 @@ from koordlet.server.site import UnixServer
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
 from koordlet.util.errors import OptionError
+from koordlet.util.owneddir import OwnedDirectory
 
 
 async def no_record(seconds):
@@ -256,7 +257,7 @@ def served(daemon):
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    server = UnixServer(daemon.app(), daemon.run_dir / "ctl.sock")
+    server = UnixServer(daemon.app(), OwnedDirectory.open(daemon.run_dir) / "ctl.sock")
     asyncio.run_coroutine_threadsafe(server.start(), loop).result()
     try:
         yield daemon

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from daemonflags import host_flags
+from daemonflags import LAID_OUT, host_flags
 
 from koordlet.api.qos import KubeQoS
 from koordlet.plugin.testing import FakeHost
@@ -65,6 +65,7 @@ def daemon(koordlet, tmp_path, host, pod):
         f"--audit-log-dir={tmp_path / 'audit'}",
         *host_flags(host.paths),
         run_dir=tmp_path / "run",
+        program=[LAID_OUT],
     )
     daemon.wait_ready()
     daemon.until(lambda: memory(pod) == 64 * 2**20)

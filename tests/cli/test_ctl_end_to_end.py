@@ -13,6 +13,7 @@ from koordlet.host.procfiles import parse_boot_id
 from koordlet.plugin.testing import FakeHost
 from koordlet.qosmanager.quarantine import Quarantine
 from koordlet.util.clock import SystemClock
+from koordlet.util.owneddir import OwnedDirectory
 
 UID = "f2b9c1de-0000-4000-8000-000000000001"
 
@@ -31,7 +32,7 @@ def run_dir(tmp_path, host):
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     boot_id = parse_boot_id((host.paths.proc / "sys/kernel/random/boot_id").read_bytes())
-    Quarantine(run_dir, boot_id, SystemClock()).add(
+    Quarantine(OwnedDirectory.open(run_dir), boot_id, SystemClock()).add(
         "PressureWatch", koordlet.__version__, "held the event loop"
     )
     return run_dir

@@ -127,6 +127,7 @@ class WholeDaemon:
             clock=self.clock,
             metrics=self._exposition.internal,
             discover=self._discover,
+            laid_out=True,
         )
         self._stop = Stop(self.clock)
         self._passes = 0

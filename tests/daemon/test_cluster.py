@@ -102,6 +102,7 @@ class Node:
             clock=self.clock,
             metrics=self._exposition.internal,
             discover=self._discover,
+            laid_out=True,
         )
         self._stop = Stop(self.clock)
         work = run.run_daemon(self.settings, self._exposition, self.clock, stop=self._stop)

@@ -1,12 +1,14 @@
 """Values that a real daemon changes: kept, taken over, put back, whichever way it ends."""
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
+from daemonflags import LAID_OUT
 
 from koordlet.api.qos import KubeQoS
+from koordlet.cli.koordletctl import main
+from koordlet.executor.records import Record, header, set_line
+from koordlet.host.paths import HostPaths
 from koordlet.plugin.testing import FakeHost
 
 PLUGIN = """\
@@ -52,9 +54,13 @@ def start(koordlet, tmp_path, group):
         f"--sys-root-dir={tmp_path}/host/sys",
     ]
 
-    def start(*more):
+    def start(*more, program=(LAID_OUT,)):
         daemon = koordlet(
-            *flags, *more, run_dir=tmp_path / "run", PYTHONPATH=str(tmp_path / "site")
+            *flags,
+            *more,
+            run_dir=tmp_path / "run",
+            program=program,
+            PYTHONPATH=str(tmp_path / "site"),
         )
         daemon.wait_ready()
         return daemon
@@ -82,7 +88,9 @@ def test_a_killed_daemon_is_made_good_by_the_next(start, group):
     assert daemon.stop() == 0
 
 
-def test_a_kept_value_is_taken_over_and_put_back_by_hand(start, group, tmp_path):
+def test_a_kept_value_is_taken_over_and_put_back_by_hand(
+    start, group, tmp_path, monkeypatch, capsys
+):
     """As in a rolling update; the original outlives both daemons."""
     daemon = start("--on-exit=keep")
     daemon.until(lambda: squeezed(group))
@@ -98,10 +106,44 @@ def test_a_kept_value_is_taken_over_and_put_back_by_hand(start, group, tmp_path)
     assert squeezed(group)
 
     roots = [f"--cgroup-root-dir={tmp_path}/host/cgroup", f"--proc-root-dir={tmp_path}/host/proc"]
-    program = [sys.executable, "-m", "koordlet.cli.koordletctl"]
-    command = [*program, "restore", f"--run-dir={tmp_path}/run", *roots]
-    answer = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "1 put back" in answer.stdout
+    laid_out = HostPaths.below(tmp_path / "host")
+    monkeypatch.setattr("koordlet.cli.ctl.restore.host_paths", lambda _: laid_out)
+    assert main(["restore", f"--run-dir={tmp_path}/run", *roots]) == 0
+    assert "1 put back" in capsys.readouterr().out
+    assert group.read(FILE) == "1024"
+
+
+def test_a_planted_journal_is_refused_at_the_start(start, group, tmp_path):
+    """By name; what it names is neither made nor written, and the daemon works."""
+    victim = tmp_path / "host" / "victim"
+    victim.mkdir()
+    (victim / "cpu.shares").write_text("5\n")
+    boot_id = (tmp_path / "host/proc/sys/kernel/random/boot_id").read_text().strip()
+    planted = Record("cpu_shares", "pod", "../../victim", 0, 0, ("P",), "1024", "5", "5")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "journal").write_bytes(header(boot_id) + set_line(1, planted))
+
+    daemon = start()
+    daemon.until(lambda: squeezed(group))
+
+    [event] = daemon.events("journal.records_refused")
+    assert event["count"] == 1
+    assert (
+        "cpu_shares of ../../victim in the journal is refused: its place"
+        in (daemon.ctl("status")["problems"]["executor"])
+    )
+    assert daemon.stop() == 0
+    assert (victim / "cpu.shares").read_text() == "5\n"
+
+
+def test_flags_alone_cannot_have_a_plain_file_written(start, group):
+    """Whatever names the roots: what is not the kernel's is refused, by name, and left."""
+    daemon = start(program=("-m", "koordlet.cli.koordlet"))
+    [value] = daemon.until(lambda: daemon.ctl("explain")["values"])
+
+    assert value["state"] == "failed"
+    assert "cpu.shares: wanted a kernel file (cgroup or cgroup2), found one on" in value["message"]
+    assert daemon.stop() == 0
     assert group.read(FILE) == "1024"
 
 

@@ -28,13 +28,13 @@ def test_the_lock_goes_with_the_daemon(tmp_path):
     RunDir.open(tmp_path).close()
 
     with RunDir.open(tmp_path) as run_dir:
-        assert run_dir.path == tmp_path
+        assert run_dir.directory.path == tmp_path
 
 
 def test_the_directory_is_private(tmp_path):
     """State files are nobody else's business."""
     with RunDir.open(tmp_path / "a" / "b") as run_dir:
-        assert run_dir.path.stat().st_mode & 0o777 == 0o750
+        assert run_dir.directory.path.stat().st_mode & 0o777 == 0o750
 
 
 @pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("/tmp")])
@@ -42,7 +42,7 @@ def test_something_else_in_its_place_is_refused(tmp_path, make):
     """A link planted in /tmp must not redirect our files."""
     make(tmp_path / "run")
 
-    with pytest.raises(RunDirError, match="wanted a writable run directory"):
+    with pytest.raises(RunDirError, match=r"/run: wanted what only root and this user can change"):
         RunDir.open(tmp_path / "run")
 
 
@@ -51,7 +51,7 @@ def test_another_users_directory_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     os.chown(tmp_path, 54321, -1) if os.getuid() == 0 else pytest.skip("needs root to chown")
 
-    with pytest.raises(RunDirError, match="belongs to user 54321"):
+    with pytest.raises(RunDirError, match="user 54321 as its owner"):
         RunDir.open(tmp_path)
 
 
@@ -71,3 +71,23 @@ def test_default_place(tmp_path, host_mode, uid, writable, wanted):
     found = default_run_dir(host_mode=host_mode, uid=uid, environ={"XDG_RUNTIME_DIR": runtime})
 
     assert found == (tmp_path / "koordlet" if wanted == "xdg" else wanted)
+
+
+@pytest.mark.parametrize("mode", [0o1777, 0o770])
+def test_a_directory_that_others_may_write_to_is_refused(tmp_path, mode):
+    """A planted journal in it would have root write for them."""
+    tmp_path.chmod(mode)
+
+    with pytest.raises(RunDirError, match=f"mode {mode:04o}.*chmod go-w"):
+        RunDir.open(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_link_for_the_lock_is_refused(tmp_path):
+    """What it leads to is neither made nor written."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "lock").symlink_to("../victim")
+
+    with pytest.raises(RunDirError, match=r"/run/lock: wanted .* found a link"):
+        RunDir.open(tmp_path / "run")
+    assert not (tmp_path / "victim").exists()

@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from daemonflags import host_flags, kubeconfig
+from daemonflags import LAID_OUT, host_flags, kubeconfig
 
 from koordlet.plugin.testing import FakeHost
 
@@ -25,7 +25,7 @@ async def running(
     config.write_text(kubeconfig(server, token))
     with (directory / "log").open("ab") as log:
         daemon = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "koordlet.cli.koordlet",
+            sys.executable, LAID_OUT,
             f"--kubeconfig={config}",
             f"--node-name={node}",
             "--addr=127.0.0.1:0",

@@ -15,6 +15,7 @@ from koordlet.executor.eviction import Eviction, EvictionRequest, Killing
 from koordlet.executor.evictor import Evictor
 from koordlet.executor.metrics import EvictionMetrics
 from koordlet.plugin.testing import ScriptedEvictions, SimulatedClock, make_pod
+from koordlet.util.owneddir import OwnedDirectory
 from koordlet.util.stop import Stop
 
 
@@ -49,7 +50,10 @@ class Bench:
         self.registry = CollectorRegistry()
         self.decisions = Decisions(clock)
         self.budget = EvictionBudget(
-            lambda: self.limit, clock, directory=directory, boot_id="boot-1"
+            lambda: self.limit,
+            clock,
+            directory=directory and OwnedDirectory.open(directory),
+            boot_id="boot-1",
         )
         self.evictor = Evictor(
             None if standalone else self.api,

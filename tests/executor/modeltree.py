@@ -21,6 +21,7 @@ from koordlet.host.resource import Resource
 from koordlet.host.resources import CPU_BURST, CPU_IDLE, CPU_QUOTA, CPU_SHARES, CPUSET_CPUS_WANTED
 from koordlet.plugin.testing import SimulatedClock
 from koordlet.util.cpulist import format_cpulist
+from koordlet.util.owneddir import OwnedDirectory
 
 BOOT = "da8d657c-8fa2-46c4-9aeb-64c0a40defa8"
 PLACES = ("be", "be/pod1", "be/pod1/c1", "be/pod2")
@@ -142,7 +143,7 @@ class ModelTree:
         """The writer of a process that starts now; the one before has ended."""
         if self._journal is not None:
             self._journal.close()
-        self._journal = Journal(self.run_dir, BOOT, step=step)
+        self._journal = Journal(OwnedDirectory.open(self.run_dir), BOOT, step=step)
         host = Host(self.paths, Descriptors(0))
         return Writer(
             host,

@@ -7,6 +7,7 @@ import pytest
 
 from koordlet.executor.budget import EvictionBudget
 from koordlet.util import atomicfile
+from koordlet.util.owneddir import OwnedDirectory
 
 BOOT = "boot-1"
 
@@ -16,7 +17,9 @@ def open_budget(tmp_path, clock):
     """The budget as a start of the daemon finds it."""
 
     def make(limit: int = 2, boot_id: str = BOOT) -> EvictionBudget:
-        return EvictionBudget(lambda: limit, clock, directory=tmp_path, boot_id=boot_id)
+        return EvictionBudget(
+            lambda: limit, clock, directory=OwnedDirectory.open(tmp_path), boot_id=boot_id
+        )
 
     return make
 

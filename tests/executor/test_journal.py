@@ -1,6 +1,7 @@
 """The journal: what is on disk when, and what is left of it after any damage."""
 
 import os
+import shutil
 import zlib
 
 import pytest
@@ -14,6 +15,7 @@ from koordlet.executor.appendlog import AppendLog
 from koordlet.executor.journal import Journal, JournalError
 from koordlet.executor.records import Record
 from koordlet.util.atomicfile import FileWriteError
+from koordlet.util.owneddir import OwnedDirectory
 
 BOOT = "da8d657c-8fa2-46c4-9aeb-64c0a40defa8"
 PINNED = (
@@ -31,7 +33,7 @@ def record(place="kubepods/besteffort", original="-1", intended="50000", **more)
 
 
 def reopened(directory, boot=BOOT):
-    return Journal(directory, boot)
+    return Journal(OwnedDirectory.open(directory), boot)
 
 
 def line(text):
@@ -89,7 +91,7 @@ def test_records_go_with_their_boot(tmp_path):
 def test_a_record_is_synced_before_it_counts(tmp_path):
     """One sync for a batch; later values need none."""
     steps = []
-    journal = Journal(tmp_path, BOOT, step=steps.append)
+    journal = Journal(OwnedDirectory.open(tmp_path), BOOT, step=steps.append)
     del steps[:]
 
     one, _ = journal.begin([record("a"), record("b")])
@@ -183,16 +185,52 @@ def test_lines_that_a_newer_koordlet_adds_are_passed_over(tmp_path):
     assert not found.damage
 
 
-@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink("/dev/zero", path)])
-def test_what_is_no_file_is_put_aside(tmp_path, make):
-    """And a journal is kept all the same."""
+def _link(path):
+    os.symlink(path.with_name("victim"), path)
+
+
+def _hard_link(path):
+    os.link(path.with_name("victim"), path)
+
+
+def _open_to_all(path):
+    shutil.copy(path.with_name("victim"), path)
+    path.chmod(0o666)
+
+
+def _another_users(path):
+    if os.geteuid():
+        pytest.skip("needs root to give a file away")
+    shutil.copy(path.with_name("victim"), path)
+    os.chown(path, 54321, -1)
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (os.mkdir, "something else than a regular file"),
+        (os.mkfifo, "something else than a regular file"),
+        (_link, "a link, which is not followed"),
+        (_hard_link, "a file with 2 names"),
+        (_open_to_all, "mode 0666, which lets other users write there"),
+        (_another_users, "user 54321 as its owner"),
+    ],
+)
+def test_a_journal_that_another_user_could_have_made_is_refused_and_left(tmp_path, make, found):
+    """None of its records counts, nothing can be begun, and what it leads to stays as it is."""
+    (tmp_path / "victim").write_bytes(PINNED)
     make(tmp_path / "journal")
+    before = os.lstat(tmp_path / "journal")
 
-    found = reopened(tmp_path)
+    journal = reopened(tmp_path)
 
-    assert "not a regular file" in found.damage or "Is a directory" in found.damage
-    found.begin([record()])
-    assert len(reopened(tmp_path).records) == 1
+    assert f"{tmp_path}/journal: wanted what only root" in journal.problem
+    assert found in journal.problem
+    assert not journal.records
+    with pytest.raises(JournalError, match="/journal: "):
+        journal.begin([record()])
+    assert os.lstat(tmp_path / "journal").st_ino == before.st_ino
+    assert (tmp_path / "victim").read_bytes() == PINNED
 
 
 def test_garbage_is_compacted(tmp_path):

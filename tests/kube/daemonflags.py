@@ -1,8 +1,12 @@
 """How a daemon under test is told where everything is."""
 
 import json
+from pathlib import Path
 
 from koordlet.host.paths import HostPaths
+
+# The daemon on a host that is laid out in plain files. Flags alone make it refuse to write them.
+LAID_OUT = str(Path(__file__).with_name("laidout.py"))
 
 
 def host_flags(roots: HostPaths) -> list[str]:

@@ -12,6 +12,7 @@ from koordlet.metriccache.kinds import Cadence, Keep, Kind
 from koordlet.metriccache.sample import Sample
 from koordlet.plugin.testing.clock import SimulatedClock
 from koordlet.util.clock import stamp
+from koordlet.util.owneddir import OwnedDirectory
 
 INTERVALS = {Cadence.USAGE: 1.0, Cadence.PSI: 10.0, Cadence.NETWORK: 1.0}
 RETENTIONS = {Keep.NODE: 1800.0, Keep.POD: 300.0}
@@ -31,7 +32,8 @@ def make_cache(clock: SimulatedClock) -> Iterator[Callable[..., MetricCache]]:
         def make(directory: Path | None = None, **options: Any) -> MetricCache:
             boot_id = options.pop("boot_id", BOOT_ID)
             options = {"intervals": INTERVALS, "retentions": RETENTIONS} | options
-            cache = MetricCache(directory, boot_id, options.pop("clock", clock), **options)
+            place = directory and OwnedDirectory.open(directory.parent) / directory.name
+            cache = MetricCache(place, boot_id, options.pop("clock", clock), **options)
             return stack.enter_context(closing(cache))
 
         yield make

@@ -14,6 +14,7 @@ from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import POD_CPU_USAGE, Cadence, Keep
 from koordlet.metriccache.sample import Sample
 from koordlet.util.clock import Stamp
+from koordlet.util.owneddir import OwnedDirectory
 
 STEADY = 40
 RETENTION = 100.0
@@ -31,7 +32,7 @@ class TickClock:
 
 def open_cache(directory: Path, clock: TickClock) -> MetricCache:
     return MetricCache(
-        directory,
+        OwnedDirectory.open(directory.parent) / directory.name,
         "boot",
         clock,
         intervals=dict.fromkeys(Cadence, 1.0),

@@ -115,6 +115,11 @@ def _as_fifo(file: Path) -> None:
     os.mkfifo(file)
 
 
+def _as_link(file: Path) -> None:
+    file.rename(file.with_name("victim"))
+    file.symlink_to("victim")
+
+
 def _all_columns(file: Path) -> None:
     data = bytearray(file.read_bytes())
     _, geometry = unpack_header(bytes(data[:HEADER_BYTES]))
@@ -136,7 +141,8 @@ def _all_columns(file: Path) -> None:
         (lambda file: file.write_bytes((file.parent / "node_cpu_usage.ring").read_bytes()),
          "data of node_cpu_usage"),
         (_sparse, "bytes, more than"),
-        (_as_fifo, "not a regular file"),
+        (_as_fifo, "something else than a regular file"),
+        (_as_link, "a link, which is not followed"),
         (_all_columns, "no readable column"),
     ],
 )  # fmt: skip
@@ -330,13 +336,19 @@ def test_a_disk_that_fills_while_growing_keeps_all_series(make_cache, clock, met
     assert values(make_cache(metrics), 0) == [1.0]
 
 
-@pytest.mark.parametrize("blocker", ["file", "below a file"])
-def test_without_a_directory_the_cache_works_in_memory(make_cache, clock, tmp_path, blocker):
-    """A run directory that cannot be used degrades, it does not stop the daemon."""
-    (tmp_path / "taken").write_text("")
-    directory = tmp_path / "taken" / ("x" if blocker == "below a file" else "")
+@pytest.mark.parametrize("kind", ["file", "link", "open to all"])
+def test_without_a_directory_the_cache_works_in_memory(make_cache, clock, tmp_path, kind):
+    """One that cannot be used, or must not be, degrades; it does not stop the daemon."""
+    taken = tmp_path / "taken"
+    if kind == "file":
+        taken.write_text("")
+    elif kind == "link":
+        taken.symlink_to(tmp_path)
+    else:
+        taken.mkdir()
+        taken.chmod(0o777)
 
-    cache = make_cache(directory)
+    cache = make_cache(taken)
     clock.tick(1)
     cache.append(stamp(clock), [Sample(NODE_CPU_USAGE, 1.0)])
 
@@ -354,7 +366,7 @@ def test_a_really_full_disk_kills_nobody(make_cache, clock, tmp_path):
     """On a tmpfs without space a mapped write would be SIGBUS; it must not come to that."""
     small = tmp_path / "small"
     small.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=750", "tmpfs", str(small)]
     if subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("no CAP_SYS_ADMIN here")
     try:

@@ -12,6 +12,7 @@ import pytest
 from koordlet.plugin.testing.clock import SimulatedClock
 from koordlet.qosmanager.hang import HangRecord, previous_hang
 from koordlet.qosmanager.quarantine import Quarantine
+from koordlet.util.owneddir import OwnedDirectory
 
 PATIENCE = 60.0  # seconds; only a plugin that is not stopped takes them
 PROGRAM = textwrap.dedent(
@@ -28,6 +29,7 @@ PROGRAM = textwrap.dedent(
     from koordlet.statesinformer.informer import StatesInformer
     from koordlet.util.clock import SystemClock
     from koordlet.util.health import Health
+    from koordlet.util.owneddir import OwnedDirectory
     from koordlet.util.stop import Stop
 
     def swallow():
@@ -93,7 +95,7 @@ PROGRAM = textwrap.dedent(
         states.set_pods(())
         manager = QOSManager(
             config, client=UnavailableClient(), metric_cache=None, states_informer=states,
-            health=Health(), run_dir=Path(RUN_DIR), boot_id="boot-1",
+            health=Health(), run_dir=OwnedDirectory.open(Path(RUN_DIR)), boot_id="boot-1",
             guard=GuardOptions(interrupt_after=LIMIT, exit_after=LIMIT * 4, memory=64 * 2**20),
         )
         stop = Stop(clock)
@@ -116,6 +118,17 @@ PROGRAM = textwrap.dedent(
     asyncio.run(main())
     '''
 )
+
+
+def owned(path: Path) -> OwnedDirectory:
+    return OwnedDirectory.open(path)
+
+
+def gone(path: Path) -> OwnedDirectory:
+    """A run directory that was removed while it was in use."""
+    directory = OwnedDirectory.open(path / "gone")
+    (path / "gone").rmdir()
+    return directory
 
 
 class Ended:
@@ -225,52 +238,52 @@ def test_plugins_that_behave_never_meet_the_guard(tmp_path):
     ended = Ended(tmp_path, "nothing", rounds=10)
     assert ended.code == 0
     assert not ended.events("plugin.blocked")
-    assert previous_hang(tmp_path, "boot-1") is None
+    assert previous_hang(owned(tmp_path), "boot-1") is None
 
 
 def test_a_kill_during_a_step_blames_nobody(tmp_path):
     """A process that was killed from outside leaves no stacks, so nobody is to blame."""
-    record = HangRecord(tmp_path, "boot-1")
+    record = HangRecord(owned(tmp_path), "boot-1")
     record.begin("Bad")
-    assert previous_hang(tmp_path, "boot-1") is None
+    assert previous_hang(owned(tmp_path), "boot-1") is None
 
 
 def test_a_hang_of_another_boot_blames_nobody(tmp_path):
     """The run directory may outlive the boot; its records do not."""
-    record = HangRecord(tmp_path, "boot-1")
+    record = HangRecord(owned(tmp_path), "boot-1")
     record.begin("Bad")
     record.stacks.write(b"Current thread 0x1 (most recent call first):\n")
     record.close()
-    hang = previous_hang(tmp_path, "boot-1")
+    hang = previous_hang(owned(tmp_path), "boot-1")
     assert hang is not None
     assert hang.plugin == "Bad"
-    assert previous_hang(tmp_path, "boot-2") is None
+    assert previous_hang(owned(tmp_path), "boot-2") is None
     (tmp_path / "plugin-step").write_bytes(b"junk")
-    assert previous_hang(tmp_path, "boot-1") is None
+    assert previous_hang(owned(tmp_path), "boot-1") is None
 
 
 def test_a_run_directory_that_cannot_be_used_costs_the_record_only(tmp_path):
     """Watching goes on where nothing can be kept."""
-    record = HangRecord.open(tmp_path / "gone", "boot-1")
+    record = HangRecord.open(gone(tmp_path), "boot-1")
     record.begin("P")
     record.end()
     record.close()
     (tmp_path / "plugin-hang").mkdir()
-    assert previous_hang(tmp_path, "boot-1") is None
+    assert previous_hang(owned(tmp_path), "boot-1") is None
 
 
 def test_the_step_record_knows_who_runs(tmp_path):
     """Names of any length and script are noted, shortened to what fits."""
-    record = HangRecord(tmp_path, "boot-1")
+    record = HangRecord(owned(tmp_path), "boot-1")
     record.stacks.write(b"x")
     record.stacks.flush()
     for name, noted in (("A", "A"), ("Überwachung", "Überwachung"), ("x" * 300, "x" * 200)):
         record.begin(name)
-        hang = previous_hang(tmp_path, "boot-1")
+        hang = previous_hang(owned(tmp_path), "boot-1")
         assert hang is not None
         assert hang.plugin == noted
     record.end()
-    hang = previous_hang(tmp_path, "boot-1")
+    hang = previous_hang(owned(tmp_path), "boot-1")
     assert hang is not None
     assert hang.plugin == ""
     record.close()
@@ -279,7 +292,7 @@ def test_the_step_record_knows_who_runs(tmp_path):
 def test_without_any_place_to_write_the_record_is_kept_in_memory(tmp_path, monkeypatch):
     """A full run directory in a container whose root is read-only: there is no /tmp either."""
     monkeypatch.setattr("tempfile.tempdir", "/nonexistent")
-    record = HangRecord.open(tmp_path / "gone", "boot-1")
+    record = HangRecord.open(gone(tmp_path), "boot-1")
     record.begin("A")
     record.end()
     record.stacks.write(b"x")
@@ -287,24 +300,24 @@ def test_without_any_place_to_write_the_record_is_kept_in_memory(tmp_path, monke
 
 
 def test_the_record_is_nobody_elses_business(tmp_path):
-    HangRecord(tmp_path, "boot-1").close()
+    HangRecord(owned(tmp_path), "boot-1").close()
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o640}
 
 
 def test_quarantine_survives_the_process_but_not_the_boot_nor_the_version(tmp_path):
     """The list is per boot and per version of the plugin."""
     clock = SimulatedClock(wall=0)
-    Quarantine(tmp_path, "boot-1", clock).add("P", "1.0", "hung")
-    kept = Quarantine(tmp_path, "boot-1", clock)
+    Quarantine(owned(tmp_path), "boot-1", clock).add("P", "1.0", "hung")
+    kept = Quarantine(owned(tmp_path), "boot-1", clock)
     sentence = kept.get("P", "1.0")
     assert sentence is not None
     assert (sentence.reason, sentence.at) == ("hung", "1970-01-01T00:00:00Z")
     assert kept.get("P", "1.1") is None
     assert kept.get("Q", "1.0") is None
-    assert Quarantine(tmp_path, "boot-2", clock).get("P", "1.0") is None
+    assert Quarantine(owned(tmp_path), "boot-2", clock).get("P", "1.0") is None
     assert kept.clear("P")
     assert not kept.clear("P")
-    assert Quarantine(tmp_path, "boot-1", clock).get("P", "1.0") is None
+    assert Quarantine(owned(tmp_path), "boot-1", clock).get("P", "1.0") is None
 
 
 @pytest.mark.parametrize(
@@ -321,14 +334,14 @@ def test_quarantine_survives_the_process_but_not_the_boot_nor_the_version(tmp_pa
 def test_a_damaged_quarantine_list_counts_as_empty(tmp_path, content):
     """A broken state file costs its content, not the start."""
     (tmp_path / "quarantine.json").write_bytes(content)
-    quarantine = Quarantine(tmp_path, "boot-1", SimulatedClock())
+    quarantine = Quarantine(owned(tmp_path), "boot-1", SimulatedClock())
     assert quarantine.get("P", "1.0") is None
     quarantine.add("P", "1.0", "hung")
-    assert Quarantine(tmp_path, "boot-1", SimulatedClock()).get("P", "1.0") is not None
+    assert Quarantine(owned(tmp_path), "boot-1", SimulatedClock()).get("P", "1.0") is not None
 
 
 def test_a_quarantine_that_cannot_be_saved_still_holds(tmp_path):
     """A full or vanished run directory is logged; the plugin stays out for this process."""
-    quarantine = Quarantine(tmp_path / "gone", "boot-1", SimulatedClock())
+    quarantine = Quarantine(gone(tmp_path), "boot-1", SimulatedClock())
     quarantine.add("P", "1.0", "hung")
     assert quarantine.get("P", "1.0") is not None

@@ -9,6 +9,7 @@ from prometheus_client import generate_latest
 
 from koordlet.plugin import WAITS_FOR_EVENTS, Limits, Stop, Unavailable
 from koordlet.qosmanager.breaker import Breaker
+from koordlet.util.owneddir import OwnedDirectory
 
 
 async def test_a_round_over_its_deadline_is_ended_and_tried_again(bench):
@@ -445,7 +446,7 @@ async def test_the_quarantine_list_is_obeyed_and_cleared_by_hand(bench, tmp_path
             }
         )
     )
-    bench.run_dir = tmp_path
+    bench.run_dir = OwnedDirectory.open(tmp_path)
     plugin = bench.add("P", bench.Recorder())
     await bench.start()
     assert bench.runner("P").state == "quarantined"

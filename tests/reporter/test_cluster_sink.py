@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
 import pytest
 from apiserver import ApiServer
@@ -26,7 +27,7 @@ from koordlet.reporter.report import AllSinks, FileSink, LeftToAnother, Report, 
 from koordlet.reporter.status import NotAsked, Snapshot, build_status
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import ReportTarget
-from koordlet.util.atomicfile import FileWriteError
+from koordlet.util.atomicfile import FileWriteError, write_atomic
 from koordlet.util.clock import stamp
 from koordlet.util.health import OK, Status
 from koordlet.util.stop import Stop
@@ -251,7 +252,7 @@ async def test_several_places(server, sink, report, tmp_path) -> None:
     path = tmp_path / "nodemetric.json"
     server.script(refuse(403), method="PATCH")
     with pytest.raises(Forbidden):
-        await AllSinks(sink, FileSink(path)).write(report)
+        await AllSinks(sink, FileSink(partial(write_atomic, path))).write(report)
 
     assert path.read_bytes() == report.body
 
@@ -333,7 +334,9 @@ async def test_an_error_counts_for_more_than_a_report_left_to_others(report, tmp
         async def write(self, _: Report) -> None:
             raise LeftToAnother("another agent")
 
-    sinks = AllSinks(Leaving(tmp_path / "a"), FileSink(tmp_path / "none" / "b"))
+    sinks = AllSinks(
+        Leaving(tmp_path / "a"), FileSink(partial(write_atomic, tmp_path / "none" / "b"))
+    )
 
     with pytest.raises(FileWriteError):
         await sinks.write(report)

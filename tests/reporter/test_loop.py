@@ -3,6 +3,7 @@
 import asyncio
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -16,6 +17,7 @@ from koordlet.reporter.report import FileSink, LeftToAnother
 from koordlet.reporter.status import NotAsked
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import ContainerMeta
+from koordlet.util.atomicfile import write_atomic
 from koordlet.util.errors import KoordletError, Unavailable
 from koordlet.util.health import Status
 from koordlet.util.stop import Stop
@@ -312,7 +314,9 @@ async def test_gauges_only_if_they_are_wanted(
 async def test_the_file_holds_the_latest_object(tmp_path, cache, states, clock, registry, measure):
     """Whole, and the same as GET /nodemetric shows."""
     path = tmp_path / "nodemetric.json"
-    reporter = make_reporter(cache, states, FileSink(path), clock, registry, interval=60.0)
+    reporter = make_reporter(
+        cache, states, FileSink(partial(write_atomic, path)), clock, registry, interval=60.0
+    )
     measure(*NODE)
     async with Running(reporter, states, clock, registry):
         pass
@@ -325,7 +329,7 @@ async def test_a_file_that_cannot_be_written_fails_the_report(
     tmp_path, cache, states, clock, registry, measure
 ):
     """With the path in the reason."""
-    sink = FileSink(tmp_path / "no-dir" / "nodemetric.json")
+    sink = FileSink(partial(write_atomic, tmp_path / "no-dir" / "nodemetric.json"))
     reporter = make_reporter(cache, states, sink, clock, registry, interval=60.0)
     measure(*NODE)
     async with Running(reporter, states, clock, registry) as running:

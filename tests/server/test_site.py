@@ -10,6 +10,7 @@ from aiohttp import web
 
 from koordlet.server.site import HttpServer, UnixServer
 from koordlet.server.sockets import Address, ListenError
+from koordlet.util.owneddir import OwnedDirectory
 
 LOCAL = Address("127.0.0.1", 0)
 
@@ -54,7 +55,7 @@ async def test_a_taken_port_is_an_error_and_stop_is_harmless(app):
 async def test_unix_from_start_to_stop(app, tmp_path):
     """The socket file goes with the server."""
     path = tmp_path / "ctl.sock"
-    server = UnixServer(app, path)
+    server = UnixServer(app, OwnedDirectory.open(tmp_path) / path.name)
     await server.start()
     text = await get("http://koordlet/", connector=aiohttp.UnixConnector(str(path)))
     await server.stop()
@@ -66,7 +67,7 @@ async def test_unix_from_start_to_stop(app, tmp_path):
 async def test_a_replaced_socket_file_is_not_removed(app, tmp_path):
     """It belongs to whoever put it there."""
     path = tmp_path / "ctl.sock"
-    server = UnixServer(app, path)
+    server = UnixServer(app, OwnedDirectory.open(tmp_path) / path.name)
     await server.start()
     path.unlink()
     path.write_text("another's")

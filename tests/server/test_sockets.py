@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from koordlet.server.sockets import Address, ListenError, listen_tcp, listen_unix
 from koordlet.util.errors import OptionError
+from koordlet.util.owneddir import OwnedDirectory
 
 LOCAL = Address("127.0.0.1", 0)
 
@@ -79,40 +80,40 @@ def test_no_host_means_every_address():
 
 def test_the_unix_socket_is_its_owners_alone(tmp_path):
     """Whatever the umask says."""
-    path = tmp_path / "ctl.sock"
+    path, place = tmp_path / "ctl.sock", OwnedDirectory.open(tmp_path) / "ctl.sock"
 
-    with listen_unix(path):
+    with listen_unix(place):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_a_stale_socket_is_replaced(tmp_path):
     """What a killed daemon left behind does not keep the next one from starting."""
-    path = tmp_path / "ctl.sock"
-    listen_unix(path).close()
+    path, place = tmp_path / "ctl.sock", OwnedDirectory.open(tmp_path) / "ctl.sock"
+    listen_unix(place).close()
     assert path.exists()
 
-    with listen_unix(path), socket.socket(socket.AF_UNIX) as client:
+    with listen_unix(place), socket.socket(socket.AF_UNIX) as client:
         client.connect(str(path))
 
 
 def test_a_socket_that_answers_is_left_alone(tmp_path):
     """A second daemon on the same run dir does not take it away from the first."""
-    path = tmp_path / "ctl.sock"
+    path, place = tmp_path / "ctl.sock", OwnedDirectory.open(tmp_path) / "ctl.sock"
 
-    with listen_unix(path):
+    with listen_unix(place):
         with pytest.raises(ListenError, match="another koordlet"):
-            listen_unix(path)
+            listen_unix(place)
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(path))
 
 
 def test_another_kind_of_file_is_not_removed(tmp_path):
     """Nor is it taken for a socket."""
-    path = tmp_path / "ctl.sock"
+    path, place = tmp_path / "ctl.sock", OwnedDirectory.open(tmp_path) / "ctl.sock"
     path.write_text("precious")
 
     with pytest.raises(ListenError, match="another kind of file"):
-        listen_unix(path)
+        listen_unix(place)
 
     assert path.read_text() == "precious"
 
@@ -124,4 +125,4 @@ def test_another_kind_of_file_is_not_removed(tmp_path):
 def test_a_path_that_cannot_be_made_says_why(tmp_path, name, message):
     """The hint is about the run dir, which is where the path comes from."""
     with pytest.raises(ListenError, match=rf"{message}.*--run-dir"):
-        listen_unix(tmp_path / name)
+        listen_unix(OwnedDirectory.open(tmp_path) / name)

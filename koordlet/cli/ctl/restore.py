@@ -20,20 +20,21 @@ from koordlet.host.files import parse_file
 from koordlet.host.host import Host
 from koordlet.host.procfiles import parse_boot_id
 from koordlet.util.clock import SystemClock
-from koordlet.util.errors import KoordletError
+from koordlet.util.errors import KoordletError, UnsafeFile
+from koordlet.util.owneddir import OwnedDirectory
 
 _ROOT_INODE = 1  # of a cgroup hierarchy as a whole; a namespace's part of it has another
 
 
 def run(client: Client, options: Options) -> int:
     """Show what came of it; fails when something is left."""
-    run_dir = _run_dir(client.run_dirs)
+    run_dir = _run_dir(client.run_dirs, named=options.run_dir is not None)
     if run_dir is None:
         report: dict[str, Any] = {"run_dir": None, "values": [], "problem": ""}
     else:
         report = _restore(run_dir, options)
     show(report, lambda: view(report), options.output)
-    left = any(value["outcome"] == "failed" for value in report["values"])
+    left = any(value["outcome"] in ("failed", "refused") for value in report["values"])
     return 1 if left or report["problem"] else 0
 
 
@@ -48,19 +49,46 @@ def view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield prose("")
     if report["problem"]:
         yield prose(report["problem"], "red")
-    counts = dict.fromkeys(("restored", "left", "failed"), 0)
+    counts = dict.fromkeys(("restored", "left", "failed", "refused"), 0)
     for value in values:
         counts[value["outcome"]] += 1
     yield prose(
         f"{counts['restored']} put back, {counts['left']} were not ours any more or gone, "
         f"{counts['failed']} failed"
+        + (f", {counts['refused']} refused" if counts["refused"] else "")
         if values
         else "nothing to put back"
     )
 
 
-def _run_dir(run_dirs: Sequence[Path]) -> Path | None:
-    return next((path for path in run_dirs if (path / FILE).exists()), None)
+def _run_dir(run_dirs: Sequence[Path], *, named: bool) -> Path | None:
+    """Return the first with a journal; None: none has.
+
+    Raises:
+        KoordletError: one must not be used; or it was named, and is no run directory of a koordlet.
+    """
+    for path in run_dirs:
+        try:
+            directory = OwnedDirectory.open(path, create=False)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except UnsafeFile as err:
+            raise KoordletError(f"{path}: cannot be the run directory: {err}") from err
+        except OSError as err:
+            raise KoordletError(
+                f"{path}: wanted to look for a journal, found {err.strerror}; "
+                "run this as the user of the daemon"
+            ) from err
+        found = (directory / FILE).exists()
+        directory.close()
+        if found:
+            return path
+    if named:
+        raise KoordletError(
+            f"{run_dirs[0]}: wanted a run directory with the journal of a koordlet, found none; "
+            "give the --run-dir of the daemon that is gone"
+        )
+    return None
 
 
 def _restore(run_dir: Path, options: Options) -> dict[str, Any]:
@@ -71,17 +99,22 @@ def _restore(run_dir: Path, options: Options) -> dict[str, Any]:
         _check_view(host)
     boot_id = parse_file(paths.proc / "sys/kernel/random/boot_id", parse_boot_id)
     try:
-        with RunDir.open(run_dir):
-            journal = Journal(run_dir, boot_id)
+        with RunDir.open(run_dir, create=False) as held:
+            journal = Journal(held.directory, boot_id)
             writer = Writer(host, journal, SystemClock())
             keys = writer.unclaimed()
             values = list(map(_as_json, keys, writer.restore(keys, insist=True)))
+            values += [
+                {"value": value, "outcome": "refused", "message": why}
+                for value, why in writer.ledger.refused.items()
+            ]
     except RunDirHeld as err:
         raise KoordletError(
             f"{run_dir}: wanted to put values back, found koordlet at work (process {err.holder}); "
             "it does so itself when it is stopped or the plugin's gate is switched off"
         ) from err
-    return {"run_dir": os.fspath(run_dir), "values": values, "problem": journal.damage}
+    problem = "; ".join(filter(None, (journal.damage, journal.problem)))
+    return {"run_dir": os.fspath(run_dir), "values": values, "problem": problem}
 
 
 def _check_view(host: Host) -> None:

@@ -22,4 +22,11 @@ def given_roots(options: Options) -> dict[str, Path]:
 def host_paths(options: Options) -> HostPaths:
     """The host's own directories, unless the environment or the command line says otherwise."""
     mode = os.environ.get("agent_mode") or HOST_MODE  # noqa: SIM112 - Koordinator's spelling
-    return replace(HostPaths.for_mode(mode), **given_roots(options))
+    paths, given = HostPaths.for_mode(mode), given_roots(options)
+    return replace(
+        paths,
+        cgroup=given.get("cgroup", paths.cgroup),
+        proc=given.get("proc", paths.proc),
+        sys=given.get("sys", paths.sys),
+        sysfs=given.get("sysfs", paths.sysfs),
+    )

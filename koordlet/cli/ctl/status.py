@@ -1,6 +1,7 @@
 """koordletctl status: the daemon's health, gates and extent."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,13 @@ def boot_id() -> str:
 def _kept_values(run_dirs: Sequence[Path]) -> list[dict[str, Any]]:
     """From the journal; imported here because asking a daemon does not need it."""
     from koordlet.executor.journal import left_in
+    from koordlet.util.owneddir import OwnedDirectory
 
     boot = boot_id()
+    found: list[OwnedDirectory] = []
+    for path in run_dirs:
+        with suppress(OSError):  # one that is not there, or not to be trusted
+            found.append(OwnedDirectory.open(path, create=False))
     return [
         {
             "place": record.place or record.level,
@@ -64,8 +70,8 @@ def _kept_values(run_dirs: Sequence[Path]) -> list[dict[str, Any]]:
             "original": record.original,
             "plugins": list(record.owners),
         }
-        for run_dir in run_dirs
-        for record in left_in(run_dir, boot)
+        for directory in found
+        for record in left_in(directory, boot)
     ]
 
 
