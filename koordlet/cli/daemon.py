@@ -15,6 +15,7 @@ from koordlet.util.clock import SystemClock
 from koordlet.util.errors import KoordletError, OptionError
 from koordlet.util.flags import HelpRequested
 from koordlet.util.logs import LevelSpec, configure, parse_levels, take_library_logs
+from koordlet.util.printable import printable
 
 SWITCH_INTERVAL = 0.001  # seconds a thread may keep the interpreter while the loop wants it
 
@@ -35,10 +36,10 @@ def run(argv: Sequence[str], *, laid_out: bool = False) -> int:
     except HelpRequested as help_text:
         print(help_text)
     except OptionError as err:
-        print(f"koordlet: {err}\nkoordlet --help lists the flags", file=sys.stderr)
+        print(f"koordlet: {printable(err)}\nkoordlet --help lists the flags", file=sys.stderr)
         return 2
     except KoordletError as err:
-        print(f"koordlet: {err}", file=sys.stderr)
+        print(f"koordlet: {printable(err)}", file=sys.stderr)
         return 1
     return 0
 

@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from koordlet.cli.ctl.arguments import Options, parse
 from koordlet.cli.ctl.client import BadQuestion, Client, default_run_dirs
 from koordlet.util.errors import KoordletError
+from koordlet.util.printable import printable
 
+MOST = 4000  # characters of an error: it may quote an answer
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -68,7 +70,7 @@ def _client(options: Options) -> Client:
 
 
 def _complain(err: KoordletError, code: int) -> int:
-    print(f"koordletctl: {err}", file=sys.stderr)
+    print(f"koordletctl: {printable(err)[:MOST]}", file=sys.stderr)
     return code
 
 

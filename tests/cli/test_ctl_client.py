@@ -14,6 +14,7 @@ from koordlet.cli.ctl.client import (
     Client,
     NoDaemon,
     NotAllowed,
+    NotTheDaemon,
     default_run_dirs,
 )
 
@@ -121,3 +122,40 @@ def test_where_daemons_are_looked_for(tmp_path):
         Path("/run/koordlet"),
         container,
     ]
+
+
+@contextlib.contextmanager
+def served_by(uid, run_dir):
+    """A socket on which a user listens; nobody answers."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(run_dir / "ctl.sock"))
+        os.seteuid(uid)  # whose the other end is counts from listen on
+        try:
+            server.listen()
+        finally:
+            os.seteuid(0)
+        yield
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to listen as another user")
+def test_another_users_process_is_not_asked(tmp_path):
+    """A socket in a place that is not ours proves nothing."""
+    with (
+        served_by(NOBODY, tmp_path),
+        pytest.raises(NotTheDaemon, match=rf"process {os.getpid()} of user {NOBODY}; ask as"),
+    ):
+        Client([tmp_path]).get("status")
+
+
+@pytest.mark.parametrize("kind", ["answer", "line"])
+def test_an_answer_without_end_is_given_up(tmp_path, monkeypatch, kind):
+    """It neither fills the memory of this command nor its terminal."""
+    monkeypatch.setattr("koordlet.cli.ctl.client.MOST_BYTES", 1000)
+    body = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b"x" * 1500
+    client = Client([tmp_path])
+    ask = {
+        "answer": lambda: client.get("status"),
+        "line": lambda: list(client.stream("record", query={}, silence=5)),
+    }
+    with listener(tmp_path, body), pytest.raises(BadAnswer, match="at most 0 MiB .* found more"):
+        ask[kind]()

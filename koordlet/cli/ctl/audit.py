@@ -1,6 +1,5 @@
 """koordletctl audit: the latest events of the audit log."""
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,6 +12,7 @@ from koordlet.cli.ctl.client import BadQuestion, Client
 from koordlet.cli.ctl.tables import emit, figure, prose, show, table
 from koordlet.executor.audit.query import MOST, AuditQuery
 from koordlet.util.errors import OptionError
+from koordlet.util.printable import printable_json
 
 FOLLOW_INTERVAL = 1.0  # seconds between two looks
 
@@ -77,7 +77,7 @@ def _follow(answer: _Answer, look: Callable[[], _Answer], output: str) -> None:
 def _print(events: Iterable[_Event], output: str) -> None:
     for event in events:
         if output == "json":
-            print(json.dumps(event, ensure_ascii=False))
+            print(printable_json(event))
         else:
             emit([prose("  ".join(map(str, _cells(event))))])
     sys.stdout.flush()

@@ -5,6 +5,7 @@ import json
 import os
 import pwd
 import socket
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,10 @@ from koordlet.daemon.rundir import CONTAINER_RUN_DIR, HOST_RUN_DIR, default_run_
 from koordlet.util.errors import KoordletError
 
 SOCKET = "ctl.sock"
+MOST_BYTES = 64 << 20  # of an answer, or of a line of a long one
 TIMEOUT = 10.0  # seconds for one answer; the slowest takes some tens of milliseconds
+
+_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 
 class NoDaemon(KoordletError):
@@ -24,6 +28,10 @@ class NoDaemon(KoordletError):
 
 class NotAllowed(KoordletError):
     """The daemon belongs to another user."""
+
+
+class NotTheDaemon(KoordletError):
+    """The control socket is served by another user's process."""
 
 
 class BadAnswer(KoordletError):
@@ -51,7 +59,7 @@ class Client:
         """Return an answer, decoded; parts of the path are quoted, and None is not sent.
 
         Raises:
-            NoDaemon, NotAllowed, BadAnswer, BadQuestion: the message says what to do.
+            NoDaemon, NotAllowed, NotTheDaemon, BadAnswer, BadQuestion: the message says what to do.
         """
         given = {name: value for name, value in (query or {}).items() if value is not None}
         return self._ask("GET", _target(path) + (f"?{urlencode(given)}" if given else ""))
@@ -60,7 +68,7 @@ class Client:
         """Yield the lines of a long answer; silence is how many seconds may be without one.
 
         Raises:
-            NoDaemon, NotAllowed, BadAnswer, BadQuestion: the message says what to do.
+            NoDaemon, NotAllowed, NotTheDaemon, BadAnswer, BadQuestion: the message says what to do.
         """
         target = f"{_target(path)}?{urlencode(query)}"
         connection = http.client.HTTPConnection("koordlet", timeout=self.timeout)
@@ -70,8 +78,11 @@ class Client:
             connection.request("GET", target, headers={"Connection": "close"})
             response = connection.getresponse()
             if response.status != 200:
-                _decoded(response.status, response.read(), target)
-            yield from response
+                _decoded(response.status, _body(response), target)
+            while line := response.readline(MOST_BYTES + 1):
+                if len(line) > MOST_BYTES:
+                    raise _too_long()
+                yield line
         except (OSError, http.client.HTTPException) as err:
             raise BadAnswer(
                 f"wanted lines from the daemon, found none for {silence:g} s or the connection "
@@ -90,7 +101,7 @@ class Client:
         try:
             connection.request(method, target, headers={"Connection": "close"})
             response = connection.getresponse()
-            status, body = response.status, response.read()
+            status, body = response.status, _body(response)
         except TimeoutError as err:
             raise BadAnswer(
                 f"wanted an answer from the daemon, found none within {self.timeout:g} s; "
@@ -116,8 +127,36 @@ class Client:
                 sock.close()
                 failures[path] = err
             else:
+                _check_server(path, sock)
                 return sock
         raise _unreachable(failures)
+
+
+def _check_server(path: Path, sock: socket.socket) -> None:
+    """See that the other end is root's or the caller's own. Raises NotTheDaemon."""
+    found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(found)
+    if uid not in (0, os.geteuid()):
+        sock.close()
+        raise NotTheDaemon(
+            f"{path}: wanted a daemon of root or of this user, found process {pid} of user {uid}; "
+            "ask as that user, or find out who made the socket"
+        )
+
+
+def _body(response: http.client.HTTPResponse) -> bytes:
+    """Return the whole answer; raises BadAnswer when it is longer than any of the daemon's."""
+    body = response.read(MOST_BYTES + 1)
+    if len(body) > MOST_BYTES:
+        raise _too_long()
+    return body
+
+
+def _too_long() -> BadAnswer:
+    return BadAnswer(
+        f"wanted an answer of at most {MOST_BYTES >> 20} MiB from the daemon, found more; "
+        "ask for less, for example for one pod"
+    )
 
 
 def _target(path: Sequence[str]) -> str:

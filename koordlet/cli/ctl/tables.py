@@ -1,8 +1,8 @@
 """Tables for people: as wide as the terminal, or as wide as they are when it goes elsewhere."""
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
@@ -10,6 +10,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from koordlet.cli.ctl.units import ABSENT, shorten
+from koordlet.util.printable import printable, printable_json
 
 GAP = 2  # spaces between columns
 
@@ -30,11 +31,6 @@ class Name:
     def __rich_measure__(self, _: Console, options: ConsoleOptions) -> Measurement:
         length = len(self._text)
         return Measurement(min(length, _SHORTEST_NAME), length).with_maximum(options.max_width)
-
-
-def printable(text: object) -> str:
-    """Return text that cannot steer the terminal, wherever it came from."""
-    return "".join(char if char.isprintable() else "?" for char in str(text))
 
 
 def prose(text: object, style: str = "") -> Text:
@@ -79,7 +75,7 @@ def pairs(rows: Iterable[tuple[str, RenderableType]], style: str = "bold") -> Ta
 def show(answer: object, view: Callable[[], Iterable[RenderableType]], output: str) -> None:
     """Print an answer: as it is in JSON, otherwise what view makes of it."""
     if output == "json":
-        print(json.dumps(answer, indent=2, ensure_ascii=False))
+        print(printable_json(answer, indent=2))
     else:
         emit(view())
 
@@ -100,9 +96,16 @@ def plain(parts: Iterable[RenderableType]) -> str:
     return "".join(f"{line.rstrip()}\n" for line in captured.get().split("\n")[:-1])
 
 
+class _Console(Console):
+    """Escapes also text that comes to it as a plain string."""
+
+    def render_str(self, text: str, **settings: Any) -> Text:
+        return super().render_str(printable(text), **settings)
+
+
 def console(**settings: object) -> Console:
-    """A console that prints text as it is: names may look like markup."""
-    return Console(markup=False, emoji=False, highlight=False, **settings)  # type: ignore[arg-type]
+    """A console that prints text as it is, in so far as that is printable: no markup."""
+    return _Console(markup=False, emoji=False, highlight=False, **settings)  # type: ignore[arg-type]
 
 
 def _column(title: str) -> Column:
