@@ -157,5 +157,5 @@ def test_an_answer_without_end_is_given_up(tmp_path, monkeypatch, kind):
         "answer": lambda: client.get("status"),
         "line": lambda: list(client.stream("record", query={}, silence=5)),
     }
-    with listener(tmp_path, body), pytest.raises(BadAnswer, match="at most 0 MiB .* found more"):
+    with listener(tmp_path, body), pytest.raises(BadAnswer, match=r"at most 0 MiB .* found more"):
         ask[kind]()

@@ -405,7 +405,7 @@ def test_names_cannot_steer_the_terminal(ctl, daemon):
 
     _, out, _ = ctl("plugins")
 
-    assert "?[2J[red]x" in out
+    assert "\\x1b[2J[red]x" in out
     assert "\x1b" not in out
 
 
