@@ -15,6 +15,7 @@ from koordlet.executor.writer import Writer
 from koordlet.host import resources as r
 from koordlet.host.host import Host
 from koordlet.util.clock import SystemClock
+from koordlet.util.owneddir import OwnedDirectory
 
 from .conftest import VERSION, Tree
 
@@ -71,7 +72,7 @@ def test_limits_by_device(host, tmp_path, row):
     file.write_text(foreign)
     before = file.read_bytes()
     assert host.read(row, "pod") == {second: other}
-    writer = Writer(host, Journal(tmp_path, "this-boot"), SystemClock())
+    writer = Writer(host, Journal(OwnedDirectory.open(tmp_path), "this-boot"), SystemClock())
 
     for value in ({first: one}, {first: other, second: one}, {second: other}, {first: one}, {}):
         [landed] = writer.apply([wish(row, value)])
@@ -79,7 +80,7 @@ def test_limits_by_device(host, tmp_path, row):
         assert host.read(row, "pod") == value
         assert not writer.sweep()
     writer.apply([wish(row, {first: other, second: one})])
-    again = Writer(host, Journal(tmp_path, "this-boot"), SystemClock())
+    again = Writer(host, Journal(OwnedDirectory.open(tmp_path), "this-boot"), SystemClock())
     [landed] = again.restore(again.unclaimed())
 
     assert landed.state is GONE
@@ -91,7 +92,7 @@ def test_limits_by_device(host, tmp_path, row):
 def test_a_device_that_is_not_there(host, tmp_path, row):
     """The whole claim fails in words, the kernel has nothing of it, and neither has the journal."""
     file, (one, _) = file_of(host, row), LIMITS[row]
-    writer = Writer(host, Journal(tmp_path, "this-boot"), SystemClock())
+    writer = Writer(host, Journal(OwnedDirectory.open(tmp_path), "this-boot"), SystemClock())
 
     [landed] = writer.apply([wish(row, {DISKS[0]: one, "4095:77": one})])
 
@@ -106,7 +107,7 @@ def test_weights(host, tmp_path, row):
     """Those of the kernel's schedulers, whichever it has."""
     file = file_of(host, row)
     before = file.read_bytes()
-    writer = Writer(host, Journal(tmp_path, "this-boot"), SystemClock())
+    writer = Writer(host, Journal(OwnedDirectory.open(tmp_path), "this-boot"), SystemClock())
 
     [landed] = writer.apply([wish(row, 250)])
     assert (landed.state, landed.value, landed.original) == (IN_FORCE, 250, 100)
@@ -121,7 +122,7 @@ def test_weights(host, tmp_path, row):
 def test_a_group_that_ends_takes_its_limits_along(tree, host, tmp_path):
     """The kernel says "no such device" then, too."""
     row = next(row for row in LIMITS if os.path.exists(host.path(row, "pod")))
-    writer = Writer(host, Journal(tmp_path, "this-boot"), SystemClock())
+    writer = Writer(host, Journal(OwnedDirectory.open(tmp_path), "this-boot"), SystemClock())
     writer.apply([wish(row, {DISKS[0]: LIMITS[row][0]})])
     tree.remove("pod")
 

@@ -21,6 +21,7 @@ from koordlet.host.resources import (
 )
 from koordlet.plugin.testing import FakeHost, SimulatedClock
 from koordlet.plugin.testing.kernel import FakeKernelValues
+from koordlet.util.owneddir import OwnedDirectory
 
 GROUP = "kubepods/besteffort"
 IN_FORCE, FAILED, GONE = ClaimState.IN_FORCE, ClaimState.FAILED, ClaimState.GONE
@@ -59,7 +60,12 @@ class Bench:
     def writer(self, step=lambda _: None) -> Writer:
         host = Host(self.fake.paths, Descriptors(0))
         self.values = Devices(host, step, self.missing)
-        return Writer(host, Journal(self.run_dir, "boot"), SimulatedClock(), values=self.values)
+        return Writer(
+            host,
+            Journal(OwnedDirectory.open(self.run_dir), "boot"),
+            SimulatedClock(),
+            values=self.values,
+        )
 
 
 @pytest.fixture

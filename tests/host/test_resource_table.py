@@ -1,9 +1,11 @@
 """The table of kernel values against Koordinator's."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from koordlet.host.resource import Resource, Root, Support
-from koordlet.host.resources import RESOURCES
+from koordlet.host.resources import BY_NAME, RESOURCES
 
 A, P, K, R = Support.ALWAYS, Support.PER_GROUP, Support.KUBEPODS, Support.ROOT
 
@@ -108,3 +110,34 @@ def test_files_that_pin_or_lie_are_not_held():
 
     of_processes = {"net_dev", "oom_score_adj", "process_start"}
     assert opened_each_time == {"tasks", "cgroup_procs", *of_processes}
+
+
+RESTORABLE = [
+    ("cpu_shares", 1, ["2", "1024"], ["1", "1024\n", "1024 5", "max", "", "\u0661", "1_0"]),
+    ("cpu_shares", 2, ["100"], ["0", "x"]),
+    ("cpu_quota", 2, ["max", "50000"], ["max 100000", "5\n5"]),
+    ("cpuset_cpus_wanted", 1, ["0-3,5", ""], ["0-3\n", "a", "0-99999999"]),
+    ("memory_high", 2, ["max", "4096"], ["max\n", "-5 x"]),
+    ("min_free_kbytes", 1, ["3000", "67584"], ["-1", "a"]),
+    ("watermark_scale_factor", 1, ["1", "10"], ["0", "5000"]),
+    ("sched_feature_WA_BIAS", 1, ["WA_BIAS", "NO_WA_BIAS"], ["WA_IDLE", "1"]),
+    ("cpu_usage", 1, [], ["5"]),
+]
+
+
+@pytest.mark.parametrize(("name", "version", "may", "may_not"), RESTORABLE)
+def test_only_what_the_kernel_may_have_shown_is_restored(name, version, may, may_not):
+    """A journal says what to write; what no kernel shows did not come from one."""
+    file = BY_NAME[name].files[version]
+
+    assert [text for text in may if not file.may_restore(text)] == []
+    assert [text for text in may_not if file.may_restore(text)] == []
+
+
+@given(st.text(), st.sampled_from(sorted(BY_NAME)), st.sampled_from([1, 2]))
+def test_whatever_an_original_is_it_is_judged(text, name, version):
+    file = BY_NAME[name].files.get(version)
+    if file is not None and file.may_restore(text):
+        assert file.text is not None
+        assert text.isascii()
+        assert "\n" not in text or file.text.by_line
