@@ -11,7 +11,24 @@ from koordlet.util.errors import KoordletError
 
 
 class PluginError(KoordletError):
-    """A plugin cannot be registered or does not have the shape of one."""
+    """A plugin cannot be registered or does not have the shape of one.
+
+    feature is the name that it was to be registered under; empty: unknown, or no name.
+    """
+
+    def __init__(self, message: str, feature: object = "") -> None:
+        super().__init__(message)
+        self.feature = feature if isinstance(feature, str) else ""
+
+
+class UnloadablePlugin(ExtensionPlugin):
+    """Stands for a plugin that is installed and cannot be loaded; never set up, never run."""
+
+    def setup(self, *_: object) -> None:
+        raise PluginError(f"plugin {self.name}: wanted one that could be loaded")
+
+    async def run(self, stop: object) -> None:
+        raise PluginError(f"plugin {self.name}: wanted one that could be loaded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +40,7 @@ class Registration:
     plugin: ExtensionPlugin
     source: str  # for people: entry point and distribution, or file and line
     version: str = ""  # of the distribution; empty: unknown
+    error: str = ""  # why it could not be loaded; empty: it could
 
     @property
     def gates(self) -> tuple[str, ...]:
@@ -52,18 +70,34 @@ class PluginRegistry:
         if not isinstance(plugin, ExtensionPlugin):
             raise PluginError(
                 f"plugin {feature} from {source}: wanted an instance of ExtensionPlugin, "
-                f"found {plugin!r}; derive its class from koordlet.plugin.ExtensionPlugin"
+                f"found {plugin!r}; derive its class from koordlet.plugin.ExtensionPlugin",
+                feature,
             )
         if defect := defect_of(feature, spec, plugin):
-            raise PluginError(f"plugin {feature} from {source}: {defect}")
+            raise PluginError(f"plugin {feature} from {source}: {defect}", feature)
         first = self._entries.get(feature)
         if first is not None:
             raise PluginError(
                 f"plugin {feature} from {source}: wanted a free name, found it registered by "
-                f"{first.source}, which stays; rename or uninstall one of the two"
+                f"{first.source}, which stays; rename or uninstall one of the two",
+                feature,
             )
         plugin.name = feature
         self._entries[feature] = Registration(feature, spec, plugin, source, self._version)
+
+    def register_unloadable(self, feature: str, error: str) -> bool:
+        """Keep the name of a plugin that could not be loaded, so that its gate is known.
+
+        Returns False when another plugin has the name.
+        """
+        if feature in self._entries:
+            return False
+        plugin = UnloadablePlugin()
+        plugin.name = feature
+        self._entries[feature] = Registration(
+            feature, FeatureSpec(), plugin, self._source or _caller(), self._version, error
+        )
+        return True
 
     def from_source(self, source: str, version: str = "") -> "PluginRegistry":
         """The same registry for one distribution: what it registers carries name and version."""

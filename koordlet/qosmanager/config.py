@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from koordlet.api.features import FeatureGates, Stage
+from koordlet.api.features import FeatureGates, FeatureSpec, Stage
 from koordlet.plugin.base import bind_gates
-from koordlet.plugin.metrics import PluginMetrics
+from koordlet.plugin.metrics import PluginMetrics, snake_case
 from koordlet.plugin.registry import PluginRegistry, Registration
 from koordlet.util.clock import Clock
 from koordlet.util.errors import OptionError
@@ -48,6 +48,9 @@ class QOSExtensionConfig:
             OptionError: the flag is defined already.
         """
         for registration in self.registry:
+            if registration.error:
+                self._stand_in(registration, flags)
+                continue
             try:
                 self._prepare(registration, flags)
             except (Exception, SystemExit) as err:  # a stranger's code is run here
@@ -102,6 +105,18 @@ class QOSExtensionConfig:
             if name not in known:
                 hint = f"no plugin of this name; the nearest is {nearest(name, known)!r}"
                 raise OptionError(option, name, hint if known else "no plugins are installed")
+
+    def _stand_in(self, registration: Registration, flags: FlagSet) -> None:
+        """Let the gate and the flags of a plugin that could not be loaded be set all the same.
+
+        It may be back with the next upgrade; its configuration is no reason not to start.
+        """
+        name = registration.feature
+        self.failures[name] = f"could not be loaded: {registration.error}"
+        if name not in self.gates.names():
+            self.gates.add(name, FeatureSpec(), owner=registration.source)
+        self.gates.mark_built([name])  # the state of the plugin says what is wrong with it
+        flags.expect(snake_case(name).replace("_", "-"), f"plugin {name}")
 
     def _prepare(self, registration: Registration, flags: FlagSet) -> None:
         plugin, name = registration.plugin, registration.feature

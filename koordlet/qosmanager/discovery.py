@@ -15,9 +15,10 @@ log = get_logger("koordlet.qosmanager")
 
 
 def discover(registry: PluginRegistry, found: Iterable[EntryPoint] | None = None) -> list[str]:
-    """Register all installed plugins; return what went wrong, one sentence per entry point.
+    """Register all installed plugins; return what went wrong beside that, one sentence each.
 
     An entry point that cannot be imported, or registers a name twice, does not keep others away.
+    Its plugin is registered as one that could not be loaded, unless another one has its name.
     """
     problems = []
     for entry in sorted(entry_points(group=GROUP) if found is None else found, key=_order):
@@ -26,7 +27,9 @@ def discover(registry: PluginRegistry, found: Iterable[EntryPoint] | None = None
         except (Exception, SystemExit) as err:  # a stranger's code is run here
             problem = str(err) if isinstance(err, PluginError) else f"{source_of(entry)}: {err!r}"
             log.error("plugin.refused", entry_point=entry.name, error=problem)  # noqa: TRY400 - the message says it all
-            problems.append(problem)
+            name = err.feature if isinstance(err, PluginError) and err.feature else entry.name
+            if not _view(entry, registry).register_unloadable(name, problem):
+                problems.append(problem)
     return problems
 
 
@@ -36,8 +39,12 @@ def source_of(entry: EntryPoint) -> str:
     return f"{where} ({entry.dist.name} {entry.dist.version})" if entry.dist else where
 
 
+def _view(entry: EntryPoint, registry: PluginRegistry) -> PluginRegistry:
+    return registry.from_source(source_of(entry), entry.dist.version if entry.dist else "")
+
+
 def _register(entry: EntryPoint, registry: PluginRegistry) -> None:
-    view = registry.from_source(source_of(entry), entry.dist.version if entry.dist else "")
+    view = _view(entry, registry)
     loaded = entry.load()
     if isinstance(loaded, type) and issubclass(loaded, ExtensionPlugin):
         view.register_qos_ext_plugin(entry.name, _spec_of(loaded), loaded())

@@ -123,6 +123,10 @@ def _yaml_text(value: object) -> str:
     raise ValueError("wanted a text (put it in quotes)")
 
 
+def _any_text(value: object) -> str:
+    return value if isinstance(value, str) else f"a {type(value).__name__}"
+
+
 def _yaml_duration(value: object) -> float:
     if value == 0 and not isinstance(value, bool):
         return 0.0
@@ -161,6 +165,7 @@ BOOL = Kind("bool", read_bool, _yaml_bool, _write_bool, needs_value=False, defau
 INT = Kind("int", read_int, _yaml_int, str, default=_yaml_int)
 FLOAT = Kind("float", read_float, _yaml_float, lambda value: f"{value:g}", default=_yaml_float)
 STRING = Kind("string", str, _yaml_text, str, default=_yaml_text)
+ANYTHING = Kind("text", str, _any_text, str)  # of flags that nobody could define
 DURATION = Kind("duration", goduration.parse, _yaml_duration, goduration.format, default=_seconds)
 BOOL_MAP: Kind[Mapping[str, bool]] = Kind(
     "map of bool",

@@ -122,11 +122,12 @@ class FlagSet:
         self._owner = owner
         self._shares = False
         self._flags: dict[str, Flag[Any]] = {}
+        self._expected: dict[str, str] = {}  # owners of flags that nobody defines, by first word
 
     def owned_by(self, owner: str) -> "FlagSet":
         """Return a view of the same flags; what is defined through it belongs to the owner."""
         view = FlagSet(owner)
-        view._flags = self._flags
+        view._flags, view._expected = self._flags, self._expected
         return view
 
     def shared(self) -> "FlagSet":
@@ -208,6 +209,14 @@ class FlagSet:
         self._flags[name] = flag
         return flag
 
+    def expect(self, stem: str, owner: str) -> None:
+        """Take any text for flags called stem or stem-..., which their owner could not define.
+
+        They are inert, and begin to exist when they are set.
+        """
+        if stem:
+            self._expected[stem] = owner
+
     def __getitem__(self, name: str) -> Flag[Any]:
         return self._flags[name]
 
@@ -233,6 +242,8 @@ class FlagSet:
             flag = self._find(name, arg)
             if equals:
                 flag.give(text)
+            elif flag.kind is flagkinds.ANYTHING:
+                flag.give(rest.pop(0) if rest and not rest[0].startswith("-") else "")
             elif not flag.kind.needs_value:
                 flag.give("true")
             elif rest:
@@ -274,7 +285,7 @@ class FlagSet:
         return sorted(flag.name for flag in self if flag.inert and flag.is_set)
 
     def _find(self, name: str, arg: str) -> Flag[Any]:
-        flag = self._flags.get(name)
+        flag = self._known(name)
         if flag is not None:
             return flag
         if name in _HELP:
@@ -284,11 +295,22 @@ class FlagSet:
         raise OptionError(f"--{name}", arg, f"unknown flag; the nearest is --{self._nearest(name)}")
 
     def _configured(self, name: str, value: object, where: Callable[[str], str]) -> Any:
-        flag = self._flags.get(name)
+        flag = self._known(name)
         if flag is None:
             hint = f"no flag of this name; the nearest is {self._nearest(str(name))}"
             raise OptionError(where(name), name, hint)
         return flag.from_yaml(value, where(name))
+
+    def _known(self, name: str) -> Flag[Any] | None:
+        """The flag of that name, if there is or should be one."""
+        flag = self._flags.get(name)
+        if flag is None:
+            for stem, owner in self._expected.items():
+                if name == stem or name.startswith(f"{stem}-"):
+                    help = f"Unknown: {owner} could not be loaded."
+                    view = self.owned_by(owner)
+                    return view.define(name, flagkinds.ANYTHING, "", help, inert=True)
+        return flag
 
     def _nearest(self, name: str) -> str:
         return nearest(name, self._flags)

@@ -57,6 +57,7 @@ class Bench:
     metrics: CollectorRegistry = field(default_factory=CollectorRegistry)
     health: Health = field(default_factory=Health)
     run_dir: Any = None
+    flags: FlagSet = field(default_factory=FlagSet)
     args: list[str] = field(default_factory=list)
     problems: tuple[str, ...] = ()
     synced: bool = True
@@ -81,9 +82,8 @@ class Bench:
         config = QOSExtensionConfig(
             self.registry, self.gates, clock=self.clock, metrics=self.metrics
         )
-        flags = FlagSet()
-        config.init_flags(flags)
-        flags.parse(self.args)
+        config.init_flags(self.flags)
+        self.flags.parse(self.args)
         self.gates.set_from_map(config.gate_values(self.feature_gates))
         self.states = StatesInformer(self.clock)
         if self.synced:

@@ -128,17 +128,43 @@ def test_a_bad_entry_point_keeps_nobody_away(site: Path, value: str, message: st
     """Each bad entry point is one problem; the good one after it is there."""
     install(site, "acme", "1", "strangers_g", {"x": value, "y": "Watcher"})
     registry = PluginRegistry()
-    (problem,) = discover(registry, found(site))
-    assert message in problem
-    assert registry.get("y") is not None
+    problems = discover(registry, found(site))
+    bad = [entry for entry in registry if entry.error]
+    assert message in " ".join([*problems, *(entry.error for entry in bad)])
+    assert len(problems) + len(bad) == 1
+    assert registry.get("y").error == ""
 
 
-def test_a_module_that_cannot_be_imported(site: Path):
-    """A plugin whose import fails is one problem too."""
+def test_a_module_that_cannot_be_imported_keeps_its_name(site: Path):
+    """Its entry point's name is known as that of a plugin that could not be loaded, and why."""
     install(site, "acme", "1", "strangers_h", {"x": "Watcher"})
     (site / "strangers_h.py").write_text("import no_such_module_anywhere\n")
-    (problem,) = discover(PluginRegistry(), found(site))
+    registry = PluginRegistry()
+    assert discover(registry, found(site)) == []
+    entry = registry.get("x")
+    assert entry.error.startswith("x = strangers_h:Watcher (acme 1): ModuleNotFoundError")
+    assert "no_such_module_anywhere" in entry.error
+    assert (entry.gates, entry.version) == (("x",), "1")
+
+
+def test_a_module_that_cannot_be_imported_takes_nobodys_name(site: Path):
+    """Where another plugin has the name, it is one problem."""
+    install(site, "acme", "1", "strangers_i", {"x": "Watcher"})
+    install(site, "best", "1", "strangers_j", {"x": "Watcher"})
+    (site / "strangers_j.py").write_text("import no_such_module_anywhere\n")
+    registry = PluginRegistry()
+    (problem,) = discover(registry, found(site))
     assert "no_such_module_anywhere" in problem
+    assert registry.get("x").error == ""
+
+
+def test_a_plugin_of_the_wrong_shape_keeps_its_feature(site: Path):
+    """The name that a function registers it under, not that of the entry point."""
+    install(site, "acme", "1", "strangers_k", {"x": "no_plugin"})
+    registry = PluginRegistry()
+    assert discover(registry, found(site)) == []
+    assert "wanted an instance" in registry.get("Odd").error
+    assert registry.get("x") is None
 
 
 def test_the_shipped_plugins_are_installed():
