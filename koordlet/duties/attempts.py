@@ -21,6 +21,7 @@ from koordlet.util.clock import Clock
 # Seconds between attempts, doubled at most by jitter.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # after what may pass by itself
 FIRST_REST, LONGEST_REST = 60.0, 600.0  # after what somebody has to mend: RBAC, a missing CRD
+MISSING_REST = 8.0  # at most after 404, likewise: the CRD is missing, to ask costs next to nothing
 # From one write to the next, doubled each time: somebody may undo each at once.
 FIRST_GAP, LONGEST_GAP = 10.0, 600.0
 _USUAL_CONFLICTS = 3  # in a row; it was changed at the same time, and the watch will tell
@@ -36,6 +37,7 @@ class Attempts:
 
     def __init__(self, clock: Clock, *, draw: Callable[[], float] = random.random) -> None:
         self._clock = clock
+        self._draw = draw
         self._pauses = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=1.0, draw=draw)
         self._rests = Backoff(FIRST_REST, LONGEST_REST, jitter=1.0, draw=draw)
         self._gaps = Backoff(FIRST_GAP, LONGEST_GAP)
@@ -74,6 +76,8 @@ class Attempts:
         """Note a failure. Returns whether it is worth telling: a conflict now and then is not."""
         refused = isinstance(err, _REFUSALS) and not isinstance(err, PatchRefused)
         pause = (self._rests if refused else self._pauses).next()
+        if isinstance(err, NotFound):
+            pause = min(pause, MISSING_REST * (1 + self._draw()))
         wanted = err.retry_after if isinstance(err, ApiError) else None
         self._not_before = self._clock.monotonic() + max(pause, wanted or 0.0)
         self._conflicts = self._conflicts + 1 if isinstance(err, Conflict | PatchRefused) else 0

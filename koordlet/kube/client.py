@@ -23,8 +23,8 @@ class ApiClient:
     """The verbs of the Kubernetes API. Paths are absolute; see koordlet.kube.resource.
 
     A request that the server asks to repeat (429 or 5xx with Retry-After) is repeated a few times
-    after that pause, unless said otherwise. Every call raises ApiError when the server refuses,
-    Unreachable when there is no answer, BadAnswer when it is not understood.
+    after that pause; attempts=1 leaves that to the caller. Every call raises ApiError when the
+    server refuses, Unreachable when there is no answer, BadAnswer when it is not understood.
     """
 
     def __init__(
@@ -35,10 +35,15 @@ class ApiClient:
         self._draw = draw  # a number from 0 to 1
 
     async def get(
-        self, path: str, query: Mapping[str, str] | None = None, *, accept: str = WHOLE
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        accept: str = WHOLE,
+        attempts: int = ATTEMPTS,
     ) -> Object:
         """Return an object or a list, or its metadata if no more is accepted."""
-        return await self._ask(Call("GET", path, query or {}, accept=accept))
+        return await self._ask(Call("GET", path, query or {}, accept=accept), attempts=attempts)
 
     async def pages(
         self,
@@ -108,12 +113,14 @@ class ApiClient:
         *,
         accept: str = WHOLE,
         field_manager: str = "",
+        attempts: int = ATTEMPTS,
     ) -> Object:
         """Patch an object and return it as stored, or its metadata if no more is accepted.
 
         field_manager as for create.
         """
-        return await self._ask(_call("PATCH", path, body, content_type, accept, field_manager))
+        call = _call("PATCH", path, body, content_type, accept, field_manager)
+        return await self._ask(call, attempts=attempts)
 
     async def merge_patch(self, path: str, body: Object) -> Object:
         """Overlay an object with these fields; null removes one."""
@@ -130,7 +137,13 @@ class ApiClient:
         return await self.patch(path, operations, JSON_PATCH, field_manager=field_manager)
 
     async def replace_status(
-        self, path: str, uid: str, status: Object, *, field_manager: str = ""
+        self,
+        path: str,
+        uid: str,
+        status: Object,
+        *,
+        field_manager: str = "",
+        attempts: int = ATTEMPTS,
     ) -> Object:
         """Replace the whole status of the object with that uid; return its metadata.
 
@@ -145,7 +158,12 @@ class ApiClient:
             {"op": "add", "path": "/status", "value": status},  # also where there is none yet
         ]
         return await self.patch(
-            path, operations, JSON_PATCH, accept=METADATA, field_manager=field_manager
+            path,
+            operations,
+            JSON_PATCH,
+            accept=METADATA,
+            field_manager=field_manager,
+            attempts=attempts,
         )
 
     async def delete(self, path: str, *, uid: str = "") -> None:

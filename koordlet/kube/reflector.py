@@ -21,6 +21,7 @@ from koordlet.util.stop import Stop
 
 SETTLED_AFTER = 5.0  # seconds that a watch must hold before the next one is begun at once
 BUSY = (429, 503)  # statuses that tell nothing about what was asked for
+MISSING_PAUSE = 5.0  # seconds at most between questions for a kind that is missing, likewise
 ANY_VERSION = "0"  # the server's cache may answer: cheap, but perhaps a little old
 NEWEST = ""  # etcd answers
 FIRST_PAUSE, LONGEST_PAUSE = 0.8, 30.0  # seconds, as in Kubernetes' own clients
@@ -223,6 +224,9 @@ class Reflector(Generic[T]):
         wanted = error.retry_after if isinstance(error, ApiError) else None
         if self._watched.absent and isinstance(error, NotFound):
             wanted = self._watched.absent.pause * (1 + self._draw())
+        elif isinstance(error, NotFound):
+            # Its CRD is missing for the moment: refused at no cost, and due to be installed.
+            return min(self._backoff.next(), MISSING_PAUSE * (1 + self._draw()))
         return max(self._backoff.next(), wanted or 0.0)
 
 

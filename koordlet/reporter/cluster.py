@@ -1,22 +1,28 @@
 """Reports to the cluster: one JSON patch that replaces the whole status of the NodeMetric."""
 
+import math
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from koordlet.kube.client import ApiClient
+from koordlet.kube.deadline import Deadline
 from koordlet.kube.errors import (
     ApiError,
     BadAnswer,
     Conflict,
+    Forbidden,
     KubeError,
     NotFound,
     PatchRefused,
     ServerError,
+    TimedOut,
     TooManyRequests,
+    Unauthorized,
     Unreachable,
 )
 from koordlet.kube.resource import NODE_METRICS
+from koordlet.kube.transport import METADATA
 from koordlet.reporter.report import LeftToAnother, Report
 from koordlet.reporter.status import NotAsked
 from koordlet.statesinformer.model import ReportTarget
@@ -24,16 +30,21 @@ from koordlet.statesinformer.statuswriters import FIELD_MANAGER
 from koordlet.util.backoff import Backoff
 from koordlet.util.clock import Clock
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0  # seconds between attempts, doubled at most by jitter
-PATIENCE = 0.5  # share of the report interval in which a report is sent again
-FIRST_REST, LONGEST_REST = 60.0, 600.0  # seconds without reports to what is not found, likewise
+# Seconds until a new report after one that failed, doubled at most by jitter.
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 4.0  # what may pass by itself
+FIRST_REST, LONGEST_REST = 4.0, 600.0  # the object is there, but we may not report
+ARRIVAL = 8.0  # seconds that a report may take to arrive, half an interval at most
+MISSING_AFTER = 30.0  # seconds of 404 after which reports are not asked for any more
+MISSING_PAUSE = 10.0  # seconds until the server is asked for the object again, likewise
 
 # Those that may pass. A patch that tests the UID does no harm when it is sent twice. NotFound and
 # PatchRefused: the object has changed and the watch will tell, or the server has just started and
-# does not know its custom resources yet.
+# does not know its custom resources, tokens or RBAC rules yet.
 _PASSING = (
     NotFound,
     PatchRefused,
+    Unauthorized,
+    Forbidden,
     Conflict,
     TooManyRequests,
     ServerError,
@@ -42,12 +53,13 @@ _PASSING = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Lost:
+@dataclass(slots=True)
+class _Missing:
     """An object that the watch shows and the server does not find: perhaps its CRD was removed."""
 
     uid: str
-    until: float  # monotonic: when to try again
+    since: float  # monotonic
+    until: float = 0.0  # monotonic: when to look again; before, nobody asks for reports
 
 
 class ClusterSink:
@@ -55,8 +67,9 @@ class ClusterSink:
 
     The patch tests the object's UID, so a report never lands on another object of the same name,
     and replaces the status whole: of a merge patch, what has vanished would stay, under a new
-    updateTime. An object that is not found for a whole round is tried rarely and once, until the
-    watch tells of another.
+    updateTime. Each report is sent once; after one that failed a new one is wanted in a few
+    seconds, and is sent when a small question for the object has been answered. An object that is
+    not found for a while is only asked for, until it is there or the watch shows another.
     """
 
     def __init__(
@@ -72,63 +85,86 @@ class ClusterSink:
         self._client = client
         self._node = node
         self._observe_only = observe_only
-        self._path = NODE_METRICS.object(node, subresource="status")
         self._target = target
         self._clock = clock
         self._draw = draw  # a number from 0 to 1
-        self._lost: _Lost | None = None
-        self._rest = Backoff(FIRST_REST, LONGEST_REST, jitter=1.0, draw=draw)
+        self._failing = False  # whether the latest report did not arrive
+        self._retry_in = math.inf
+        self._missing: _Missing | None = None
+        self._pauses = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=1.0, draw=draw)
+        self._rests = Backoff(FIRST_REST, LONGEST_REST, jitter=1.0, draw=draw)
 
     def check(self) -> None:
         """As Sink.check: NodeMetric objects are how the cluster asks."""
-        uid, lost = self._uid(), self._lost
-        if lost and lost.uid == uid and self._clock.monotonic() < lost.until:
+        uid, missing = self._uid(), self._missing
+        if missing and missing.uid == uid and self._clock.monotonic() < missing.until:
             raise NotAsked(
                 f"wanted the NodeMetric object named {self._node}, found that the API server does "
-                "not know it any more; install its CRD, it is looked for every few minutes"
+                "not know it any more; install its CRD, it is looked for every few seconds"
             )
 
     async def write(self, report: Report) -> None:
-        """As Sink.write. What was lost on the way is sent again for half an interval."""
+        """As Sink.write."""
         if reason := await self._observe_only():
             raise LeftToAnother(reason)
-        status = report.status.to_json()
-        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=1.0, draw=self._draw)
-        end = self._clock.monotonic() + PATIENCE * report.spec.report_interval
-        while True:
-            uid = self._uid()
-            try:
+        uid, path = self._uid(), NODE_METRICS.object(self._node)
+        found = False  # whether the server has shown the object just now
+        try:
+            async with Deadline(self._clock, f"report to {path}") as deadline:
+                deadline.enter("its arrival", min(ARRIVAL, report.spec.report_interval / 2))
+                if self._failing:
+                    await self._client.get(path, accept=METADATA, attempts=1)
+                    found = True
                 await self._client.replace_status(
-                    self._path, uid, status, field_manager=FIELD_MANAGER
+                    f"{path}/status",
+                    uid,
+                    report.status.to_json(),
+                    field_manager=FIELD_MANAGER,
+                    attempts=1,
                 )
-            except KubeError as err:
-                pause = self._pause(err, uid, backoff)
-                if pause is None or self._clock.monotonic() + pause > end:
-                    self._note(err, uid)
-                    raise
-            else:
-                self._note(None, uid)
-                return
-            await self._clock.sleep(pause)
+        except KubeError as err:
+            self._failing = True
+            self._retry_in = self._pause(err, uid, found=found)
+            raise
+        self._failing, self._missing, self._retry_in = False, None, math.inf
+        self._pauses.reset()
+        self._rests.reset()
 
-    def _pause(self, err: KubeError, uid: str, backoff: Backoff) -> float | None:
-        """Seconds until the next attempt; None: it would fare no better."""
-        if not isinstance(err, _PASSING):
-            return None
-        if self._uid() != uid:
-            return 0.0  # the object was made anew, and we have heard of it meanwhile
-        if isinstance(err, NotFound) and self._lost and self._lost.uid == uid:
-            return None
-        wanted = err.retry_after if isinstance(err, ApiError) else None
-        return max(backoff.next(), wanted or 0.0)
+    def retry_in(self) -> float:
+        """As Sink.retry_in."""
+        return self._retry_in
 
-    def _note(self, err: KubeError | None, uid: str) -> None:
-        """Remember how a round ended."""
+    def _pause(self, err: KubeError, uid: str, *, found: bool) -> float:
+        """Seconds until a new report is worth sending; infinite: it would fare no better."""
+        target = self._target()
+        if target is not None and target.uid != uid:
+            return 0.0  # the object was made anew, and the watch has shown it meanwhile
         if isinstance(err, NotFound):
-            self._lost = _Lost(uid, self._clock.monotonic() + self._rest.next())
-        else:
-            self._lost = None
-            self._rest.reset()
+            return self._look_again(uid, found=found)
+        self._missing = None
+        if isinstance(err, TimedOut):
+            self._pauses.reset()  # that was pause enough
+        if isinstance(err, Forbidden) and found:
+            return self._rests.next()
+        if not isinstance(err, _PASSING):
+            return math.inf
+        wanted = err.retry_after if isinstance(err, ApiError) else None
+        return max(self._pauses.next(), wanted or 0.0)
+
+    def _look_again(self, uid: str, *, found: bool) -> float:
+        """Seconds until the next look at an object that is not found.
+
+        found: it was there, but has no status: that lasts, whoever has to mend it.
+        """
+        now = self._clock.monotonic()
+        if self._missing is None or self._missing.uid != uid:
+            self._missing = _Missing(uid, now)
+        if now - self._missing.since < MISSING_AFTER:
+            return self._pauses.next()
+        pause = self._rests.next() if found else 0.0
+        pause = max(pause, MISSING_PAUSE * (1 + self._draw()))
+        self._missing.until = now + pause
+        return pause
 
     def _uid(self) -> str:
         target = self._target()

@@ -29,6 +29,7 @@ DEFAULT_INTERVAL = 60.0  # seconds
 SHORTEST_INTERVAL = 1.0  # seconds, standalone
 _FIRST_SAMPLES = 10.0  # seconds after the start in which it is normal to have none yet
 _FIRST_PODS = 5.0  # seconds that the first report waits for pods that were not measured yet
+_BLIP = 5.0  # seconds of reports that do not arrive which are worth no log line
 _LATE = 3  # intervals without a report after which the reporter is unhealthy
 
 
@@ -49,6 +50,8 @@ def standalone_interval(flag: float) -> float:
 
 class NodeMetricReporter:
     """Reports at the given pace, at once on a new spec, and early when usage changes sharply.
+
+    After a report that did not arrive a new one is made as soon as the sink wants it.
 
     Without a pace: as soon as the data allow, then in every interval. While a report is withheld it
     tries again with each new sample; what was written stays as it is.
@@ -80,6 +83,7 @@ class NodeMetricReporter:
         self._spec_changed = asyncio.Event()
         self._latest: Report | None = None
         self._problem = ""  # why the latest round made no report; empty: it did
+        self._failing_since: float | None = None  # monotonic; the first round that failed
         self._is_asked = True
         self._reported_at = clock.monotonic()  # or began to try
         self._synced_at = clock.monotonic()  # or later: when states were not known last
@@ -152,6 +156,8 @@ class NodeMetricReporter:
                 due = began + min(self._options.collect_interval, self.interval)
             else:
                 due = self._pace.next(began, self.interval)
+            if outcome == "failed":
+                due = min(due, self._clock.monotonic() + self._sink.retry_in())
             await self._until_due(stop, due)
 
     async def _until_asked(self, stop: Stop) -> None:
@@ -188,11 +194,12 @@ class NodeMetricReporter:
             self._trouble("report.withheld", err)
             return "withheld"
         except KoordletError as err:
-            self._trouble("report.failed", err)
+            self._failed(began, err)
             return "failed"
         self._reported_at = self._clock.monotonic()
         self._duration.observe(self._reported_at - began)
         self._problem = ""
+        self._failing_since = None
         if self._change is not None:
             self._change.note()
         self._log_state.ended("report.resumed")
@@ -229,6 +236,15 @@ class NodeMetricReporter:
         if self._latest is not None or waited > _FIRST_SAMPLES:
             self._log_state.failed(event, error=self._problem)
 
+    def _failed(self, began: float, err: KoordletError) -> None:
+        """Note a report that did not arrive; it is a trouble unless the next one may soon do."""
+        if self._failing_since is None:
+            self._failing_since = began
+        self._problem = str(err)
+        lasts = self._clock.monotonic() - self._failing_since
+        if lasts >= _BLIP or self._sink.retry_in() >= _BLIP:
+            self._trouble("report.failed", err)
+
     def _on_spec(self, _type: StateType, _state: object, _target: CallbackTarget) -> None:
         self._spec_changed.set()
 
@@ -241,6 +257,8 @@ class NodeMetricReporter:
                 return
 
     def _is_early_due(self) -> bool:
-        if self._change is None or self._clock.monotonic() - self._reported_at < CLOSEST:
+        if self._problem or self._change is None:
+            return False
+        if self._clock.monotonic() - self._reported_at < CLOSEST:
             return False
         return self._change.is_sharp()

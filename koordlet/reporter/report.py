@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -49,6 +50,12 @@ class Sink(Protocol):
             KoordletError: it did not arrive; the message says why. The next report is new.
         """
 
+    def retry_in(self) -> float:
+        """Return after how many seconds a new report is worth sending, if the latest failed.
+
+        math.inf: not before the next one is due.
+        """
+
 
 class FileSink:
     """Keeps the latest report in a file, which readers always see whole."""
@@ -63,6 +70,10 @@ class FileSink:
     async def write(self, report: Report) -> None:
         """As Sink.write."""
         await asyncio.to_thread(self._replace, report.body)
+
+    def retry_in(self) -> float:
+        """As Sink.retry_in: what is wrong with a file lasts."""
+        return math.inf
 
 
 class AllSinks:
@@ -84,3 +95,7 @@ class AllSinks:
         errors = [error for error in found if error is not None]
         for error in sorted(errors, key=lambda error: isinstance(error, LeftToAnother)):
             raise error
+
+    def retry_in(self) -> float:
+        """As Sink.retry_in, for the one that wants it the soonest."""
+        return min((sink.retry_in() for sink in self._sinks), default=math.inf)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -393,6 +394,29 @@ async def test_reports_go_on_after_the_server_was_away(node: Node, server: ApiSe
     await server.start()
     await node.seconds(75)  # the longest pause of a watch
     assert node.status()["updateTime"] >= "2023-11-14T22:16:50Z"
+    assert (await node.ctl("status"))["problems"] == {}
+
+
+async def test_a_crd_that_was_removed_and_is_back(node: Node, server: ApiServer) -> None:
+    """The agent makes its NodeMetric again and reports to it within half a minute."""
+    await node.start("--report-change-threshold=0", "--manager-duties=on")
+    await node.seconds(8)
+    assert node.status()
+    server.objects.delete(METRICS, "n1")
+    server.script(*[refuse(404)] * 999, path=METRICS)
+    await node.seconds(90)
+    assert (await node.ctl("status"))["health"] == "degraded"
+
+    server.unscript()
+    end = node.clock.wall()
+
+    def reported() -> bool:
+        metrics = server.objects.all(METRICS)
+        return bool(metrics) and "status" in metrics[0]
+
+    await node.until(reported, 30)
+    assert datetime.fromisoformat(node.status()["updateTime"]).timestamp() >= int(end)
+    await node.seconds(20)
     assert (await node.ctl("status"))["problems"] == {}
 
 

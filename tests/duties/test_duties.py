@@ -253,9 +253,9 @@ async def test_no_objects_without_a_node(agent: Agent) -> None:
     await agent.until(lambda: agent.reasons() == "")
 
 
-@pytest.mark.parametrize("code", [403, 404, 422])
+@pytest.mark.parametrize("code", [403, 422])
 async def test_what_is_refused_is_said_once_and_tried_rarely(agent: Agent, code: int) -> None:
-    """No right to create, no CRD, a schema that refuses: somebody has to mend that first."""
+    """No right to create, a schema that refuses: somebody has to mend that first."""
     causes = {"causes": [{"field": "spec"}]}
     agent.server.script(*[refuse(code, details=causes)] * 9, method="POST", path=METRICS)
     with capture_logs() as logs:
@@ -271,6 +271,24 @@ async def test_what_is_refused_is_said_once_and_tried_rarely(agent: Agent, code:
     await agent.minutes(20)
     await agent.until(lambda: agent.found(METRICS))
     await agent.until(lambda: agent.duties.health()["nodemetric"].reason == "")
+
+
+async def test_a_crd_that_comes_later_gets_its_objects_soon(agent: Agent) -> None:
+    """Until then the server is asked every few seconds, and it is said once."""
+    agent.server.script(*[refuse(404)] * 999, path=METRICS)
+    with capture_logs() as logs:
+        await agent.start()
+        await agent.until(lambda: agent.found(SLOS))
+        await agent.minutes(5)
+    assert len(agent.writes(METRICS)) <= 5 * 60 / 8
+    assert len([entry for entry in logs if entry["event"] == "duty.failed"]) <= 1
+
+    agent.server.unscript()
+    seconds = 0
+    while not agent.found(METRICS):
+        await agent.minutes(1 / 60)
+        seconds += 1
+        assert seconds <= 30
 
 
 @pytest.mark.parametrize("fault", [refuse(409, "Conflict"), refuse(422, "Invalid"), refuse(503)])

@@ -280,6 +280,22 @@ async def test_an_absent_server_is_not_pestered(
     assert followed.reflector.health().status is Status.DEGRADED
 
 
+async def test_a_kind_that_is_missing_is_asked_for_every_few_seconds(
+    follow, server: ApiServer, clock, pass_time
+) -> None:
+    """Its CRD was removed; as soon as it is back the copy is true again."""
+    server.script(*[refuse(404)] * 200)
+    begun = clock.monotonic()
+    followed = follow()
+    await pass_time(lambda: clock.monotonic() - begun > 300, step=1)
+    assert 40 <= len(server.requests) <= 70
+
+    server.unscript()
+    end = clock.monotonic()
+    await pass_time(lambda: followed.reflector.synced, step=1)
+    assert clock.monotonic() - end <= 12
+
+
 async def test_the_server_may_ask_for_a_longer_pause(
     follow, server: ApiServer, clock, pass_time
 ) -> None:

@@ -2,12 +2,16 @@
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from datetime import datetime
 from functools import partial
 
 import pytest
-from apiserver import ApiServer
-from faults import drop, hang, refuse
+from aiohttp import web
+from apiserver import ApiServer, status
+from faults import answer, begin, drop, hang, refuse
 from inline import InlineExecutor
 from prometheus_client import CollectorRegistry
 
@@ -15,7 +19,7 @@ from koordlet.api.node import Node
 from koordlet.api.nodemetric import NodeMetricSpec
 from koordlet.kube.client import ApiClient
 from koordlet.kube.config import ApiConfig
-from koordlet.kube.errors import ApiError, Forbidden, KubeError
+from koordlet.kube.errors import Forbidden, KubeError
 from koordlet.kube.resource import NODE_METRICS
 from koordlet.kube.transport import Limits, Transport
 from koordlet.metriccache.kinds import NODE_CPU_USAGE, NODE_MEMORY_USAGE
@@ -107,6 +111,18 @@ def write(sink, clock) -> Callable[[Report], Awaitable[float]]:
     return write
 
 
+@pytest.fixture
+def fail(sink, write) -> Callable[..., Awaitable[float]]:
+    """Write a report that does not arrive; return when a new one is wanted, in seconds."""
+
+    async def fail(report: Report, match: str) -> float:
+        with pytest.raises(KubeError, match=match):
+            await write(report)
+        return sink.retry_in()
+
+    return fail
+
+
 def status_of(server: ApiServer) -> dict:
     return server.objects.get(METRICS, "n1")["status"]
 
@@ -128,123 +144,151 @@ async def test_one_patch_replaces_the_whole_status(server, sink, report) -> None
 
 
 @pytest.mark.parametrize(
-    "fault",
+    ("fault", "says"),
     [
-        refuse(404),
-        refuse(409, "Conflict"),
-        refuse(422, "Invalid"),
-        refuse(429, headers={"Retry-After": "1"}),
-        refuse(500),
-        refuse(503),
-        drop,
+        (refuse(404), "404"),
+        (refuse(409, "Conflict"), "409"),
+        (refuse(422, "Invalid"), "422"),
+        (refuse(500), "500"),
+        (refuse(503), "503"),
+        (drop, "found"),
     ],
-)  # fmt: skip
-async def test_a_lost_report_is_sent_again_as_it_was(server, clock, write, report, fault) -> None:
-    """Within the round, with the time at which its data were measured."""
-    server.script(fault, fault, method="PATCH")
-    took = await write(report)
+)
+async def test_a_report_is_sent_once_then_a_new_one_is_wanted(
+    server, fail, write, report, fault, says
+) -> None:
+    """In pauses that grow to seconds; it is only sent when the server has answered a question."""
+    server.script(*[fault] * 99)
+    assert [await fail(report, says) for _ in range(6)] == [0.5, 1, 2, 4, 4, 4]
+    assert [request.method for request in server.requests].count("PATCH") == 1
+    server.unscript()
+    server.requests.clear()
+    await write(report)
 
-    assert 1 <= took <= 10
-    assert len({request.body for request in server.requests}) == 1
+    assert [request.method for request in server.requests] == ["GET", "PATCH"]
+    assert "PartialObjectMetadata;" in server.requests[0].headers["Accept"]
     assert status_of(server)["updateTime"] == "2023-11-14T22:13:20Z"
+    server.script(*[fault] * 2)
+    assert await fail(report, says) == 0.5
 
 
-async def test_a_hanging_server_is_given_up(server, write, report) -> None:
-    """After the transport's patience no time is left for another attempt."""
-    server.script(hang, method="PATCH")
+async def test_a_hanging_server_is_given_up_in_time(server, clock, fail, report) -> None:
+    """Long before the next report is due; the pause does not grow, the wait was one."""
+    begun = clock.monotonic()
+    server.script(*[hang] * 3)
+    assert [await fail(report, "its arrival") for _ in range(3)] == [0.5] * 3
 
-    with pytest.raises(KubeError, match="found silence"):
-        await write(report)
+    assert clock.monotonic() - begun <= 3 * 8.25
+    assert len(server.requests) == 3
+
+
+async def test_a_busy_server_is_left_alone_for_as_long_as_it_asks(server, fail, report) -> None:
+    """Nothing is sent again behind the reporter's back."""
+    server.script(refuse(429, headers={"Retry-After": "20"}))
+
+    assert await fail(report, "429") == 20
     assert len(server.requests) == 1
 
 
-async def test_attempts_end_after_half_an_interval(server, clock, write, report) -> None:
-    """The next round has newer data."""
-    begun = clock.monotonic()
-    server.script(*[refuse(503)] * 100, method="PATCH")
+async def test_who_may_look_but_not_report_tries_ever_more_rarely(server, fail, report) -> None:
+    """A server that has just started refuses all for a moment; RBAC that lacks a rule for good."""
+    server.script(*[refuse(403)] * 12, method="PATCH")
 
-    with pytest.raises(ApiError, match="503"):
-        await write(report)
-    assert clock.monotonic() - begun <= 30
-    assert 5 <= len(server.requests) <= 8
+    pauses = [await fail(report, "403") for _ in range(12)]
+    assert pauses[:4] == [0.5, 4, 8, 16]
+    assert pauses[-1] == 600
 
 
-@pytest.mark.parametrize("code", [400, 401, 403, 413])
-async def test_what_would_fare_no_better_is_not_sent_again(server, write, report, code) -> None:
-    """401 only once, by the transport, with credentials read anew."""
+@pytest.mark.parametrize("code", [400, 413])
+async def test_what_would_fare_no_better_is_not_sent_again(server, fail, report, code) -> None:
+    """Before the next one is due."""
     server.script(*[refuse(code)] * 9, method="PATCH")
 
-    with pytest.raises(ApiError, match=str(code)):
-        await write(report)
-    assert len(server.requests) == (2 if code == 401 else 1)
+    assert await fail(report, str(code)) == math.inf
+    assert len(server.requests) == 1
 
 
-async def test_a_status_that_breaks_the_schema_is_not_sent_again(server, write, report) -> None:
+async def test_a_status_that_breaks_the_schema_is_not_sent_again(server, fail, report) -> None:
     """The error names the field."""
     details = {"causes": [{"field": "status.updateTime"}]}
     server.script(refuse(422, "Invalid", details=details), method="PATCH")
 
-    with pytest.raises(ApiError, match="422"):
-        await write(report)
+    assert await fail(report, "422") == math.inf
     assert len(server.requests) == 1
 
 
-async def test_an_object_made_anew_gets_the_report_when_the_watch_has_told(
-    server, clock, sink, target, report
+async def test_an_object_made_anew_gets_a_report_when_the_watch_has_told(
+    server, fail, sink, target, write, report
 ) -> None:
     """Never by its name alone: whose it is must be known."""
     server.objects.delete(METRICS, "n1")
     server.objects.create(METRICS, {"metadata": {"name": "n1"}, "spec": {}})
-    writing = asyncio.ensure_future(sink.write(report))
-    await clock.until(lambda: len(server.requests) == 1 and clock.sleepers > 0)
+    await fail(report, "422")
     assert "status" not in server.objects.get(METRICS, "n1")
 
     target.now = ReportTarget("uid-2")
-    await clock.advance(1)
-    await asyncio.wait_for(writing, 60)
+    await write(report)
 
     assert status_of(server)["updateTime"] == "2023-11-14T22:13:20Z"
 
 
-async def test_an_object_that_is_gone_gets_none(server, clock, sink, target, report) -> None:
+async def test_an_object_made_anew_meanwhile_gets_one_at_once(server, fail, target, report) -> None:
+    """The watch was faster than the answer."""
+
+    async def anew(_: web.Request) -> web.StreamResponse:
+        target.now = ReportTarget("uid-2")
+        return status(404, "NotFound")
+
+    server.script(anew, method="PATCH")
+
+    assert await fail(report, "404") == 0
+
+
+async def test_an_object_that_is_gone_gets_none(server, sink, fail, target, report) -> None:
     """The cluster does not ask any more; that is no failure."""
     server.objects.delete(METRICS, "n1")
-    writing = asyncio.ensure_future(sink.write(report))
-    await clock.until(lambda: len(server.requests) == 1 and clock.sleepers > 0)
+    await fail(report, "404")
     target.now = None
-    await clock.advance(1)
 
     with pytest.raises(NotAsked, match="koord-manager makes one"):
-        await writing
-    with pytest.raises(NotAsked):
         sink.check()
 
 
-async def test_an_object_that_is_not_found_is_tried_rarely(
-    server, clock, sink, write, target, report
+async def test_an_object_that_is_not_found_is_only_asked_for(
+    server, clock, sink, fail, write, target, report
 ) -> None:
-    """Its CRD was removed and the watch has not told: from the second round on one attempt each."""
-    server.script(*[refuse(404)] * 99, method="PATCH")
-    with pytest.raises(KubeError, match="404"):
-        await write(report)
-    for rest in (60, 120, 240, 480, 600, 600):
-        await clock.advance(rest - 1)
+    """Its CRD was removed and the watch has not told: a small question every few seconds."""
+    server.script(*[refuse(404)] * 99)
+    while (pause := await fail(report, "404")) < 10:
+        await clock.advance(pause)
+    asked = len(server.requests)
+    for _ in range(5):
+        await clock.advance(9)
         with pytest.raises(NotAsked, match="does not know it any more; install its CRD"):
             sink.check()
         await clock.advance(1)
         sink.check()
-        asked = len(server.requests)
-        with pytest.raises(KubeError, match="404"):
-            await write(report)
-        assert len(server.requests) == asked + 1
+        assert await fail(report, "404") == 10
+    assert [request.method for request in server.requests[asked:]] == ["GET"] * 5
 
     server.unscript()
-    server.objects.delete(METRICS, "n1")
-    server.objects.create(METRICS, {"metadata": {"name": "n1"}})
-    target.now = ReportTarget("uid-2")
+    await clock.advance(10)
     sink.check()
     await write(report)
     assert status_of(server)["updateTime"] == "2023-11-14T22:13:20Z"
+
+
+async def test_an_object_without_status_is_tried_ever_more_rarely(
+    server, clock, fail, report
+) -> None:
+    """A CRD that lacks the subresource: the object is found, what is reported is not taken."""
+    server.script(*[refuse(404)] * 99, method="PATCH")
+    pauses = []
+    for _ in range(20):
+        pauses.append(await fail(report, "404"))
+        await clock.advance(pauses[-1])
+
+    assert pauses[-1] >= 500
 
 
 async def test_several_places(server, sink, report, tmp_path) -> None:
@@ -345,17 +389,17 @@ async def test_an_error_counts_for_more_than_a_report_left_to_others(report, tmp
 class Loop:
     """A reporter in a cluster, second by second."""
 
-    def __init__(self, server, client, target, cache, clock, sharp) -> None:
+    def __init__(self, server, client, target, cache, clock, *, interval=None, draw=0.0) -> None:
         self.server, self.target, self.cache, self.clock = server, target, cache, clock
         self.states = StatesInformer(clock)
         self.states.set_node(Node("n1", capacity={"cpu": "10", "memory": "16Gi"}))
         self.states.set_pods((make_pod(),))
         self.cores, self.memory = 3.0, 3 * GIB
         self.reporter = NodeMetricReporter(
-            ReportOptions(node="n1", sharp=sharp),
+            ReportOptions(node="n1", sharp=0.15, interval=interval),
             cache=cache,
             states=self.states,
-            sink=ClusterSink(client, "n1", target, clock, observe_only=nobody, draw=lambda: 0.0),
+            sink=ClusterSink(client, "n1", target, clock, observe_only=nobody, draw=lambda: draw),
             pace=FleetPace("n1", target, clock),
             clock=clock,
             registry=CollectorRegistry(),
@@ -380,13 +424,93 @@ class Loop:
 
 
 @pytest.fixture
-async def loop(server, client, target, cache, clock) -> AsyncIterator[Loop]:
+async def start(server, client, target, cache, clock) -> AsyncIterator[Callable[..., Loop]]:
     asyncio.get_running_loop().set_default_executor(InlineExecutor())
-    loop = Loop(server, client, target, cache, clock, 0.15)
-    tasks = [asyncio.create_task(part.run(loop.stop)) for part in (loop.reporter, loop.states)]
-    yield loop
-    loop.stop.set()
-    await asyncio.wait_for(asyncio.gather(*tasks), 60)
+    async with AsyncExitStack() as stack:
+
+        def start(**options) -> Loop:
+            loop = Loop(server, client, target, cache, clock, **options)
+            tasks = [
+                asyncio.create_task(part.run(loop.stop)) for part in (loop.reporter, loop.states)
+            ]
+
+            async def end() -> None:
+                loop.stop.set()
+                await asyncio.wait_for(asyncio.gather(*tasks), 60)
+
+            stack.push_async_callback(end)
+            return loop
+
+        yield start
+
+
+@pytest.fixture
+async def loop(start) -> Loop:
+    return start()
+
+
+FAULTS = {
+    "connections are cut": drop,
+    "requests hang": hang,
+    "answers hang": begin(b'{"kind": "NodeMe', then_hang=True),
+    "401": refuse(401),
+    "403": refuse(403),
+    "429": refuse(429, headers={"Retry-After": "2"}),
+    "500": refuse(500),
+    "503": refuse(503),
+    "nonsense": answer(b"<html>proxy</html>"),
+    "404": refuse(404),
+}
+
+
+@pytest.mark.parametrize("lasts", [7, 47])
+@pytest.mark.parametrize("fault", ["away", *FAULTS])
+async def test_a_fresh_report_follows_the_end_of_a_fault(
+    start, clock, server, fault, lasts
+) -> None:
+    """Within ten seconds, at an interval of 30, with all jitter against us; of a CRD within 30."""
+    loop = start(interval=30.0, draw=1.0)
+    await loop.seconds(20)
+    if fault == "away":
+        await server.stop()
+    else:
+        server.script(*[FAULTS[fault]] * 1000)
+    # So that a report is due while the fault lasts.
+    while clock.wall() % 30 < (place("n1") * 30 - 3) % 30:
+        await loop.seconds(1)
+    await loop.seconds(lasts)
+    if fault == "away":
+        await server.start()
+    server.unscript()
+    end = clock.wall()
+    took = 0
+    while reported_at(server) < end:
+        await loop.seconds(1)
+        took += 1
+        assert took < 60
+
+    assert took <= (30 if fault == "404" else 10)
+    await loop.seconds(5)
+    assert loop.reporter.health() == OK
+
+
+def reported_at(server: ApiServer) -> float:
+    """Unix seconds of the status that the server has."""
+    return datetime.fromisoformat(status_of(server)["updateTime"]).timestamp()
+
+
+async def test_few_requests_reach_a_server_that_is_in_trouble(start, server) -> None:
+    """A whole fleet asks: one small question every few seconds from each."""
+    loop = start(interval=60.0)
+    await loop.seconds(5)
+    server.script(*[refuse(503)] * 1000)
+    loop.cores = 9.0  # a sharp change, which is reported early when all is well
+    before = len(server.requests)
+    await loop.seconds(120)
+
+    during = [request.method for request in server.requests[before:]]
+    assert during.count("PATCH") == 1
+    assert during.count("GET") <= 120 / 4 + 2
 
 
 async def test_no_report_before_there_is_an_object(loop, target) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -31,12 +32,16 @@ class ListSink:
     def __init__(self):
         self.reports = []
         self.full = False
+        self.retry = math.inf
         self.unasked = False
         self.left = False
 
     def check(self):
         if self.unasked:
             raise NotAsked("no NodeMetric object")
+
+    def retry_in(self):
+        return self.retry
 
     async def write(self, report):
         if self.full:
@@ -282,6 +287,31 @@ async def test_a_report_that_does_not_arrive_is_counted_and_shown(
 
     assert len(sink.reports) == 1
     assert reporter.health().status is Status.OK
+
+
+async def test_a_new_report_follows_as_soon_as_the_sink_wants_it(
+    running, measure, sink, clock, capsys
+):
+    """With the samples of then; a failure of a moment is no log line, one that lasts is one."""
+    measure(*NODE)
+    sink.full, sink.retry = True, 2.0
+    await running.advance(1)
+    measure(*NODE)
+    await running.advance(2)
+    assert running.count("failed") == 2
+    assert "report.failed" not in capsys.readouterr().err
+    for _ in range(4):
+        measure(*NODE)
+        await running.advance(2)
+    assert capsys.readouterr().err.count("report.failed") == 1
+    sink.full = False
+    measure(*NODE)
+    newest = clock.wall()
+    await running.advance(2)
+
+    assert len(sink.reports) == 1
+    assert sink.reports[0].status.update_time >= newest - 2
+    assert running.count("ok") == 1
 
 
 async def test_the_start_is_quiet_a_lasting_failure_is_logged_once(running, measure, clock, capsys):
