@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
+from koordlet.daemon.actinglock import ActingLock
 from koordlet.daemon.audit import audit_listener
 from koordlet.daemon.otheragent import OtherAgent
 from koordlet.daemon.settings import Settings
 from koordlet.executor.audit.log import AuditLog
 from koordlet.executor.budget import EvictionBudget
+from koordlet.executor.claim import ClaimState
 from koordlet.executor.claimmetrics import ClaimMetrics
 from koordlet.executor.claims import ClaimDesk
 from koordlet.executor.contest import OnForeignChange
@@ -46,6 +48,11 @@ class Actions:
     leftovers: Leftovers
     kernel: KernelView
     other_agent: OtherAgent  # while there is one, every plugin only pretends
+    lock: ActingLock  # while another koordlet has it, the same
+
+    def observe_only(self) -> str:
+        """Why no plugin acts; "" when those may that are not in dry-run."""
+        return self.other_agent.observe_only() or self.lock.refusal
 
 
 def build_actions(
@@ -67,7 +74,17 @@ def build_actions(
     options = settings.options
 
     async def pretends(plugin: str) -> bool:
-        return settings.dry_run.covers(plugin) or bool(await other_agent.judged())
+        if settings.dry_run.covers(plugin) or await other_agent.judged():
+            return True
+        return bool(await lock.judged())
+
+    def needed() -> bool:
+        """Whether a plugin may act, or has values in force."""
+        in_force = any(ClaimState.IN_FORCE in states for states in claims.count().values())
+        return in_force or (not other_agent.observe_only() and _any_acts(settings))
+
+    paths = settings.paths
+    lock = ActingLock(paths.cgroup, paths.proc, clock, needed=needed)
 
     decisions = Decisions(clock)
     budget = EvictionBudget(
@@ -105,6 +122,17 @@ def build_actions(
         leftovers=Leftovers(writer, worker, clock, told),
         kernel=_kernel(settings, clock, layout),
         other_agent=other_agent,
+        lock=lock,
+    )
+
+
+def _any_acts(settings: Settings) -> bool:
+    """Whether a plugin is on that is not in dry-run."""
+    gates = settings.gates
+    return any(
+        not settings.dry_run.covers(registration.feature)
+        and any(gates.enabled(gate) for gate in registration.gates if gate in gates.names())
+        for registration in settings.plugins.registry
     )
 
 

@@ -23,7 +23,7 @@ class DryRunSwitch:
         """All plugins: whether they pretend, and whether that was switched by hand."""
         dry_run = self.settings.dry_run
         return {
-            "observeOnly": self.actions.other_agent.observe_only(),
+            "observeOnly": self.actions.observe_only(),
             "plugins": [
                 {
                     "name": name,
@@ -48,4 +48,5 @@ class DryRunSwitch:
         self.settings.dry_run.switch(plugins.names() if plugin == ALL else [plugin], on)
         log.warning("dry_run.switched", plugin=plugin, on=on)
         await self.actions.claims.refresh()
+        await self.actions.lock.settle()
         return self.describe()

@@ -33,7 +33,7 @@ class Explainer:
         decisions = actions.decisions.explain(pod)
         head = {
             "dryRun": self.settings.dry_run.to_json(),
-            "observeOnly": actions.other_agent.observe_only(),
+            "observeOnly": actions.observe_only(),
             "evictionBudget": {"perHour": actions.budget.limit, "used": actions.budget.used},
         }
         groups = [pod.cgroup for pod in pods]

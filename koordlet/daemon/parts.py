@@ -142,6 +142,7 @@ def build(
     roster.runs |= {f"source {source.name}": source.run for source in sources}
     roster.runs["loop lag"] = LoopLag(exposition.internal).run
     roster.add("other agent", other_agent)
+    roster.add("acting lock", actions.lock)
     roster.add("evictions", actions.evictor)
     roster.runs["claims"] = actions.claims.run
     roster.add("executor", actions.leftovers)

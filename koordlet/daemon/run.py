@@ -62,6 +62,7 @@ async def run_daemon(
                 await parts.cluster.close()
             parts.cache.close()
             parts.audit.log.close()
+            parts.actions.lock.close()
 
 
 class Daemon:
@@ -224,7 +225,7 @@ class Daemon:
             "cgroup_driver": parts.driver(),
             "health": worst(health).value,
             "problems": {name: part.reason for name, part in health.items() if part.reason},
-            "observe_only": parts.other_agent.observe_only(),
+            "observe_only": parts.actions.observe_only(),
             "claims": parts.actions.claims.count(),
             "dry_run": settings.dry_run.to_json(),
             "evictions": {

@@ -1,6 +1,8 @@
 """What a plugin changes is explained, audited, and only pretended in dry-run, in a whole daemon."""
 
+import fcntl
 import json
+import os
 
 import pytest
 
@@ -54,6 +56,18 @@ async def squeezed(daemon, tmp_path):
     assert (await daemon.probe.squeeze()).state is ClaimState.IN_FORCE
     yield daemon
     await daemon.stop()
+
+
+def is_locked(host):
+    """Whether a daemon that acts holds the lock on the cgroups of the host."""
+    descriptor = os.open(host.paths.cgroup, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def quota(host: FakeHost) -> str:
@@ -121,7 +135,9 @@ async def test_changes_are_audited_in_the_plugins_words(squeezed, tmp_path):
 async def test_dry_run_puts_back_and_pretends_until_it_is_off_again(squeezed):
     """Switched by hand while the value is in force; nobody has to restart anything."""
     assert quota(squeezed.host) == "50000"
+    assert is_locked(squeezed.host)
     found = await squeezed.post("dry-run/Probe/on")
+    assert not is_locked(squeezed.host)  # another daemon may act
     assert found["plugins"] == [{"name": "Probe", "dryRun": True, "byHand": True}]
     assert quota(squeezed.host) == "-1"
     [value] = (await squeezed.ctl("explain"))["values"]
@@ -143,8 +159,10 @@ async def test_dry_run_puts_back_and_pretends_until_it_is_off_again(squeezed):
     newest = (await squeezed.ctl("audit?lines=1"))["events"][0]
     assert newest["reason"] == "would_AdjustBEByNodeCPUUsage"
 
+    assert not is_locked(squeezed.host)
     await squeezed.post("dry-run/all/off")
     assert quota(squeezed.host) == "40000"
+    assert is_locked(squeezed.host)
     assert (await squeezed.ctl("dry-run"))["plugins"][0]["dryRun"] is False
 
 

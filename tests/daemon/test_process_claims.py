@@ -54,11 +54,11 @@ def start(koordlet, tmp_path, group):
         f"--sys-root-dir={tmp_path}/host/sys",
     ]
 
-    def start(*more, program=(LAID_OUT,)):
+    def start(*more, program=(LAID_OUT,), run_dir=tmp_path / "run"):
         daemon = koordlet(
             *flags,
             *more,
-            run_dir=tmp_path / "run",
+            run_dir=run_dir,
             program=program,
             PYTHONPATH=str(tmp_path / "site"),
         )
@@ -134,6 +134,23 @@ def test_a_planted_journal_is_refused_at_the_start(start, group, tmp_path):
     )
     assert daemon.stop() == 0
     assert (victim / "cpu.shares").read_text() == "5\n"
+
+
+def test_of_two_daemons_of_a_host_one_acts(start, group, tmp_path):
+    """Also with run directories of their own; the other takes over when the first has ended."""
+    first = start()
+    first.until(lambda: squeezed(group))
+    second = start(run_dir=tmp_path / "another")
+
+    second.until(lambda: second.ctl("status")["observe_only"])
+    status = second.ctl("status")
+    assert "cgroup: wanted to be the only koordlet that acts on this host" in status["observe_only"]
+    assert status["problems"]["acting lock"] == status["observe_only"]
+    assert status["values"]["changed"] == 0
+    assert first.stop() == 0
+    second.until(lambda: squeezed(group))
+    assert second.ctl("status")["observe_only"] == ""
+    assert second.stop() == 0
 
 
 def test_flags_alone_cannot_have_a_plain_file_written(start, group):
