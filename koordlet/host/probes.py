@@ -16,6 +16,8 @@ from koordlet.host.paths import HostPaths
 from koordlet.host.privileges import CAPABILITIES, missing_capabilities
 from koordlet.host.storage import read_local_storage
 from koordlet.host.topology import read_topology
+from koordlet.util.errors import UnsafeFile
+from koordlet.util.owneddir import OwnedDirectory
 
 _ALLOCATION = frozenset({"cat_l3", "mba"})
 _MONITORING = frozenset({"cqm_mbm_total", "cqm_mbm_local", "cqm_llc", "cqm_occup_llc"})
@@ -41,7 +43,14 @@ def probe_run_dir(run_dir: Path) -> Finding:
     """Return whether state can be written; without it a restart forgets the windows."""
     writable = os.access(run_dir, os.W_OK | os.X_OK)
     detail = f"{run_dir} is {'writable' if writable else 'missing or not writable'}"
-    return _finding("daemon", "run directory", detail, "create it, or give --run-dir", ok=writable)
+    fix = "create it, or give --run-dir"
+    try:
+        OwnedDirectory.open(run_dir, create=False).close()
+    except UnsafeFile as err:
+        writable, detail, fix = False, f"{err.filename}: {err.strerror}", err.hint
+    except OSError as err:
+        writable, detail = False, f"{run_dir}: {err.strerror}"
+    return _finding("daemon", "run directory", detail, fix, ok=writable)
 
 
 def _finding(area: str, name: str, detail: str, fix: str, *gates: str, ok: bool) -> Finding:

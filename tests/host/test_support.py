@@ -160,6 +160,10 @@ def test_run_directory(tmp_path):
     """Writable or not; left out when nobody asks."""
     assert look(tmp_path, run_dir=tmp_path)["daemon run directory"].supported
     assert not look(tmp_path, run_dir=tmp_path / "none")["daemon run directory"].supported
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o1777)
+    found = look(tmp_path, run_dir=tmp_path / "open")["daemon run directory"]
+    assert (found.supported, "mode 1777" in found.detail) == (False, True)
     assert "daemon run directory" not in look(tmp_path)
 
 

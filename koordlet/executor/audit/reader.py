@@ -78,7 +78,7 @@ def _lines(directory: Path) -> Generator[bytes]:
 
 def _opened(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return -1
 

@@ -1,21 +1,22 @@
 """Appends lines to the audit log and rotates its files."""
 
 import os
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 
 from koordlet.executor.audit.files import CURRENT, Budget, rotated, rotated_name
 from koordlet.util.atomicfile import FileWriteError
 from koordlet.util.clock import Clock
+from koordlet.util.owneddir import OwnedDirectory, OwnedPath
 
-_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT
 
 
 class AuditWriter:
     """Writes to a directory of its own. Blocks: not for the event loop.
 
-    The file is opened for each call: so it may be removed by hand, and a restart goes on with it.
+    Directory and file are opened for each call: so they may be removed by hand, and a restart goes
+    on with them. A group may write to what is above the directory: /var/log is so on some hosts.
     """
 
     def __init__(self, directory: Path, budget: Budget, clock: Clock) -> None:
@@ -29,29 +30,28 @@ class AuditWriter:
         Raises:
             FileWriteError: it did not work.
         """
-        path = self.directory / CURRENT
         try:
-            self.directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-            size = _append(path, b"".join(lines))
-            if size >= self._budget.file_bytes:
-                self._rotate(path)
+            directory = OwnedDirectory.open(self.directory, shared_parents=True)
+            try:
+                size = _append(directory / CURRENT, b"".join(lines))
+                if size >= self._budget.file_bytes:
+                    self._rotate(directory)
+            finally:
+                directory.close()
         except OSError as err:
-            raise FileWriteError(path, err) from err
+            raise FileWriteError(self.directory / CURRENT, err) from err
 
-    def _rotate(self, path: Path) -> None:
-        os.replace(path, self.directory / rotated_name(self.directory, self._clock.wall()))
+    def _rotate(self, directory: OwnedDirectory) -> None:
+        (directory / CURRENT).rename(rotated_name(self.directory, self._clock.wall()))
         for name in rotated(self.directory)[self._budget.rotated :]:
-            (self.directory / name).unlink(missing_ok=True)
+            (directory / name).unlink()
 
 
-def _append(path: Path, data: bytes) -> int:
+def _append(file: OwnedPath, data: bytes) -> int:
     """Append in one piece and return the size of the file."""
-    fd = os.open(path, _FLAGS, 0o640)
+    fd = file.open(_FLAGS)
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError("not a regular file")
-        size = found.st_size
+        size = os.fstat(fd).st_size
         if size and os.pread(fd, 1, size - 1) != b"\n":
             data = b"\n" + data  # a crash left half a line
         try:

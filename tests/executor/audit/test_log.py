@@ -160,7 +160,7 @@ async def test_events_that_cannot_be_written_are_bounded(bench):
     assert sum(path.stat().st_size for path in bench.directory.iterdir()) <= PENDING_BYTES
 
 
-@pytest.mark.parametrize("what", ["link", "pipe", "directory"])
+@pytest.mark.parametrize("what", ["link", "hard link", "pipe", "directory", "open to all"])
 async def test_only_a_plain_file_is_written_to(bench, tmp_path, what):
     """What somebody planted there is neither followed nor waited for."""
     bench.directory.mkdir()
@@ -169,14 +169,19 @@ async def test_only_a_plain_file_is_written_to(bench, tmp_path, what):
     match what:
         case "link":
             place.symlink_to(other)
+        case "hard link":
+            place.hardlink_to(other)
         case "pipe":
             os.mkfifo(place)
+        case "open to all":
+            bench.directory.chmod(0o1777)
         case "directory":
             place.mkdir()
     bench.note("event")
     await bench.log.flush()
     assert bench.log.problem
     assert other.read_text() == "precious"
+    assert bench.count("written") in (None, 0)
 
 
 async def test_a_log_that_is_removed_by_hand_begins_anew(bench):
