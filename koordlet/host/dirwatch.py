@@ -1,4 +1,4 @@
-"""Directories that say at once when they get or lose a subdirectory: inotify.
+"""Directories that say at once when something in them changes: inotify.
 
 Called through ctypes: two functions of the C library, and that something happened is all we need.
 asyncinotify, which would be the library for it, runs ldconfig when it is imported.
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 _ADDED, _REMOVED, _IS_DIRECTORY = 0x100, 0x200, 0x40000000
+_WRITTEN, _CLOSED, _RENAMED = 0x2, 0x8, 0xC0
 _ONLY_DIRECTORIES = 0x01000000
 _OVERFLOW, _FORGOTTEN = 0x4000, 0x8000
 _EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name that follows
@@ -27,6 +28,9 @@ _HINTS = {
 class DirectoryWatch:
     """Calls on_change, on the event loop, when a followed directory gets or loses a subdirectory.
 
+    With files: when any of its files changes, appears or goes; after a call there is none before
+    the next follow, so a busy directory costs no more than its owner looks at it.
+
     Several changes may be one call, and a call may be about nothing. problem says why the kernel
     does not tell, or not of all directories; empty: it does. What is missing is tried again by the
     next follow.
@@ -34,8 +38,10 @@ class DirectoryWatch:
     Source: inotify(7).
     """
 
-    def __init__(self, on_change: Callable[[], None]) -> None:
+    def __init__(self, on_change: Callable[[], None], *, files: bool = False) -> None:
         self.problem = ""
+        self._files = files
+        self._listens = False
         self._on_change = on_change
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._fd = -1
@@ -50,14 +56,17 @@ class DirectoryWatch:
             self._fail(ctypes.get_errno())
             return
         self._fd, self.problem, self._followed = fd, "", frozenset()
-        asyncio.get_running_loop().add_reader(fd, self._drain)
+        self._listen()
 
     def follow(self, directories: Iterable[Path]) -> None:
-        """Have these directories tell, as far as they exist. For any thread, one at a time.
+        """Have these directories tell, as far as they exist. For any thread, one at a time; with
+        files for the event loop's.
 
         Those that are no longer named go on telling until they are removed.
         """
         wanted = frozenset(directories)
+        if self._files and self._fd >= 0:
+            self._listen()
         if self._fd < 0 or wanted == self._followed:
             return
         self.problem, self._followed = "", wanted  # first: _drain may take it back meanwhile
@@ -68,12 +77,23 @@ class DirectoryWatch:
     def close(self) -> None:
         """Listen no longer."""
         if self._fd >= 0:
-            asyncio.get_running_loop().remove_reader(self._fd)
+            self._rest()
             os.close(self._fd)
             self._fd = -1
 
+    def _listen(self) -> None:
+        if not self._listens:
+            self._listens = True
+            asyncio.get_running_loop().add_reader(self._fd, self._drain)
+
+    def _rest(self) -> None:
+        self._listens = False
+        asyncio.get_running_loop().remove_reader(self._fd)
+
     def _add(self, directory: Path) -> bool:
         mask = _ADDED | _REMOVED | _ONLY_DIRECTORIES
+        if self._files:
+            mask |= _WRITTEN | _CLOSED | _RENAMED
         path = ctypes.c_char_p(os.fsencode(directory))
         if self._libc.inotify_add_watch(self._fd, path, ctypes.c_uint32(mask)) >= 0:
             return True
@@ -83,9 +103,7 @@ class DirectoryWatch:
 
     def _fail(self, error: int) -> None:
         hint = _HINTS.get(error, "the kernel or a sandbox does not offer it")
-        self.problem = (
-            f"inotify: wanted to be told of new cgroups, found {os.strerror(error)}; {hint}"
-        )
+        self.problem = f"inotify: wanted to be told of changes, found {os.strerror(error)}; {hint}"
 
     def _drain(self) -> None:
         """Take what the kernel has told."""
@@ -96,7 +114,9 @@ class DirectoryWatch:
         masks = tuple(_masks(told))
         if any(mask & _FORGOTTEN for mask in masks):
             self._followed = frozenset()  # a directory is gone, and may come back
-        if any(mask & (_IS_DIRECTORY | _OVERFLOW | _FORGOTTEN) for mask in masks):
+        if self._files:
+            self._rest()
+        if self._files or any(mask & (_IS_DIRECTORY | _OVERFLOW | _FORGOTTEN) for mask in masks):
             self._on_change()
 
 

@@ -34,7 +34,6 @@ async def test_a_gate_starts_and_stops_its_plugin(daemon, config):
     assert daemon.probe.calls == ["run", "returned", "stop", "run"]
     read = daemon.events("config.read")
     assert [(event["on"], event["off"]) for event in read] == [
-        ([], []),  # after the start
         (["Probe"], []),
         ([], ["Probe"]),
         (["Probe"], []),
@@ -146,12 +145,61 @@ async def test_a_file_that_is_being_written_is_not_read(daemon, config):
     await daemon.start(f"--config={config}")
     await daemon.seconds(1)
 
-    for end in (0, 16, len(whole)):
+    for end in (0, 16, 20, 30, len(whole)):
         config.write_text(whole[:end])
-        await daemon.seconds(1)
+        await daemon.clock.advance(0.15)
     await daemon.seconds(2)
 
     assert daemon.probe.calls == ["run"]
+
+
+@pytest.mark.parametrize("stands", [0.5, 1.5])
+async def test_a_content_that_stood_for_half_a_second_takes_effect(daemon, config, stands):
+    """Off and on again within a second is seen: the plugin ends and starts again."""
+    on = "feature-gates: {Probe: true}\n"
+    config.write_text(on)
+    await daemon.start(f"--config={config}")
+    await daemon.seconds(2)
+    for _ in range(3):
+        config.write_text("feature-gates: {Probe: false}\n")
+        await daemon.clock.advance(stands)
+        config.write_text(on)
+        await daemon.clock.advance(stands)
+    assert daemon.probe.calls == ["run", *["returned", "stop", "run"] * 3]
+    assert len(daemon.events("config.read")) == 6
+
+
+async def test_without_inotify_it_takes_two_seconds(daemon, config, monkeypatch):
+    """Where the kernel or a sandbox has none, the file is looked at once a second."""
+    monkeypatch.setattr("koordlet.host.dirwatch.DirectoryWatch.open", lambda watch: None)
+    await daemon.start(f"--config={config}")
+    config.write_text("feature-gates: {Probe: true}\n")
+    await daemon.clock.advance(2)
+    assert daemon.probe.calls == ["run"]
+
+
+async def test_a_busy_directory_is_looked_at_five_times_a_second(daemon, config, monkeypatch):
+    """Other files beside it cost no more than that."""
+    await daemon.start(f"--config={config}")
+    await daemon.seconds(1)
+    looks = []
+    monkeypatch.setattr(
+        "koordlet.util.filewatch.FileWatch.changed", lambda watch: bool(looks.append(1))
+    )
+    for number in range(100):
+        (config.parent / f"other{number % 7}").write_text(str(number))
+        await daemon.clock.advance(0.02)
+    assert 5 <= len(looks) <= 12
+
+
+async def test_an_unchanged_file_is_read_silently_at_the_start(daemon, config):
+    """Nothing was said in it that is not in force; a change that comes later is logged."""
+    await daemon.start(f"--config={config}")
+    await daemon.seconds(3)
+    assert daemon.events("config.read") == []
+    config.write_text("log-level: info # as before\n")
+    await daemon.seconds(2)
+    assert len(daemon.events("config.read")) == 1
 
 
 async def test_a_file_that_is_gone_or_unreadable_keeps_its_say(daemon, config):

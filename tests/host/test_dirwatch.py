@@ -143,3 +143,27 @@ async def test_what_is_no_directory_cannot_be_followed(listener, tmp_path: Path)
     (tmp_path / "file").touch()
     listener.watch.follow([tmp_path / "file"])
     assert "Not a directory" in listener.watch.problem
+
+
+async def test_with_files_each_change_of_a_file_is_told_once_per_follow(tmp_path: Path) -> None:
+    """Written, made, renamed, removed; in between nothing is heard of the rest."""
+    listener = Listener()
+    listener.watch = DirectoryWatch(listener._call, files=True)
+    listener.watch.open()
+    file, other = tmp_path / "file", tmp_path / "other"
+    for change in (
+        lambda: file.write_text("a"),
+        lambda: file.write_text("b"),
+        lambda: file.rename(other),
+        lambda: file.symlink_to(other),
+    ):
+        for _ in range(2):
+            listener.watch.follow([tmp_path])
+            await SimulatedClock().settle()  # what the one before has left
+        listener.calls = 0
+        change()
+        await listener.hears()
+        other.write_text("c")
+        await SimulatedClock().settle()
+        assert listener.calls == 0
+    listener.watch.close()
