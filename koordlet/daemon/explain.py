@@ -1,14 +1,18 @@
 """What plugins decided and what is in force because of it: the answer of /explain."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from koordlet.daemon.actions import Actions
 from koordlet.daemon.settings import Settings
-from koordlet.executor.inforce import as_json, is_about
+from koordlet.executor.claims import SLICE
+from koordlet.executor.inforce import ClaimedValue, as_json, is_about
+from koordlet.executor.lookups import look_at
 from koordlet.host.host import Host
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import PodMeta
+from koordlet.util.clock import Clock
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,31 +23,44 @@ class Explainer:
     states: StatesInformer
     actions: Actions
     host: Host
+    clock: Clock
 
     async def explain(self, place: str) -> Callable[[], Mapping[str, object]]:
         """Look now and return what makes the answer on any thread.
 
         place: namespace/name, name or UID of a pod, which may be gone by now, or a cgroup below or
-        with the cgroup file system's path; "": everything.
+        with the cgroup file system's path; "": everything. Values are what the kernel holds now;
+        those that could not be read in time are as they were last, and say when that was.
         """
         actions, place = self.actions, self._below_root(place)
         pods = [pod for pod in self.states.pods() if _is(pod, place)]
         pod = place if _named(pods, place) or not pods else pods[0].uid
-        values = await actions.claims.slow_snapshot()
+        about = await self._about(place, [pod.cgroup for pod in pods])
+        seen = await look_at(actions.kernel, self.clock, [each.key for each in about])
+        values = [
+            (each, seen.get(each.key) or actions.claims.last_seen(each.value)) for each in about
+        ]
         decisions = actions.decisions.explain(pod)
         head = {
             "dryRun": self.settings.dry_run.to_json(),
             "observeOnly": actions.observe_only(),
             "evictionBudget": {"perHour": actions.budget.limit, "used": actions.budget.used},
         }
-        groups = [pod.cgroup for pod in pods]
 
         def answer() -> Mapping[str, object]:
-            about = [each for each in values if is_about(each.key, place, groups)]
-            about.sort(key=lambda each: (each.key.target.place, each.key.resource.name))
-            return {**head, "values": [as_json(each) for each in about], "decisions": decisions}
+            return {**head, "values": [as_json(*each) for each in values], "decisions": decisions}
 
         return answer
+
+    async def _about(self, place: str, groups: list[str]) -> list[ClaimedValue]:
+        """The claimed values that concern a place, in order."""
+        found = []
+        for number, each in enumerate(await self.actions.claims.slow_snapshot()):
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
+            if is_about(each.key, place, groups):
+                found.append(each)
+        return sorted(found, key=lambda each: (each.key.target.place, each.key.resource.name))
 
     def _below_root(self, place: str) -> str:
         """A cgroup as its path below the root, whichever hierarchy it was named in."""

@@ -165,7 +165,9 @@ def build(
         actions=actions,
         audit=audit,
         recorder=recorder,
-        explainer=Explainer(settings=settings, states=states, actions=actions, host=host),
+        explainer=Explainer(
+            settings=settings, states=states, actions=actions, host=host, clock=clock
+        ),
         dry_run=DryRunSwitch(settings=settings, actions=actions),
         plugins=plugins,
         other_agent=other_agent,

@@ -7,7 +7,7 @@ from contextvars import Context
 from koordlet.executor.claim import Claim, ClaimOutcome, ClaimState, Key, MayClaim, Part
 from koordlet.executor.claimtable import ClaimTable
 from koordlet.executor.combine import Parts, combine, original
-from koordlet.executor.inforce import ClaimedValue, ValueInForce, as_json, is_about
+from koordlet.executor.inforce import ClaimedValue, Seen, ValueInForce, as_json, is_about
 from koordlet.executor.target import Level
 from koordlet.executor.wish import RELEASE, Applies, Change, Landed, Listener, Wish
 from koordlet.executor.worker import Worker
@@ -104,10 +104,6 @@ class ClaimDesk:
             strays = await self._worker.do(self._writer.sweep)
             await self._settle(self._due(self._unsettled) | self._table.only_claimed(strays))
 
-    def in_force(self, place: str = "") -> list[dict[str, object]]:
-        """The claimed values as JSON: all, or those that concern a pod or cgroup; see is_about."""
-        return [as_json(claimed) for claimed in self.snapshot() if is_about(claimed.key, place)]
-
     def snapshot(self, level: Level | None = None) -> list[ClaimedValue]:
         """The claimed values of a level, None: of all, for any thread."""
         return [
@@ -124,6 +120,20 @@ class ClaimDesk:
             if len(found) % SLICE == 0:
                 await asyncio.sleep(0)
         return found
+
+    def in_force(self, place: str = "") -> list[dict[str, object]]:
+        """The claimed values that concern a pod or cgroup (see is_about), as JSON.
+
+        Nothing is read: a value is the one that was brought about, in dry-run that would have been.
+        """
+        wall = self._clock.wall()
+        about = [claimed for claimed in self.snapshot() if is_about(claimed.key, place)]
+        return [as_json(each, Seen(each.value.landed.value, wall)) for each in about]
+
+    def last_seen(self, value: ValueInForce) -> Seen:
+        """What a value was when it was last tried; in dry-run nothing was read then."""
+        at = self._clock.wall() - (self._clock.monotonic() - value.tried)
+        return Seen(None if value.dry_run else value.landed.value, at)
 
     def count(self) -> dict[str, dict[str, int]]:
         """Claimed values by plugin and state, whether they are in force or not. On any thread."""

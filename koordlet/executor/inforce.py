@@ -35,6 +35,13 @@ class ClaimedValue(NamedTuple):
     claims: tuple[tuple[str, Claim], ...]
 
 
+class Seen(NamedTuple):
+    """What the kernel holds, and when that was read."""
+
+    value: Any  # None: it cannot be read
+    at: float  # Unix seconds
+
+
 def is_about(key: Key, place: str, groups: Collection[str] = ()) -> bool:
     """Whether a value concerns a pod (namespace/name, name or UID) or a cgroup; "": any does.
 
@@ -49,8 +56,8 @@ def is_about(key: Key, place: str, groups: Collection[str] = ()) -> bool:
     return any(_in_line(target.place, group) for group in (place.strip("/"), *groups))
 
 
-def as_json(claimed: ClaimedValue) -> dict[str, object]:
-    """A value as `koordletctl explain --output json` has it."""
+def as_json(claimed: ClaimedValue, seen: Seen) -> dict[str, object]:
+    """A value as `koordletctl explain --output json` has it: what stands there, what is wanted."""
     key, value, claims = claimed
     target = key.target
     return {
@@ -60,7 +67,9 @@ def as_json(claimed: ClaimedValue) -> dict[str, object]:
         "uid": target.uid,
         "resource": key.resource.name,
         "unit": key.resource.unit,
-        "value": _plain(value.landed.value),
+        "value": _plain(seen.value),
+        "valueAt": time_text(seen.at),
+        "wanted": _plain(value.wish),
         "original": _plain(value.landed.original),
         "state": value.landed.state.value,
         "message": value.landed.message,

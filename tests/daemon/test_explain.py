@@ -141,7 +141,7 @@ async def test_dry_run_puts_back_and_pretends_until_it_is_off_again(squeezed):
     assert found["plugins"] == [{"name": "Probe", "dryRun": True, "byHand": True}]
     assert quota(squeezed.host) == "-1"
     [value] = (await squeezed.ctl("explain"))["values"]
-    assert (value["value"], value["state"]) == (50000, "would")
+    assert (value["value"], value["wanted"], value["state"]) == (-1, 50000, "would")
     newest = (await squeezed.ctl("audit?lines=2"))["events"]
     assert [event["reason"].partition("_")[0] for event in newest] == [
         "AdjustBEByNodeCPUUsage",
@@ -153,7 +153,7 @@ async def test_dry_run_puts_back_and_pretends_until_it_is_off_again(squeezed):
     assert quota(squeezed.host) == "-1"
     explained = await squeezed.ctl("explain")
     assert explained["dryRun"] == ["Probe"]
-    assert [(each["value"], each["state"]) for each in explained["values"]] == [(40000, "would")]
+    assert [(each["wanted"], each["state"]) for each in explained["values"]] == [(40000, "would")]
     assert (await squeezed.ctl("status"))["dry_run"] == ["Probe"]
     assert (await squeezed.ctl("top"))["pods"][0]["cpu_limit_cores"] is None
     newest = (await squeezed.ctl("audit?lines=1"))["events"][0]
@@ -189,3 +189,22 @@ async def test_a_config_file_that_speaks_of_dry_run_wins(daemon, tmp_path, conte
     assert len(daemon.events("config.read")) == 2  # once after the start
     assert (await daemon.ctl("dry-run"))["plugins"][0]["dryRun"] is by_hand
     assert len(daemon.events("dry_run.as_configured")) == (not by_hand)
+
+
+async def test_a_foreign_write_shows_at_once(squeezed):
+    """What the kernel holds at the moment of the question, not what was written last."""
+    squeezed.host.qos_group(BE).write("cpu/cpu.cfs_quota_us", "77000\n")
+
+    [value] = (await squeezed.ctl("explain"))["values"]
+
+    assert (value["value"], value["wanted"], value["original"]) == (77000, 50000, -1)
+
+
+async def test_in_dry_run_nothing_has_changed(squeezed):
+    """The wish is another thing than what stands there."""
+    await squeezed.post("dry-run/Probe/on")
+
+    [value] = (await squeezed.ctl("explain"))["values"]
+
+    assert quota(squeezed.host) == "-1"
+    assert (value["state"], value["value"], value["wanted"]) == ("would", -1, 50000)

@@ -105,7 +105,7 @@ async def test_dry_run_writes_nothing_and_can_be_switched(harness, host, group):
         assert (outcome.state, outcome.changed) == (ClaimState.WOULD, True)
         assert quota(host, group) == before
         [value] = harness.claims()
-        assert (value["value"], value["dryRun"]) == (50000, True)
+        assert (value["value"], value["wanted"], value["dryRun"]) == (-1, 50000, True)
 
         harness.dry_run = False
         await harness.advance(10)

@@ -14,6 +14,8 @@ from koordlet.cli.ctl.units import kernel_value, number, span
 
 _Json = Mapping[str, Any]
 
+_STALE = 5.0  # seconds; times in answers are whole seconds, and clocks differ a little
+
 _STYLES = {
     "in force": "green",
     "would": "cyan",
@@ -60,12 +62,13 @@ def budget_text(used: int, per_hour: int) -> str:
 
 
 def _overview(values: Sequence[_Json], now: datetime) -> Iterator[RenderableType]:
-    rows = table("<VALUE", "<WHERE", ">NOW", ">BEFORE", "<STATE", ">SINCE", "<BY", "WHY")
+    rows = table("<VALUE", "<WHERE", ">NOW", ">WANTED", ">BEFORE", "<STATE", ">SINCE", "<BY", "WHY")
     for value in values:
         rows.add_row(
             figure(value["resource"]),
             figure(_where(value)),
-            figure(kernel_value(value["value"], value["unit"])),
+            figure(_now(value, now)),
+            figure(kernel_value(value["wanted"], value["unit"])),
             figure(kernel_value(value["original"], value["unit"])),
             figure(value["state"], _STYLES.get(value["state"], "yellow")),
             figure(_age(value["since"], now)),
@@ -80,7 +83,8 @@ def _details(values: Sequence[_Json], now: datetime) -> Iterator[RenderableType]
     for value in values:
         unit = value["unit"]
         lines = [
-            ("value", kernel_value(value["value"], unit)),
+            ("now", _now(value, now)),
+            ("wanted", kernel_value(value["wanted"], unit)),
             ("before", kernel_value(value["original"], unit)),
             ("state", f"{value['state']} since {value['since']} ({_age(value['since'], now)})"),
             ("message", value["message"]),
@@ -123,6 +127,13 @@ def _stories(decisions: Sequence[_Json]) -> Iterator[RenderableType]:
         yield heading("")
         yield heading(f"{each['pod'] or 'no pod'} {each['outcome']} {each['last']}{times}")
         yield pairs([(f"  {name}", prose(text)) for name, text in lines if text], style="")
+
+
+def _now(value: _Json, now: datetime) -> str:
+    """What the kernel holds, with its age where it could not be read just now."""
+    text = kernel_value(value["value"], value["unit"])
+    age = (now - datetime.fromisoformat(value["valueAt"])).total_seconds()
+    return f"{text}, {span(age)} ago" if age >= _STALE else text
 
 
 def _where(value: _Json) -> str:

@@ -15,16 +15,18 @@ from koordlet.executor.claims import ClaimDesk
 from koordlet.executor.decisions import Decisions
 from koordlet.executor.eviction import Kills
 from koordlet.executor.evictor import Evictor
+from koordlet.executor.inforce import Seen, as_json, is_about
 from koordlet.executor.journal import Journal
 from koordlet.executor.kernelview import KernelView
 from koordlet.executor.metrics import EvictionMetrics
+from koordlet.executor.watching import read_now
 from koordlet.executor.wish import Change
 from koordlet.executor.worker import InlineWorker
 from koordlet.executor.writer import Writer
 from koordlet.host.descriptors import Descriptors
 from koordlet.host.host import Host
 from koordlet.metriccache.kinds import K, Kind, P
-from koordlet.plugin.base import ExtensionPlugin, bind_claims, bind_evictor, bind_gates
+from koordlet.plugin.base import ExtensionPlugin, bind_claims, bind_evictor, bind_gates, own_health
 from koordlet.plugin.client import Client, UnavailableClient
 from koordlet.plugin.meter import Meter, account_tasks
 from koordlet.plugin.metrics import PluginMetrics, snake_case
@@ -125,6 +127,7 @@ class PluginHarness:
         bind_gates(plugin, lambda gate: self.gates is None or gate in self.gates)
         bind_evictor(plugin, self._evictor)
         self.changes: list[Change] = []
+        self._kernel: Host | None = None
         self._desk = self._claim_desk(host, pretends) if host else None
         self._client = client or UnavailableClient()
         self._rounds = 0
@@ -183,7 +186,16 @@ class PluginHarness:
 
     def claims(self, place: str = "") -> list[dict[str, Any]]:
         """The claimed values as `koordletctl explain --output json` has them."""
-        return self._desk.in_force(place) if self._desk else []
+        if self._desk is None or self._kernel is None:
+            return []
+        found = [each for each in self._desk.snapshot() if is_about(each.key, place)]
+        reads = [(key.resource, key.target.place) for key, _, _ in found]
+        readings = read_now(self._kernel, self.clock, reads)
+        now = self.clock.wall()
+        return [
+            as_json(each, Seen(None if reading is None else reading.value, now))
+            for each, reading in zip(found, readings, strict=True)
+        ]
 
     async def start(self) -> None:
         """Call run, as enabling the gate does; setup is not called again."""
@@ -246,6 +258,11 @@ class PluginHarness:
         full = f"koordlet_plugin_{snake_case(self.name)}_{name}"
         return self.registry.get_sample_value(full, labels)
 
+    @property
+    def degraded(self) -> str:
+        """What the plugin says of its own health; "" for nothing."""
+        return own_health(self.plugin)
+
     def explain(self, pod: str = "") -> list[dict[str, Any]]:
         """What was decided, latest first, as `koordletctl explain --output json` has it."""
         return self._decisions.explain(pod)
@@ -259,6 +276,7 @@ class PluginHarness:
     def _claim_desk(self, host: FakeHost, pretends: Callable[[str], Awaitable[bool]]) -> ClaimDesk:
         # Files of a directory may vanish under a held descriptor, which those of a kernel cannot.
         kernel, worker = Host(host.paths, Descriptors(0)), InlineWorker()
+        self._kernel = kernel
         values = FakeKernelValues(kernel)
         writer = Writer(kernel, Journal(None, ""), self.clock, values=values)
         desk = ClaimDesk(

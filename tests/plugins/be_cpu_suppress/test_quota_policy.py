@@ -184,7 +184,7 @@ async def test_dry_run_pretends_the_same(make_node):
         await node.run(1.5)
         [value] = node.harness.claims()
         assert value["state"] == "would"
-        assert value["value"] == pytest.approx(30_000, abs=1000)
+        assert value["wanted"] == pytest.approx(30_000, abs=1000)
         node.harness.dry_run = False
         await node.run(12.0)
         assert node.quota == pytest.approx(0.3, abs=0.02)

@@ -245,7 +245,7 @@ async def test_dry_run(tmp_path):
     async with bed.harness as harness:
         await harness.rounds(1)
         wanted = [
-            (c["level"], c["value"]) for c in harness.claims() if c["resource"] == "memory_min"
+            (c["level"], c["wanted"]) for c in harness.claims() if c["resource"] == "memory_min"
         ]
         together, containers = 805_306_368, (268_435_456, 536_870_912)
         assert sorted(wanted) == [
