@@ -9,6 +9,7 @@ from koordlet.collectors.base import Tick
 from koordlet.collectors.exposition import counter, gauge
 from koordlet.collectors.node_exporter import NodeExporter, Protocols
 from koordlet.collectors.node_network import NODE_NETWORK_GATE
+from koordlet.collectors.rates import Rates
 from koordlet.host.namespaces import OWN
 from koordlet.host.netfiles import Softnet
 from koordlet.host.resources import (
@@ -21,7 +22,7 @@ from koordlet.host.resources import (
     SOCKSTAT6,
     SOFTNET,
 )
-from koordlet.metriccache.kinds import Cadence
+from koordlet.metriccache.kinds import NODE_TCP_RETRANSMITS, Cadence
 from koordlet.metriccache.sample import Sample
 
 _TROUBLE = (  # protocol, field, name, help
@@ -46,14 +47,18 @@ class _Reading:
 
 
 class NetProtocolsCollector:
-    """Samples nothing: these are counters for the ones who scrape."""
+    """Counters for the ones who scrape; only retransmits are samples, too."""
 
     name = "net_protocols"
     gates: tuple[str, ...] = (NODE_NETWORK_GATE,)
     cadence = Cadence.NETWORK
 
     def __init__(
-        self, node: str, process: Callable[[], str | None], exporter: NodeExporter | None
+        self,
+        node: str,
+        interval: float,
+        process: Callable[[], str | None],
+        exporter: NodeExporter | None,
     ) -> None:
         """process: whose network namespace is the node's ("self" or "1"; None: out of reach).
 
@@ -62,12 +67,18 @@ class NetProtocolsCollector:
         self._node = (node,)
         self._process = process
         self._exporter = exporter
+        self._retransmits = Rates(interval)
         self._latest = _Reading()
 
     def collect(self, tick: Tick) -> Iterable[Sample]:
         process = self._process()
         self._latest = _Reading() if process is None else _read(tick, process)
-        return ()
+        snmp = None if process is None else tick.get_at(SNMP)
+        sent_again = None if snmp is None else snmp[0].get("Tcp", {}).get("RetransSegs")
+        if snmp is not None and sent_again is not None:
+            rate = self._retransmits.rate(f"{process}", sent_again, snmp[1])
+            if rate is not None:
+                yield Sample(NODE_TCP_RETRANSMITS, rate)
 
     def families(self) -> Iterator[Metric]:
         latest = self._latest

@@ -1,6 +1,7 @@
 """Network traffic of pods, as their own network namespaces count it."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from koordlet.collectors import cadvisor
 from koordlet.collectors.base import Tick
 from koordlet.collectors.pod_labels import POD_NAME_LABELS, pod_name_labels
 from koordlet.collectors.pod_namespaces import Interfaces, PodNamespaces
+from koordlet.collectors.rates import Rates
 from koordlet.collectors.traffic import (
     BYTES_AND_DROPS,
     Labels,
@@ -21,7 +23,13 @@ from koordlet.host.errors import Unsupported
 from koordlet.host.links import LinkStats
 from koordlet.host.namespaces import sees_host_pids
 from koordlet.host.netfiles import InterfaceCounters
-from koordlet.metriccache.kinds import POD_NETWORK_RECEIVE, POD_NETWORK_TRANSMIT, Cadence
+from koordlet.host.network import process_tcp_retransmits
+from koordlet.metriccache.kinds import (
+    POD_NETWORK_RECEIVE,
+    POD_NETWORK_TRANSMIT,
+    POD_TCP_RETRANSMITS,
+    Cadence,
+)
 from koordlet.metriccache.sample import Sample
 from koordlet.statesinformer.model import PodMeta
 
@@ -35,6 +43,7 @@ class _PodInterfaces(NamedTuple):
     pod: PodMeta
     counters: Mapping[str, InterfaceCounters]  # by interface
     traffic: Mapping[str, Traffic]  # by interface; needs two readings
+    retransmits: float | None  # TCP segments per second; needs two readings
 
 
 class PodNetworkCollector:
@@ -53,23 +62,28 @@ class PodNetworkCollector:
         self._node_interfaces = node_interfaces
         self._namespaces = PodNamespaces(proc)
         self._rates = TrafficRates(interval)
+        self._retransmits = Rates(interval)
         self._latest: tuple[_PodInterfaces, ...] = ()
 
     def collect(self, tick: Tick) -> Iterable[Sample]:
         self._latest = latest = tuple(self._read(tick))
         self._rates.purge(tick.monotonic)
-        for pod, _, traffic in latest:
+        self._retransmits.purge(tick.monotonic)
+        for pod, _, traffic, retransmits in latest:
             if traffic:
                 received, sent = map(sum, zip(*traffic.values(), strict=True))
                 yield Sample(POD_NETWORK_RECEIVE, received, (pod.uid,))
                 yield Sample(POD_NETWORK_TRANSMIT, sent, (pod.uid,))
+            if retransmits is not None:
+                yield Sample(POD_TCP_RETRANSMITS, retransmits, (pod.uid,))
 
     def _read(self, tick: Tick) -> Iterator[_PodInterfaces]:
         if tick.call("host pids", self._require_host_pids) is None:
             return
         for pod, found in self._namespaces.read(tick):
             counters = {name: c for name, c in found.counters.items() if name != _LOOPBACK}
-            yield _PodInterfaces(pod, counters, self._traffic(found, counters))
+            traffic = self._traffic(found, counters)
+            yield _PodInterfaces(pod, counters, traffic, self._sent_again(tick, found))
 
     def _traffic(
         self, found: Interfaces, counters: Mapping[str, InterfaceCounters]
@@ -80,6 +94,12 @@ class PodNetworkCollector:
         }
         return {name: rate for name, rate in rates.items() if rate is not None}
 
+    def _sent_again(self, tick: Tick, found: Interfaces) -> float | None:
+        """One more file per pod; it costs the kernel about as much as that of the interfaces."""
+        read = partial(process_tcp_retransmits, self._proc, found.pid)
+        answer = tick.call(f"tcp of {found.pid}", read)
+        return answer and self._retransmits.rate(f"{found.pid} {found.inode}", *answer)
+
     def _require_host_pids(self) -> None:
         if not sees_host_pids(self._proc):
             raise Unsupported.here(str(self._proc), "other processes only", "hostPID")
@@ -88,7 +108,7 @@ class PodNetworkCollector:
         latest = self._latest
         counters: dict[Labels, InterfaceCounters] = {}
         traffic: dict[Labels, Traffic] = {}
-        for pod, found, rates in latest:
+        for pod, found, rates, _ in latest:
             labels = pod_name_labels(self._node, pod)
             counters.update({(*labels, device): c for device, c in found.items()})
             traffic.update({(*labels, device): rate for device, rate in rates.items()})

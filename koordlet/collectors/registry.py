@@ -77,5 +77,5 @@ def build_collectors(
             paths.proc,
             (lambda: interfaces.interfaces) if options.exporter_compat else None,
         ),
-        NetProtocolsCollector(node, lambda: node_network.process, exporter),
+        NetProtocolsCollector(node, network, lambda: node_network.process, exporter),
     ]

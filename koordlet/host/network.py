@@ -7,7 +7,7 @@ from koordlet.host.errors import KernelFileError, Unsupported
 from koordlet.host.files import MAX_BYTES, parse_file, read_up_to
 from koordlet.host.links import LinkStats
 from koordlet.host.namespaces import OWN, node_network_process
-from koordlet.host.netfiles import InterfaceCounters, parse_net_dev
+from koordlet.host.netfiles import InterfaceCounters, parse_net_dev, parse_tcp_retransmits
 from koordlet.host.procfiles import parse_int
 from koordlet.host.rtnetlink import LinkReader
 
@@ -80,6 +80,16 @@ def process_interfaces(proc: Path, pid: int) -> tuple[int, dict[str, InterfaceCo
         raise KernelFileError(
             path, wanted="counters by interface", found=str(err), hint="is this a kernel file?"
         ) from err
+
+
+def process_tcp_retransmits(proc: Path, pid: int) -> int:
+    """Return the TCP segments that the network namespace of a process has sent again.
+
+    Raises:
+        KernelFileError: the process has ended (Vanished), is hidden from us, or the kernel has no
+            such counter.
+    """
+    return parse_file(proc / str(pid) / "net/snmp", parse_tcp_retransmits)
 
 
 def link_speed(sys: Path, name: str) -> int | None:

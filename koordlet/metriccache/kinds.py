@@ -289,6 +289,22 @@ POD_NETWORK_TRANSMIT = Kind(
     Keep.POD,
     Cadence.NETWORK,
 )
+NODE_TCP_RETRANSMITS = Kind(
+    "node_tcp_retransmits",
+    "segments per second",
+    "TCP segments that the node sends again, those of pods with networks of their own not counted",
+    no_key,
+    Keep.POD,
+    Cadence.NETWORK,
+)
+POD_TCP_RETRANSMITS = Kind(
+    "pod_tcp_retransmits",
+    "segments per second",
+    "TCP segments that a pod sends again, in its own network",
+    PodKey,
+    Keep.POD,
+    Cadence.NETWORK,
+)
 
 KINDS: dict[str, AnyKind] = {
     kind.name: kind for kind in list(globals().values()) if isinstance(kind, Kind)

@@ -170,6 +170,35 @@ def test_pod_traffic_is_that_of_its_own_namespace(machine):
     assert machine.metric(compat, id="/", interface="eth0") is not None
 
 
+def test_retransmits_are_rates_of_the_node_and_of_each_pod(machine):
+    """A pod's come from its own namespace; without two readings there is no rate, never 0."""
+    machine.gates |= GATES
+    pod = machine.run_pod("u1")
+    pod.containers["c-u1"].set_processes(41)
+    for node, of_pod in ((100, 7), (105, 9)):
+        _net_dev(machine, 41, 1000)
+        machine.host.write("proc/1/net/snmp", f"Tcp: InSegs RetransSegs\nTcp: 9 {node}\n")
+        machine.host.write("proc/41/net/snmp", f"Tcp: InSegs RetransSegs\nTcp: 9 {of_pod}\n")
+        assert machine.value(kinds.NODE_TCP_RETRANSMITS) is None
+        machine.tick()
+
+    assert machine.value(kinds.NODE_TCP_RETRANSMITS) == 5
+    assert machine.value(kinds.POD_TCP_RETRANSMITS, "u1") == 2
+
+
+def test_a_kernel_without_the_counter_of_pods_costs_the_rest_nothing(machine):
+    """Absent, never zero; traffic goes on."""
+    machine.gates |= GATES
+    machine.run_pod("u1").containers["c-u1"].set_processes(41)
+    for received in (1000, 4000):
+        _net_dev(machine, 41, received)
+        machine.host.write("proc/41/net/snmp", "Tcp: InSegs\nTcp: 9\n")
+        machine.tick()
+
+    assert machine.value(kinds.POD_TCP_RETRANSMITS, "u1") is None
+    assert machine.value(kinds.POD_NETWORK_RECEIVE, "u1") == 3000
+
+
 def test_another_process_of_the_pod_takes_over(machine):
     """The one that showed the namespace may end at any time; a new namespace starts anew."""
     machine.gates |= GATES

@@ -14,6 +14,7 @@ from koordlet.host.netfiles import (
     parse_snmp6,
     parse_sockstat,
     parse_softnet,
+    parse_tcp_retransmits,
 )
 
 DATA = Path(__file__).parent / "data"
@@ -149,3 +150,25 @@ def test_every_counter_of_net_dev_is_kept(counters):
     line = b"veth0: " + b" ".join(str(counter).encode() for counter in counters) + b"\n"
 
     assert parse_net_dev(HEADER + line)["veth0"][:16] == tuple(counters)
+
+
+def test_retransmits_alone_are_what_the_whole_file_says():
+    """The quick way for the file of every pod."""
+    data = (DATA / "snmp").read_bytes()
+
+    assert parse_tcp_retransmits(data) == parse_netstat(data)["Tcp"]["RetransSegs"]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"Tcp: InSegs\nTcp: 1\n", b"Tcp: RetransSegs\nTcp: x\n",
+             b"Tcp: RetransSegs\nTcp: 1", b"Tcp: A RetransSegs\nTcp: 1\n", b"UdpTcp: 1\n"]
+)  # fmt: skip
+def test_files_without_retransmits(data):
+    with pytest.raises(ValueError, match="RetransSegs"):
+        parse_tcp_retransmits(data)
+
+
+@given(st.binary(max_size=100) | st.text("Tcp: RetransSegs01\n", max_size=60).map(str.encode))
+def test_any_snmp_is_read_or_refused(data):
+    with contextlib.suppress(ValueError):
+        assert parse_tcp_retransmits(data) >= 0
