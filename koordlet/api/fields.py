@@ -1,5 +1,6 @@
 """Typed access to JSON objects from outside: what is wrong is named by its JSON path."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import TypeVar
@@ -51,6 +52,20 @@ class Fields:
         if value is None or (isinstance(value, int) and not isinstance(value, bool)):
             return value
         raise InvalidObject(self.path(key), wanted="a whole number", found=value)
+
+    def number(self, key: str) -> float | None:
+        """A number with or without decimals, as JSON has them; NaN and Infinity are none."""
+        value = self.raw.get(key)
+        if value is None:
+            return None
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            try:
+                number = float(value)
+            except OverflowError:
+                number = math.inf
+            if math.isfinite(number):
+                return number
+        raise InvalidObject(self.path(key), wanted="a number", found=value)
 
     def boolean(self, key: str) -> bool:
         value = self.get(key)

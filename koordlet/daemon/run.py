@@ -25,6 +25,7 @@ from koordlet.host.descriptors import raise_nofile
 from koordlet.host.host import Host
 from koordlet.host.privileges import missing_privileges
 from koordlet.host.support import findings
+from koordlet.qosmanager.claimable import claimable_by_others
 from koordlet.server.app import HttpSources, create_app
 from koordlet.server.ctl import CtlSources, create_ctl_app
 from koordlet.server.exposition import Exposition
@@ -201,7 +202,11 @@ class Daemon:
             audit=parts.audit,
             doctor=lambda: [
                 dataclasses.asdict(finding)
-                for finding in findings(Host(parts.settings.paths), self._run_dir.path)
+                for finding in findings(
+                    Host(parts.settings.paths),
+                    self._run_dir.path,
+                    claimable_by_others(parts.settings.plugins.registry),
+                )
             ],
             record=partial(record, parts),
         )

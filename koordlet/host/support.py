@@ -1,9 +1,9 @@
 """What this host supports, what is missing, which gate needs it, and what would provide it."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from koordlet.host.errors import KernelFileError, Unsupported, Vanished
 from koordlet.host.files import read_head
@@ -18,16 +18,29 @@ from koordlet.host.resource import Resource, Root
 _V1_ONLY = ("blkio", "net_cls")
 _EVERYWHERE_ON_V2 = ("perf_event",)  # not listed in cgroup.controllers
 _MOUNT = "mount the host's cgroup file system, or give --cgroup-root-dir"
+_WRITABLE = "run as root, with that file system mounted writable"
 _ROOTS = "check --cgroup-root-dir, --proc-root-dir and --sys-root-dir"
 
 
-def findings(host: Host, run_dir: Path | None = None) -> list[Finding]:
+class Claimable(NamedTuple):
+    """A value that a plugin from elsewhere may claim."""
+
+    plugin: str
+    gates: tuple[str, ...]  # any of them enables the plugin
+    row: Resource[Any]
+
+
+def findings(
+    host: Host, run_dir: Path | None = None, claimable: Iterable[Claimable] = ()
+) -> list[Finding]:
     """Look at the host, reading a little of every kind of file. Takes some milliseconds.
 
-    run_dir is the daemon's state directory; None leaves it out. May be called on any thread.
+    run_dir is the daemon's state directory; None leaves it out. claimable: what other plugins than
+    the shipped ones may claim. May be called on any thread.
     """
     found = [_hierarchies(host), *_controllers(host), _pods(host)]
     found += [_row(host, need) for need in NEEDS]
+    found += [_claimable(host, each) for each in dict.fromkeys(claimable)]
     found += probe_host(host.paths)
     return found + ([probe_run_dir(run_dir)] if run_dir else [])
 
@@ -73,6 +86,22 @@ def _row(host: Host, need: Need) -> Finding:
             fixes[err.hint] = None
     detail = "; ".join(f"{problem}: {', '.join(rows)}" for problem, rows in problems.items())
     return Finding(need.area, need.name, not problems, need.needed_by, detail, "; ".join(fixes))
+
+
+def _claimable(host: Host, claim: Claimable) -> Finding:
+    """Whether a value is there, and this process may write it."""
+    row, name = claim.row, f"{claim.plugin} claims {claim.row.name}"
+    try:
+        path = _example(host, row)
+        read_head(Path(path), 1)
+    except (Unsupported, Vanished):
+        return Finding("plugin", name, False, claim.gates, "missing", row.needs or _ROOTS)
+    except KernelFileError as err:
+        return Finding("plugin", name, False, claim.gates, err.found, err.hint)
+    if not os.access(path, os.W_OK, effective_ids=True):
+        detail = f"{path} cannot be written by this process"
+        return Finding("plugin", name, False, claim.gates, detail, _WRITABLE)
+    return Finding("plugin", name, True, claim.gates, f"like {path}")
 
 
 def _example(host: Host, row: Resource[Any]) -> str:

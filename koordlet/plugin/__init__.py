@@ -5,6 +5,7 @@ See docs/writing-plugins.md for a tutorial, and koordlet.plugin.testing for the 
 
 from koordlet.api.eviction import EvictionOutcome
 from koordlet.api.features import FeatureSpec, Stage
+from koordlet.api.fields import Fields
 from koordlet.executor.audit.wording import Wording
 from koordlet.executor.claim import Claim, ClaimOutcome, ClaimState, MayClaim, Part
 from koordlet.executor.combine import scaled_quota
@@ -22,6 +23,7 @@ from koordlet.metriccache.kinds import AnyKind, Kind
 from koordlet.plugin.awaitedvictim import Usage
 from koordlet.plugin.base import WAITS_FOR_EVENTS, ExtensionPlugin, Limits, Log
 from koordlet.plugin.client import Client, UnavailableClient
+from koordlet.plugin.extensions import Extension
 from koordlet.plugin.metrics import PluginMetrics
 from koordlet.plugin.noderatio import NodeRatio
 from koordlet.plugin.perpod import PerPod
@@ -60,8 +62,10 @@ __all__ = [
     "ContainerMeta",
     "Eviction",
     "EvictionOutcome",
+    "Extension",
     "ExtensionPlugin",
     "FeatureSpec",
+    "Fields",
     "Flag",
     "FlagSet",
     "InvalidObject",

@@ -55,6 +55,8 @@ class Limits:
     memory: float = 32 * 2**20  # bytes the process may grow by while the plugin's own code runs
 
 
+MOST_REASON = 200  # characters of what a plugin says of its own health
+MOST_PARTS = 8  # of a plugin that say something at a time
 WAITS_FOR_EVENTS = Limits(silence=math.inf)  # for a run that only waits, for pods for example
 
 
@@ -96,6 +98,7 @@ class ExtensionPlugin(ABC):
     kernel: "Kernel" = NoKernel()
     """Kernel values to look at, off the event loop; bound before setup."""
 
+    _degraded: Mapping[str, str] = {}
     _evictor: Evicts = UnavailableEvictor()
     _claims: Claims = NoClaims()
     _gate_is_on: Callable[[str], bool] = staticmethod(lambda gate: True)
@@ -222,6 +225,18 @@ class ExtensionPlugin(ABC):
         about = pod.pod if isinstance(pod, PodMeta) else pod
         self._evictor.announce(about, warning=warning, reason=reason, message=message)
 
+    def degrade(self, reason: str, *, part: str = "") -> None:
+        """Say in /healthz and `koordletctl plugins` that the plugin works with less; "": no more.
+
+        reason is a sentence for people, cut to MOST_REASON characters. Several parts of a plugin
+        each say their own. It holds until it is taken back, or the run ends.
+        """
+        others = {name: text for name, text in self._degraded.items() if name != part}
+        if not reason:
+            self._degraded = others
+        elif len(others) < MOST_PARTS:
+            self._degraded = {**others, part: _bounded(reason)}
+
     async def claim(
         self,
         target: "Target",
@@ -294,3 +309,19 @@ def bind_evictor(plugin: ExtensionPlugin, evictor: Evicts) -> None:
 def bind_claims(plugin: ExtensionPlugin, claims: Claims, kernel: "Kernel") -> None:
     """Have the plugin's claims decided there, and let it look at that kernel; before setup too."""
     plugin._claims, plugin.kernel = claims, kernel
+
+
+def own_health(plugin: ExtensionPlugin) -> str:
+    """What the plugin says it works without; "" when nothing."""
+    return "; ".join(plugin._degraded.values())
+
+
+def forget_own_health(plugin: ExtensionPlugin) -> None:
+    """The run is over, and with it what it said of itself."""
+    plugin._degraded = {}
+
+
+def _bounded(reason: str) -> str:
+    """One line of printable text."""
+    text = "".join(c if c.isprintable() else " " for c in str(reason)[: 2 * MOST_REASON])
+    return text if len(text) <= MOST_REASON else text[: MOST_REASON - 1] + "…"

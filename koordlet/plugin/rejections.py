@@ -1,14 +1,17 @@
 """Settings from outside that cannot be used: told once, counted, and told where they were made."""
 
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from koordlet.util.errors import InvalidObject
 
 if TYPE_CHECKING:
     from koordlet.api.pod import Pod
     from koordlet.plugin.base import ExtensionPlugin
+    from koordlet.plugin.metrics import BoundedCounter, PluginMetrics
 
 REASON = "SettingRejected"  # of the Kubernetes event on a pod
+_COUNTERS: "WeakKeyDictionary[PluginMetrics, BoundedCounter]" = WeakKeyDictionary()  # one each
 
 
 class Rejections:
@@ -22,11 +25,14 @@ class Rejections:
         """plugin: who cannot use it; call this from setup on."""
         self._plugin = plugin
         self._told: dict[str, str] = {}  # by the UID of a pod, or the name of another object
-        self._count = plugin.metrics.counter(
-            "rejected_total",
-            "Settings of pods and of the node that could not be used; the last good ones stay.",
-            {"object": ("pod", "node")},
-        )
+        counter = _COUNTERS.get(plugin.metrics)
+        if counter is None:
+            counter = _COUNTERS[plugin.metrics] = plugin.metrics.counter(
+                "rejected_total",
+                "Settings of pods and of the node that could not be used; the last good ones stay.",
+                {"object": ("pod", "node")},
+            )
+        self._count = counter
 
     def reject(self, key: str, err: InvalidObject, pod: "Pod | None" = None) -> None:
         """Tell of it unless that was done already; also on the pod when it is one's."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from koordlet.api.features import FeatureGates
 from koordlet.executor.eviction import Evicts, UnavailableEvictor
-from koordlet.plugin.base import bind_claims, bind_evictor
+from koordlet.plugin.base import bind_claims, bind_evictor, forget_own_health, own_health
 from koordlet.plugin.client import Client
 from koordlet.plugin.meter import Meter, NoGuard, ResidentMemory, account_tasks
 from koordlet.plugin.registry import Registration
@@ -217,6 +217,9 @@ class QOSManager:
                 runner.wake()
 
     async def _withdraw(self, plugin: str) -> None:
+        for runner in self.runners:
+            if runner.name == plugin:
+                forget_own_health(runner.registration.plugin)
         if self._claims is not None:
             await self._claims.withdraw_all(plugin)
 
@@ -237,13 +240,14 @@ class QOSManager:
             health.register("plugins", lambda: refused)
 
     def _health(self, runner: PluginRunner) -> PartHealth:
-        """State of a plugin; one whose metrics nobody collects is degraded too."""
-        health = runner.health()
-        off = [gate for gate in runner.registration.plugin.needs if not self._gates.enabled(gate)]
-        if health.status is not Status.OK or runner.state is not PluginState.RUNNING or not off:
+        """State of a plugin; degraded too where metrics it needs are missing, or it says so."""
+        health, plugin = runner.health(), runner.registration.plugin
+        if health.status is not Status.OK or runner.state is not PluginState.RUNNING:
             return health
-        reason = f"not all it reads is collected: gate {', '.join(off)} is off"
-        return PartHealth(Status.DEGRADED, reason, health.detail)
+        off = [gate for gate in plugin.needs if not self._gates.enabled(gate)]
+        uncollected = f"not all it reads is collected: gate {', '.join(off)} is off" if off else ""
+        reason = "; ".join(filter(None, (uncollected, own_health(plugin))))
+        return PartHealth(Status.DEGRADED, reason, health.detail) if reason else health
 
 
 async def _supervise(runner: PluginRunner, stop: Stop) -> None:

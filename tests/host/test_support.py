@@ -1,5 +1,6 @@
 """What the doctor finds on this machine and on hosts built in a directory."""
 
+import os
 import resource
 from collections import Counter
 from pathlib import Path
@@ -20,8 +21,15 @@ from koordlet.host.privileges import (
     missing_privileges,
     parse_effective_capabilities,
 )
-from koordlet.host.resources import RESOURCES
-from koordlet.host.support import findings
+from koordlet.host.resources import (
+    BLKIO_WEIGHT,
+    IO_LATENCY,
+    IO_MAX,
+    MIN_FREE_KBYTES,
+    RESOURCES,
+)
+from koordlet.host.support import Claimable, findings
+from koordlet.plugin.testing import FakeHost
 
 ALL = "000001ffffffffff"
 
@@ -230,3 +238,38 @@ def test_core_scheduling_gives_a_reason_or_none():
     reason = corescheduling.problem()
 
     assert reason == "" or reason.startswith("the kernel answers")
+
+
+def test_what_plugins_from_elsewhere_claim_is_looked_at(tmp_path):
+    """Whether this host has it, whether it may be written, and what would help."""
+    host = FakeHost(tmp_path, 2)
+    sysctl = host.write("proc/sys/vm/min_free_kbytes", "67584\n")
+    rows = (IO_MAX, IO_LATENCY, BLKIO_WEIGHT, MIN_FREE_KBYTES)
+    claims = [Claimable("SlowDisk", ("SlowDisk",), row) for row in (*rows, IO_MAX)]
+
+    def look() -> dict[str, Finding]:
+        found = findings(Host(host.paths), claimable=claims)
+        return {f.name: f for f in found if f.area == "plugin"}
+
+    found = look()
+    assert len(found) == len(rows)
+    assert found["SlowDisk claims io_max"].supported
+    assert found["SlowDisk claims io_max"].needed_by == ("SlowDisk",)
+    latency, weight = (found[f"SlowDisk claims {name}"] for name in ("io_latency", "blkio_weight"))
+    assert (latency.supported, "CONFIG_BLK_CGROUP_IOLATENCY" in latency.fix) == (False, True)
+    assert (weight.supported, "cgroup v1" in weight.fix) == (False, True)
+    assert found["SlowDisk claims min_free_kbytes"].supported
+    if os.geteuid():
+        sysctl.chmod(0o400)
+        assert "cannot be written" in look()["SlowDisk claims min_free_kbytes"].detail
+
+
+def test_a_file_system_that_is_read_only_is_a_missing_privilege(tmp_path, monkeypatch):
+    """Root may be able to write everything but that."""
+    host = FakeHost(tmp_path, 2)
+    monkeypatch.setattr("koordlet.host.support.os.access", lambda *_, **__: False)
+
+    found = findings(Host(host.paths), claimable=[Claimable("X", ("X",), IO_MAX)])
+
+    [finding] = [each for each in found if each.area == "plugin"]
+    assert (finding.supported, "mounted writable" in finding.fix) == (False, True)

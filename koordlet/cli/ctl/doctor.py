@@ -61,10 +61,15 @@ def _local(options: Options, seen_by: str) -> dict[str, Any]:
     from koordlet.daemon.builtgates import BUILT_GATES
     from koordlet.host.host import Host
     from koordlet.host.support import findings
+    from koordlet.plugin.registry import PluginRegistry
+    from koordlet.qosmanager.claimable import claimable_by_others
+    from koordlet.qosmanager.discovery import discover
 
-    gates = FeatureGates()
+    gates, registry = FeatureGates(), PluginRegistry()
     gates.mark_built(BUILT_GATES)
-    found = findings(Host(host_paths(options)), options.run_dir)
+    discover(registry)  # what cannot be imported is logged, as by the daemon
+    claimable = claimable_by_others(registry)
+    found = findings(Host(host_paths(options)), options.run_dir, claimable)
     return _judged(seen_by, gates.working(), [asdict(finding) for finding in found])
 
 

@@ -1,0 +1,17 @@
+"""What plugins that did not come with koordlet may claim: for `koordletctl doctor`."""
+
+from collections.abc import Iterable
+
+from koordlet.host.support import Claimable
+from koordlet.plugin.registry import Registration
+from koordlet.qosmanager.discovery import SHIPPED
+
+
+def claimable_by_others(registrations: Iterable[Registration]) -> list[Claimable]:
+    """Return each value once per plugin; those of shipped plugins are in the doctor's own table."""
+    return [
+        Claimable(each.feature, each.gates, may.resource)
+        for each in registrations
+        if f"({SHIPPED} " not in each.source
+        for may in each.plugin.may_claim
+    ]
