@@ -4,16 +4,22 @@ Source: Koordinator's DaemonSet: name koord-koordlet (koordlet in its Helm chart
 koord-app=koordlet, container koordlet.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from koordlet.api.pod import Pod
 
+SYSTEM_NAMESPACES = ("koordinator-system", "koordlet-system", "kube-system")
 _NAMES = ("koordlet", "koord-koordlet")
 _LABEL, _CONTAINER = "koord-app", "koordlet"
 
 
-def other_agent_pod(pods: Iterable[Pod], own_uid: str) -> Pod | None:
+def other_agent_pod(
+    pods: Iterable[Pod], own_uid: str, namespaces: Collection[str] = SYSTEM_NAMESPACES
+) -> Pod | None:
     """Return a running pod of another koordlet; None when there is none.
+
+    Names and labels are free, so a pod counts only where no tenant makes pods, which is in
+    namespaces and in our own, or if it may act on the node, which an agent has to.
 
     None also when this daemon's own pod is not among them: what is ours is what that has in common
     with others, its DaemonSet or the repository of its image. So earlier pods of ours are not
@@ -23,8 +29,17 @@ def other_agent_pod(pods: Iterable[Pod], own_uid: str) -> Pod | None:
     own = next((pod for pod in known if pod.uid == own_uid), None)
     if own is None:
         return None
+    trusted = {own.namespace, *namespaces}
     return next(
-        (pod for pod in known if _is_koordlet(pod) and _runs(pod) and not _is_kin(pod, own)), None
+        (
+            pod
+            for pod in known
+            if _is_koordlet(pod)
+            and _runs(pod)
+            and (pod.namespace in trusted or pod.reaches_host)
+            and not _is_kin(pod, own)
+        ),
+        None,
     )
 
 

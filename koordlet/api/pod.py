@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from koordlet.api.fields import Fields
+from koordlet.api.hostaccess import reaches_host
 from koordlet.api.priority import (
     PriorityClass,
     priority_class_with_default,
@@ -74,6 +75,7 @@ class Pod:
     overhead: Mapping[str, str] = field(default_factory=dict)  # what its sandbox takes beside
     controller: Controller | None = None  # None: nobody's, for example a static pod
     runtime_class: str = ""
+    reaches_host: bool = False  # may act on the node itself; see hostaccess
 
     @property
     def finished(self) -> bool:
@@ -154,6 +156,7 @@ def parse_pod(obj: object, where: str = "pod") -> Pod:
         overhead=spec.quantities("overhead"),
         controller=_controller(meta),
         runtime_class=spec.text("runtimeClassName"),
+        reaches_host=reaches_host(spec),
     )
 
 

@@ -1,5 +1,7 @@
 """What the cluster tells of another QoS agent on this node; see OtherAgent."""
 
+from collections.abc import Collection
+
 from koordlet.api.otheragent import image_of, other_agent_pod
 from koordlet.kube.config import ApiConfig
 from koordlet.kube.ownpod import own_pod_uid
@@ -7,9 +9,10 @@ from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.statuswriters import StatusWriters
 
 
-def pod_sign(config: ApiConfig, states: StatesInformer) -> str:
+def pod_sign(config: ApiConfig, states: StatesInformer, namespaces: Collection[str]) -> str:
     """Another koordlet among the pods of this node; "" when there is none."""
-    found = other_agent_pod((meta.pod for meta in states.pods()), own_pod_uid(config))
+    pods = (meta.pod for meta in states.pods())
+    found = other_agent_pod(pods, own_pod_uid(config), namespaces)
     if found is None:
         return ""
     return f"pod {found.namespace}/{found.name} runs another koordlet ({image_of(found)})"

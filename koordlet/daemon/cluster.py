@@ -93,7 +93,8 @@ def connect(
     node_slo = kube_node_slo(client, node, states, clock, events.emit)
     node_metric = KubeNodeMetric(client, node, states, clock, events.emit)
     other_agent.look_for(
-        partial(pod_sign, config, states), partial(writer_sign, node_metric.others)
+        partial(pod_sign, config, states, options.other_agent_namespaces.value),
+        partial(writer_sign, node_metric.others),
     )
     return Cluster(
         client=client,

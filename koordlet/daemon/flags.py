@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from koordlet.api.node import AddressType
+from koordlet.api.otheragent import SYSTEM_NAMESPACES
 from koordlet.api.sloconfig import CONFIG_MAP, CONFIG_NAMESPACE
 from koordlet.daemon.flagchecks import (
     DRY_RUN,
@@ -122,6 +123,12 @@ class DaemonFlags:
         )
         self.force = flags.bool(
             "force", False, "act although another QoS agent is on this node, instead of observing"
+        )
+        self.other_agent_namespaces = flags.string_list(
+            "other-agent-namespaces",
+            SYSTEM_NAMESPACES,
+            "namespaces beside our own whose pods count as another QoS agent by their names alone; "
+            "pods elsewhere count only if they may act on the node",
         )
         self.feature_gates = flags.bool_map(
             "feature-gates", {}, "features to switch, as A=true,B=false"

@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 
 from koordlet.host.errors import KernelFileError
 from koordlet.host.files import parse_file
-from koordlet.host.pids import processes_named
-from koordlet.host.procfiles import parse_cmdline, parse_pid_depth
+from koordlet.host.pids import system_processes
+from koordlet.host.procfiles import parse_cmdline
 
 _NAME = "koordlet"
 
@@ -19,17 +19,17 @@ _NAME = "koordlet"
 def other_agent_process(proc: Path) -> int | None:
     """Return the process id of Koordinator's koordlet; None: there is none, or none to be seen.
 
-    Processes in pid namespaces below the node's do not count: on a host of several kind nodes they
-    are other nodes' agents. Without the host's pids only our own processes are to be seen.
+    Only processes of root or of our own user count, as everybody can call a process koordlet, and
+    none in pid namespaces below the node's: on a host of several kind nodes they are other nodes'
+    agents. Without the host's pids only our own processes are to be seen.
     """
-    for process in processes_named(proc, _NAME):
+    for process in system_processes(proc, _NAME):
         try:
-            arguments = parse_file(process / "cmdline", parse_cmdline)
-            nested = parse_file(process / "status", parse_pid_depth) > 1
+            arguments = parse_file(process.directory / "cmdline", parse_cmdline)
         except KernelFileError:
             continue  # it has ended meanwhile
-        if is_other_agent(arguments) and not nested:
-            return int(process.name)
+        if is_other_agent(arguments):
+            return process.pid
     return None
 
 

@@ -207,6 +207,14 @@ def parse_pid_depth(data: bytes) -> int:
     return max(len(data[start + 1 :].partition(b"\n")[0].split()) - 1, 1)
 
 
+def parse_pid_users(data: bytes) -> frozenset[int]:
+    """Return the real, effective, saved and file system user ids, from /proc/<pid>/status."""
+    fields = data[data.find(b"\nUid:") + 1 :].partition(b"\n")[0].split()
+    if len(fields) != 5 or fields[0] != b"Uid:" or not b"".join(fields[1:]).isdigit():
+        raise ValueError(f"wanted a line Uid with four user ids, found {shown(b' '.join(fields))}")
+    return frozenset(map(int, fields[1:]))
+
+
 def parse_boot_id(data: bytes) -> str:
     """Return the random id of this boot, from /proc/sys/kernel/random/boot_id."""
     text = data.strip()

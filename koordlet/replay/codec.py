@@ -27,7 +27,8 @@ def encode(value: Any) -> Any:
 
 
 def decode(wanted: Any, value: Any, where: str) -> Any:
-    """Return what encode was given, a value of the wanted type. Unknown fields are left out.
+    """Return what encode was given, a value of the wanted type. Unknown fields are left out,
+    and those that it lacks have their defaults: it may be of another version.
 
     Raises:
         InvalidObject: it does not have that shape; where is its place in the file.
@@ -47,7 +48,9 @@ def _decode(wanted: Any, value: Any) -> Any:
         return _decode(wanted, value)
     if dataclasses.is_dataclass(wanted) and isinstance(wanted, type):
         fields = _fields(wanted)
-        return wanted(**{name: _decode(fields[name], value[name]) for name in fields})
+        return wanted(
+            **{name: _decode(fields[name], value[name]) for name in fields if name in value}
+        )
     if origin is not None and issubclass(origin, Mapping):
         of_key, of_item = arguments
         return {_decode_key(of_key, key): _decode(of_item, item) for key, item in value.items()}

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from koordlet.api.fields import Fields
+from koordlet.api.hostaccess import reaches_host
 from koordlet.api.otheragent import image_of, other_agent_pod, repository
 from koordlet.api.pod import Container, ContainerStatus, Controller, Pod, parse_pod
 
@@ -14,7 +16,7 @@ RUNNING = (ContainerStatus("koordlet", "containerd://1", running=True),)
 
 def pod(name, controller, image, *, label=False, statuses=RUNNING, phase="Running"):
     return Pod(
-        "system",
+        "koordinator-system",
         name,
         f"uid-{name}",
         labels={"koord-app": "koordlet"} if label else {},
@@ -38,6 +40,9 @@ WAITING = (ContainerStatus("koordlet"),)
         replace(OTHER, controller=Controller("DaemonSet", "node-agent", "x")),  # by its label
         replace(OTHER, controller=Controller("DaemonSet", "koordlet", "x"), labels={}),  # Helm
         replace(OTHER, phase="Pending"),  # a container that runs acts, whatever the phase says
+        replace(OTHER, namespace="kube-system"),
+        replace(OTHER, namespace="koordlet-system"),
+        replace(OTHER, namespace="qos", reaches_host=True),  # anywhere, if it can act
     ],
 )
 def test_the_other_agent(other):
@@ -63,6 +68,13 @@ def test_the_other_agent(other):
         [OWN, replace(OTHER, controller=None)],  # somebody tries its image by hand
         [OWN, replace(OTHER, controller=Controller("ReplicaSet", "koordlet", "x"))],
         [OWN, replace(OTHER, controller=Controller("DaemonSet", "web", "x"), labels={})],
+        [OWN, replace(OTHER, namespace="shop")],  # a tenant's: names and labels are free
+        [OWN, replace(OTHER, namespace="kube-system-of-mine")],
+        [
+            OWN,
+            replace(OTHER, namespace="shop", controller=Controller("DaemonSet", "koordlet", "x")),
+        ],
+        [OWN, replace(OTHER, namespace="koordinator-system", labels={}, controller=None)],
         [OWN, pod("manager", Controller("ReplicaSet", "koord-manager", "x"), "koord-manager:1")],
     ],
 )
@@ -123,3 +135,42 @@ def test_what_a_pod_tells_of_its_maker():
 
     assert found.controller == Controller("DaemonSet", "koordlet", "2")
     assert found.containers[0].image == "k:1"
+
+
+def test_namespaces_are_configurable_beside_our_own():
+    """Where this agent runs, its operator makes the pods."""
+    own, beside = replace(OWN, namespace="agents"), replace(OTHER, namespace="agents")
+    elsewhere = replace(OTHER, namespace="qos")
+
+    assert other_agent_pod([own, beside], own.uid, ()) is beside
+    assert other_agent_pod([own, OTHER, elsewhere], own.uid, ()) is None
+    assert other_agent_pod([own, OTHER, elsewhere], own.uid, ("qos",)) is elsewhere
+
+
+@pytest.mark.parametrize(
+    ("spec", "reaches"),
+    [
+        ({}, False),
+        ({"hostPID": True}, True),
+        ({"hostNetwork": True, "hostIPC": True}, False),
+        ({"containers": [{"name": "a"}, {"securityContext": {"privileged": True}}]}, True),
+        ({"initContainers": [{"securityContext": {"privileged": True}}]}, True),
+        ({"containers": [{"securityContext": {"privileged": False, "runAsUser": 0}}]}, False),
+        ({"volumes": [{"emptyDir": {}}, {"hostPath": {"path": "/sys/fs/cgroup"}}]}, True),
+        ({"volumes": [{"hostPath": {"path": "/sys/fs/cgroup/kubepods/"}}]}, True),
+        ({"volumes": [{"hostPath": {"path": "/sys/fs"}}]}, True),
+        ({"volumes": [{"hostPath": {"path": "/sys//fs/./cgroup"}}]}, True),
+        ({"volumes": [{"hostPath": {"path": "/"}}]}, True),
+        ({"volumes": [{"hostPath": {"path": "//"}}]}, True),
+        ({"volumes": [{"hostPath": {"path": "/var/../sys/fs/cgroup"}}]}, True),
+        ({"volumes": [{"hostPath": {"path": "/var/log"}}, {"hostPath": None}]}, False),
+        ({"volumes": [{"hostPath": {"path": "/sys/fs/cgroups"}}]}, False),
+        ({"volumes": [{"hostPath": {"path": "/sys/kernel"}}]}, False),
+    ],
+)  # fmt: skip
+def test_pods_that_may_act_on_the_node(spec, reaches):
+    """By the host's pids, privilege, or the host's cgroups."""
+    assert reaches_host(Fields(spec, "spec")) is reaches
+    if not spec.keys() & {"containers", "initContainers"}:
+        metadata = {"name": "a", "uid": "u"}
+        assert parse_pod({"metadata": metadata, "spec": spec}).reaches_host is reaches

@@ -187,18 +187,20 @@ def jwt(claims: Any) -> str:
     return f"head.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode()}.signature"
 
 
-def agent_pod(name: str, image: str) -> dict[str, Any]:
+def agent_pod(
+    name: str, image: str, *, namespace: str = "koordinator-system", **spec: Any
+) -> dict[str, Any]:
     """A running pod of a DaemonSet of its own, as Koordinator labels it."""
     owner = {"kind": "DaemonSet", "name": name, "uid": f"of-{name}", "controller": True}
     return {
         "metadata": {
-            "namespace": "system",
+            "namespace": namespace,
             "name": name,
             "uid": name,
             "labels": {"koord-app": "koordlet"},
             "ownerReferences": [owner],
         },
-        "spec": {"nodeName": "n1", "containers": [{"name": "koordlet", "image": image}]},
+        "spec": {"nodeName": "n1", "containers": [{"name": "koordlet", "image": image}], **spec},
         "status": {
             "phase": "Running",
             "qosClass": "Burstable",
@@ -887,7 +889,9 @@ async def test_another_agent_on_the_node_is_left_to_do_its_work(
     node: Node, server: ApiServer
 ) -> None:
     """Ours measures and shows what it would report; when the other is gone, it reports."""
-    files = {"comm": "koordlet\n", "cmdline": "/koordlet\0--v=4\0", "status": "NSpid:\t77\n"}
+    files = {"comm": "koordlet\n", "cmdline": "/koordlet\0--v=4\0"}
+    files["status"] = "Name:\tkoordlet\n" + "\t".join(["Uid:", *[str(os.geteuid())] * 4])
+    files["status"] += "\nNSpid:\t77\n"
     for name, text in files.items():
         node.host.write(f"proc/77/{name}", text)
     await node.start("--report-change-threshold=0")
@@ -923,9 +927,31 @@ async def test_force_reports_beside_another_agent(node: Node, server: ApiServer)
 
     status = await node.ctl("status")
     assert (status["observe_only"], status["health"]) == ("", "ok")
-    found = "system/other runs another koordlet (theirs/koordlet:1)"
+    found = "koordinator-system/other runs another koordlet (theirs/koordlet:1)"
     assert found in status["problems"]["other agent"]
     assert node.status()["podsMetric"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "flags", "observes"),
+    [
+        ({}, [], False),
+        ({"hostPID": True}, [], True),
+        ({}, ["--other-agent-namespaces=shop"], True),
+    ],
+)
+async def test_a_tenant_cannot_switch_the_agent_off(
+    node: Node, server: ApiServer, spec: dict[str, Any], flags: list[str], observes: bool
+) -> None:
+    """By the name and labels of a pod in a namespace of its own."""
+    server.token = jwt({"kubernetes.io": {"pod": {"name": "koordlet-1", "uid": "own"}}})
+    server.objects.create(ALL_PODS, agent_pod("own", "ours/koordlet:2"))
+    tenants = agent_pod("other", "theirs/koordlet:1", namespace="shop", **spec)
+    server.objects.create(ALL_PODS, tenants)
+    await node.start(*flags)
+    await node.seconds(4)
+
+    assert bool((await node.ctl("status"))["observe_only"]) is observes
 
 
 async def test_whoever_reports_in_our_place_is_left_to_it(node: Node, server: ApiServer) -> None:

@@ -155,6 +155,7 @@ OURS = {
     "tls-private-key-file": "",
     "auth-token-audiences": "",
     "force": "false",
+    "other-agent-namespaces": "koordinator-system,koordlet-system,kube-system",
     "manager-duties": "auto",
     "config-namespace": "koordinator-system",
     "slo-config-name": "slo-controller-config",

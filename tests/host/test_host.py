@@ -285,6 +285,8 @@ class TestLayout:
         assert Host(fake.paths).layout == Layout.default(Driver.SYSTEMD)
         fake.write("proc/7/comm", "kubelet\n")
         fake.write("proc/7/cmdline", b"kubelet\0--v=2\0")
+        user = os.geteuid()
+        fake.write("proc/7/status", f"Name:\tkubelet\nUid:\t{user}\t{user}\t{user}\t{user}\n")
         assert Host(fake.paths).layout == Layout.default(Driver.CGROUPFS)
 
     def test_detection_can_be_repeated(self, fake):
