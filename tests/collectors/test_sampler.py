@@ -3,11 +3,12 @@
 import asyncio
 import os
 import threading
+from collections.abc import Callable
 
 import pytest
 
 from koordlet.collectors.lease import GivenUp, Lease
-from koordlet.collectors.sampler import CHECK_INTERVAL, MAX_GIVEN_UP, READ_LIMIT, Sampler
+from koordlet.collectors.sampler import MAX_GIVEN_UP, Sampler
 from koordlet.collectors.skips import FIRST_PAUSE
 from koordlet.host.resources import MEMINFO, MEMORY_STAT
 from koordlet.metriccache import kinds
@@ -17,7 +18,7 @@ from koordlet.plugin.testing import SimulatedClock
 from koordlet.util.health import Status
 from koordlet.util.stop import Stop
 
-HANG = READ_LIMIT + CHECK_INTERVAL
+REAL_LIMIT = 60.0  # seconds that a thread may take
 
 
 class Groups:
@@ -128,9 +129,8 @@ async def test_a_read_that_hangs_costs_its_thread_and_the_next_one_skips_the_fil
     machine, sampler = running(collector)
     machine.host.group("a")
     machine.host.group("b")
-    await machine.clock.until(lambda: collector.rounds == 1)
-    await _advance(machine.clock, HANG + 0.5)
-    await machine.clock.until(lambda: ("pod_memory_usage", "b") in machine.samples)
+    await _until_given_up(machine, 1)
+    await _advance_until(machine.clock, lambda: ("pod_memory_usage", "b") in machine.samples)
 
     assert ("pod_memory_usage", "stuck") not in machine.samples
     assert len(collector.threads) == 2
@@ -151,17 +151,17 @@ async def test_a_file_that_hung_is_tried_again_after_a_pause(running):
     let_go = running.hang("stuck")
     collector = Groups("stuck")
     machine, sampler = running(collector)
-    await machine.clock.until(lambda: collector.rounds == 1)
-    await _advance(machine.clock, HANG + 0.5)
-    await machine.clock.until(lambda: collector.rounds > 1)
+    await _until_given_up(machine, 1)
+    await _advance_until(machine.clock, lambda: collector.rounds > 1)
     let_go()
     await machine.clock.until(lambda: sampler.health().status is Status.OK)
     path = machine.host.paths.cgroup / "memory/stuck/memory.stat"
     path.unlink()
     machine.host.group("stuck").use_memory(4096)
-    await _advance(machine.clock, FIRST_PAUSE * 1.1 + 1)
-
-    await machine.clock.until(lambda: machine.samples.get(("pod_memory_usage", "stuck")) == 4096)
+    await machine.clock.advance(FIRST_PAUSE * 1.1)
+    await _advance_until(
+        machine.clock, lambda: machine.samples.get(("pod_memory_usage", "stuck")) == 4096
+    )
 
 
 async def test_only_so_many_threads_may_hang(running):
@@ -170,8 +170,8 @@ async def test_only_so_many_threads_may_hang(running):
     let_go = [running.hang(name) for name in names]
     collector = Groups(*names)
     machine, sampler = running(collector)
-    await machine.clock.until(lambda: collector.rounds == 1)
-    await _advance(machine.clock, MAX_GIVEN_UP * HANG + 5.0)
+    await _until_given_up(machine, MAX_GIVEN_UP)
+    await machine.clock.advance(5.0)
 
     assert collector.rounds == MAX_GIVEN_UP
     assert sampler.health().status is Status.UNHEALTHY
@@ -181,8 +181,7 @@ async def test_only_so_many_threads_may_hang(running):
     await machine.clock.until(
         lambda: machine.own_metric("koordlet_sampling_threads_given_up") == MAX_GIVEN_UP - 1
     )
-    await _advance(machine.clock, 1.0)
-    await machine.clock.until(lambda: collector.rounds == MAX_GIVEN_UP + 1)
+    await _advance_until(machine.clock, lambda: collector.rounds == MAX_GIVEN_UP + 1)
 
 
 async def test_a_pass_that_never_ends_makes_sampling_unhealthy(running):
@@ -204,11 +203,20 @@ async def test_a_pass_that_never_ends_makes_sampling_unhealthy(running):
     go.set()
 
 
-async def _advance(clock: SimulatedClock, seconds: float) -> None:
-    """Pass time in small steps, so that threads get their turns in between."""
-    for _ in range(round(seconds / 0.5)):
-        await clock.advance(0.5)
-        await asyncio.sleep(0.005)
+async def _until_given_up(machine, threads: int) -> None:
+    """Let as much time pass as it takes until so many threads were given up."""
+    await _advance_until(
+        machine.clock,
+        lambda: machine.own_metric("koordlet_sampling_threads_given_up") == threads,
+    )
+
+
+async def _advance_until(clock: SimulatedClock, condition: Callable[[], bool]) -> None:
+    """Pass time in small steps until something holds that a thread does, however slow that is."""
+    async with asyncio.timeout(REAL_LIMIT):
+        while not condition():
+            await clock.advance(0.5)
+            await asyncio.sleep(0.001)
 
 
 def test_a_lease_can_be_revoked_only_while_its_thread_waits_for_the_kernel():

@@ -126,7 +126,7 @@ PARSERS = {
 }
 
 
-@pytest.mark.parametrize("parse", set(PARSERS.values()), ids=lambda parse: parse.__name__)
+@pytest.mark.parametrize("parse", dict.fromkeys(PARSERS.values()), ids=lambda parse: parse.__name__)
 @given(data=st.binary(max_size=200) | st.text("a6: -1\n", max_size=80).map(str.encode))
 def test_any_bytes_give_a_value_or_a_value_error(parse, data):
     """No parser fails in a way that the host layer does not expect."""
