@@ -20,6 +20,7 @@ from daemonflags import host_flags, kubeconfig
 from faults import answer, drop, hang, refuse
 from inline import InlineExecutor
 from kubelet import Kubelet, make_kubelet, rbac
+from quietnetwork import network_is_quiet
 
 from koordlet.api.qos import KubeQoS
 from koordlet.daemon import run
@@ -121,7 +122,7 @@ class Node:
             await self.clock.advance(1)
             await self.clock.until(lambda wanted=wanted: self._passes() >= wanted)
             for _ in range(3):  # the network takes no simulated time
-                await asyncio.sleep(0.003)
+                await network_is_quiet()
                 await self.clock.settle()
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from apiserver import ApiServer
 from prometheus_client import CollectorRegistry
+from quietnetwork import network_is_quiet
 
 from koordlet.duties.changes import NODE_METRIC, NODE_SLO
 from koordlet.duties.duties import DutyOptions, ManagerDuties
@@ -100,7 +101,7 @@ class Agent:
             await self.clock.advance(60 * part)
             self.server.bookmark()
             for _ in range(4):
-                await asyncio.sleep(0.0005)
+                await network_is_quiet()
                 await self.clock.settle()
 
     def found(self, collection: str) -> Object | None:

@@ -1,6 +1,5 @@
 """A scripted API server and a client for it, on simulated time."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 from apiserver import ApiServer
 from certificates import Authority
+from quietnetwork import network_is_quiet
 
 from koordlet.kube.client import ApiClient
 from koordlet.kube.config import ApiConfig
@@ -67,7 +67,7 @@ def pass_time(clock: SimulatedClock) -> Callable[..., Any]:
         for _ in range(SLICES):
             if until():
                 return
-            await asyncio.sleep(0.002)
+            await network_is_quiet()
             await clock.advance(step)
         raise AssertionError(f"not so after {SLICES * step:g} simulated seconds")
 

@@ -14,6 +14,7 @@ from apiserver import ApiServer, status
 from faults import answer, begin, drop, hang, refuse
 from inline import InlineExecutor
 from prometheus_client import CollectorRegistry
+from quietnetwork import network_is_quiet
 
 from koordlet.api.node import Node
 from koordlet.api.nodemetric import NodeMetricSpec
@@ -103,7 +104,7 @@ def write(sink, clock) -> Callable[[Report], Awaitable[float]]:
         begun = clock.monotonic()
         writing = asyncio.ensure_future(sink.write(report))
         while not writing.done():
-            await asyncio.sleep(0.002)
+            await network_is_quiet()
             await clock.advance(0.25)
         await writing
         return clock.monotonic() - begun
@@ -417,7 +418,7 @@ class Loop:
             before = len(self.server.requests)
             await self.clock.advance(1)
             for _ in range(3):  # HTTP takes no simulated time
-                await asyncio.sleep(0.004)
+                await network_is_quiet()
                 await self.clock.settle()
             if len(self.server.requests) > before:
                 self.written.append(round(self.clock.monotonic() - self._begun))

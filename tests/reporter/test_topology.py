@@ -10,6 +10,7 @@ import pytest
 from apiserver import ApiServer
 from faults import drop, hang, refuse
 from machines import machine, topology
+from quietnetwork import network_is_quiet
 from structlog.testing import capture_logs
 
 from koordlet.api.kubeletconfig import KubeletConfig
@@ -334,7 +335,7 @@ async def test_stop_does_not_wait_for_a_server_that_hangs(scene, server):
     scene.begin()
     for _ in range(2000):
         await scene.clock.advance(1)
-        await asyncio.sleep(0.002)
+        await network_is_quiet()
         if server.asked("create"):
             break
     await scene.end()

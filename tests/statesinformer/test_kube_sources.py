@@ -11,6 +11,7 @@ import pytest
 from apiserver import ApiServer
 from faults import refuse
 from fullslo import FULL_SLO, spoilt
+from quietnetwork import network_is_quiet
 from structlog.testing import capture_logs
 
 from koordlet.api.nodemetric import NodeMetricSpec
@@ -86,7 +87,7 @@ def pass_time(clock: SimulatedClock) -> Callable[..., Awaitable[None]]:
         for _ in range(1000):
             if until():
                 return
-            await asyncio.sleep(0.002)
+            await network_is_quiet()
             await clock.advance(step)
         raise AssertionError(f"not so after {1000 * step:g} simulated seconds")
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -14,10 +13,10 @@ from certificates import Authority
 from faults import answer, begin, drop, endless, hang, refuse
 from inline import InlineExecutor
 from kubelet import Kubelet, api_config, make_kubelet, rbac
+from quietnetwork import network_is_quiet
 from structlog.testing import capture_logs
 
 from koordlet.api.node import Node
-from koordlet.api.pod import PodList
 from koordlet.host.cgrouptree import CgroupTree
 from koordlet.host.dirwatch import DirectoryWatch
 from koordlet.kube.client import ApiClient
@@ -61,19 +60,6 @@ def pod(uid: str, *containers: str, phase: str = "Running", **metadata: Any) -> 
     }
 
 
-class WaitedFor(KubeletClient):
-    """Knows whether an answer is due: simulated time must not run away from the network."""
-
-    in_flight = 0
-
-    async def pods(self) -> PodList:
-        self.in_flight += 1
-        try:
-            return await super().pods()
-        finally:
-            self.in_flight -= 1
-
-
 class Pods:
     """The listing and the source of pods, on a kubelet, an API server and a cgroup tree."""
 
@@ -87,8 +73,7 @@ class Pods:
         transport = Transport(api, self.clock, limits=limits)
         self._client = ApiClient(transport, self.clock, draw=lambda: 0.0)
         self.answered = 0  # requests to the kubelet that are over
-        self.patience = 5.0  # real seconds that an answer may take
-        self._kubelet_client = WaitedFor(
+        self._kubelet_client = KubeletClient(
             api_config(ca), lambda: self.node, self.clock, observe=self._observe
         )
         alarms = PodAlarms()
@@ -124,15 +109,9 @@ class Pods:
         for _ in range(1000):
             if condition():
                 return self.clock.monotonic() - begun
-            await self._wait_for_the_network()
+            await network_is_quiet()
             await self.clock.advance(step)
         raise AssertionError(f"not so after {1000 * step:g} simulated seconds")
-
-    async def _wait_for_the_network(self) -> None:
-        await asyncio.sleep(0.003)
-        end = time.monotonic() + self.patience
-        while self._kubelet_client.in_flight and time.monotonic() < end:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
 
     async def pass_time(self, seconds: float) -> None:
         end = self.clock.monotonic() + seconds
@@ -372,7 +351,6 @@ class TestFromTheKubelet:
     async def test_trouble_for_a_moment(self, pods: Pods, fault: Handler) -> None:
         """The last list stays, health says why, and the API server is left in peace."""
         pods.kubelet.script(fault, fault)
-        pods.patience = 0.02 if fault is hang else pods.patience
         with capture_logs() as logs:
             await pods.until(lambda: pods.problem)
             assert pods.problem.startswith("the last list stays: GET /pods:")
