@@ -117,7 +117,9 @@ with contextlib.closing(LinkReader()) as links:
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="makes interfaces in a namespace of its own")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="needs root: makes interfaces in a namespace of its own"
+)
 def test_every_change_of_a_link_is_seen_at_once():
     """New, renamed, removed, up, down, mtu, alias, and a storm of changes."""
     command = ["unshare", "--net", sys.executable, "-W", "error", "-c", CHANGES]

@@ -67,7 +67,13 @@ def _run_pytest(directory: Path, name: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "pytest.ini", name],
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(directory),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # a good part of such a short run
+            "PYTEST_PLUGINS": "pytest_asyncio.plugin",
+        },
         capture_output=True,
         text=True,
         check=False,
