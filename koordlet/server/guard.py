@@ -1,11 +1,15 @@
 """Who may see more than metrics and health: whoever is on this machine, and nobody else."""
 
+import ipaddress
+import re
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
 from koordlet.server.refusal import Refusal
 from koordlet.util.address import is_loopback
+
+_HOST = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<name>[0-9a-zA-Z.-]+))(?::[0-9]{1,5})?")
 
 Guard = Callable[[web.Request], Awaitable[None]]
 """Returns if the client may see more than metrics and health.
@@ -17,6 +21,12 @@ Raises:
 
 async def local_only(request: web.Request) -> None:
     """The guard of a daemon that has nobody to ask about tokens."""
+    if is_loopback(peer(request)) and not is_local(request):
+        raise Refusal(
+            403,
+            f"{request.path}: wanted a Host header that is localhost or an IP address, found "
+            "another; a web page may have sent this, under a name that leads here",
+        )
     if not is_local(request):
         raise Refusal(
             403,
@@ -27,12 +37,29 @@ async def local_only(request: web.Request) -> None:
 
 
 def is_local(request: web.Request) -> bool:
-    """Whether the connection comes over the loopback interface.
+    """Whether the connection comes over the loopback interface, and not from a web page.
 
-    Only the socket's other end counts, never a header: anybody may send those. In the node's
-    network everybody on the node is local, in a pod's own only the pod and `kubectl port-forward`.
+    Only the socket's other end makes a client local, never a header: anybody may send those. In the
+    node's network everybody on the node is local, in a pod's own only the pod and `kubectl
+    port-forward`. A page in a browser on this machine may reach us by a name of its own that leads
+    to 127.0.0.1 (DNS rebinding): its requests carry that name.
     """
-    return is_loopback(peer(request))
+    hosts = request.headers.getall("Host", ())
+    return is_loopback(peer(request)) and len(hosts) == 1 and is_no_name(hosts[0])
+
+
+def is_no_name(host: str) -> bool:
+    """Whether a Host header is localhost or an IP address: nobody else's DNS leads to those."""
+    found = _HOST.fullmatch(host)
+    if found is None:
+        return False
+    if found["name"] and found["name"].lower() == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(found["v6"] or found["name"])
+    except ValueError:
+        return False
+    return (":" in (found["v6"] or "")) == (found["v6"] is not None)
 
 
 def peer(request: web.Request) -> str:

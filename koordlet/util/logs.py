@@ -1,16 +1,18 @@
 """Structured logs on stderr: a constant event name, facts as keys, a level per logger name."""
 
-import json
+import io
 import logging
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
 from koordlet.util.clock import Clock
 from koordlet.util.errors import OptionError
 from koordlet.util.nearest import nearest
+from koordlet.util.printable import printable, printable_json
 
 if "rich" not in sys.modules:
     # structlog imports rich when it is installed, for tracebacks that we do not use: 3 MiB.
@@ -22,10 +24,12 @@ else:
     import structlog
 
 if TYPE_CHECKING:
-    from structlog.typing import EventDict, FilteringBoundLogger, Processor
+    from structlog.typing import EventDict, ExcInfo, FilteringBoundLogger, Processor
 
 LogFormat = Literal["json", "console"]
 LEVELS = ("debug", "info", "warning", "error", "critical")
+_BLOCKS = ("exception", "stack")  # facts that the console shows as lines of their own
+_COLOR = re.compile(r"(\x1b\[[0-9;]*m)")
 _NUMBERS = {name: logging.getLevelNamesMapping()[name.upper()] for name in LEVELS} | {
     "exception": logging.ERROR
 }
@@ -215,19 +219,58 @@ def take_library_logs(clock: Clock) -> None:
 def _rendering(log_format: LogFormat) -> "list[Processor]":
     if log_format == "json":
         return [structlog.processors.format_exc_info, _render_json]
-    return [
-        structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(),
-            timestamp_key="ts",
-            exception_formatter=structlog.dev.plain_traceback,
-        )
-    ]
+    colors = sys.stderr.isatty()
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=colors, timestamp_key="ts", exception_formatter=_write_traceback
+    )
+    lines = _colored_lines if colors else _plain_lines
+
+    def render(logger: object, method: str, event: "EventDict") -> str:
+        return lines(str(renderer(logger, method, _printable_facts(event))))
+
+    return [render]
 
 
 def _render_json(_logger: object, _method: str, event: "EventDict") -> str:
     """Return one line whose first keys say when, how bad, who and what."""
     head = {key: event.pop(key) for key in ("ts", "level", "logger", "event") if key in event}
-    return json.dumps({**head, **event}, default=str, ensure_ascii=False)
+    return printable_json({**head, **event}, default=str)
+
+
+def _printable_facts(event: "EventDict") -> "EventDict":
+    """Escape what facts from outside could steer a terminal or forge a line with."""
+    return {printable(key): _printable_fact(key, value) for key, value in event.items()}
+
+
+def _printable_fact(key: str, value: object) -> object:
+    if key in _BLOCKS:
+        return _block(value)
+    if isinstance(value, str):
+        return printable(value)
+    text = repr(value)
+    return value if key == "exc_info" or text.isprintable() else printable(text)
+
+
+def _block(text: object) -> object:
+    """Return a text of several lines so that none of them looks like one of the log."""
+    return "\n".join(f"    {line}" for line in text.split("\n")) if isinstance(text, str) else text
+
+
+def _write_traceback(out: TextIO, error: "ExcInfo") -> None:
+    text = io.StringIO()
+    structlog.dev.plain_traceback(text, error)
+    out.write(f"\n{_block(text.getvalue().strip())}")
+
+
+def _plain_lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def _colored_lines(text: str) -> str:
+    """Leave the colours of the renderer; those of facts were escaped before."""
+    return "".join(
+        part if _COLOR.fullmatch(part) else _plain_lines(part) for part in _COLOR.split(text)
+    )
 
 
 configure("console" if sys.stderr and sys.stderr.isatty() else "json", LevelSpec())

@@ -7,6 +7,7 @@ another text than the one that is there.
 
 import json
 import re
+from collections.abc import Callable
 
 _SUSPECT = re.compile(r"[^\x20-\x7e]")
 _SUSPECT_IN_JSON = re.compile(r"[^\x20-\x7e\n]")
@@ -17,9 +18,17 @@ def printable(text: object) -> str:
     return _SUSPECT.sub(_escaped, str(text))
 
 
-def printable_json(value: object, indent: int | None = None) -> str:
-    r"""Return a value as JSON, with such characters as "\u202e", which says the same."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False)
+def printable_json(
+    value: object,
+    indent: int | None = None,
+    *,
+    default: Callable[[object], object] | None = None,
+) -> str:
+    r"""Return a value as JSON, with such characters as "\u202e", which says the same.
+
+    default makes something of what JSON does not know; without it that raises TypeError.
+    """
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=default)
     return _SUSPECT_IN_JSON.sub(_escaped_in_json, text)
 
 

@@ -123,6 +123,13 @@ async def test_no_header_makes_a_client_local(get, far_away, headers):
     assert (await get(**headers))[0] == 401
 
 
+async def test_a_web_page_on_this_machine_needs_a_token(get):
+    """With one any name will do: browsers do not add tokens by themselves."""
+    named = {"Host": "koordlet.koordlet-system.svc:9316"}
+    assert (await get(**named))[0] == 401
+    assert (await get("annas", **named))[:2] == (200, "secret")
+
+
 async def test_without_a_token(get, far_away, cluster, registry):
     """The answer says what is wanted, to programs and to people."""
     status, text, headers = await get()

@@ -1,11 +1,15 @@
 """Logs: one line per event, levels by name, lasting failures told twice."""
 
+import io
 import json
 import logging
 import subprocess
 import sys
+from contextlib import redirect_stderr
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from koordlet.plugin.testing import SimulatedClock
 from koordlet.util import logs
@@ -114,6 +118,70 @@ def test_a_lasting_failure_is_told_at_start_and_end(capsys):
         state.ended("x.recovered")
     events = [line["event"] for line in lines(capsys)]
     assert events == ["x.failed", "x.recovered"] * 2
+
+
+STEERING = [
+    *map(chr, range(0x20)), "\x7f", *map(chr, range(0x80, 0xA0)), "\u061c", "\u200e", "\u200f",
+    *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A)), "\u2028", "\ud800",
+]  # fmt: skip
+
+
+class Odd:
+    """What a plugin may log: an object that is not careful with its own text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def fail(message: str) -> None:
+    raise ValueError(message)
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+@pytest.mark.parametrize("wrap", [str, lambda text: [text], lambda text: {text: text}, Odd])
+def test_nothing_from_outside_steers_a_terminal(capsys, log_format, wrap):
+    """C0, C1 and bidi controls are escaped in events, facts and errors."""
+    logs.configure(log_format, LevelSpec())
+    hostile = "".join(STEERING)
+    get_logger("x").warning("x.found", said=wrap(f"a{hostile}b"), stack=f"one\n{hostile}")
+    try:
+        fail(hostile)
+    except ValueError:
+        get_logger("x").exception("x.failed", error=hostile)
+
+    text = capsys.readouterr().err
+    assert not {*text} & {*STEERING} - {"\n"}
+    assert "\\u202e" in text
+
+
+@given(st.text())
+def test_json_logs_say_what_was_logged(text):
+    """Escaped or not, it is the same text."""
+    out = io.StringIO()
+    logs.configure("json", LevelSpec())
+    with redirect_stderr(out):
+        get_logger("x").info("x.found", said=text, listed=[text])
+
+    [line] = out.getvalue().split("\n")[:-1]
+    assert json.loads(line)["said"] == text
+    assert json.loads(line)["listed"] == [text]
+
+
+def test_an_error_forges_no_line(capsys):
+    """On the console a traceback has lines of its own, all of them indented."""
+    logs.configure("console", LevelSpec())
+    try:
+        fail("x\n2026-01-01T00:00:00Z [info] all is well")
+    except ValueError:
+        get_logger("x").exception("x.failed")
+
+    first, *more = capsys.readouterr().err.rstrip().split("\n")
+    assert "x.failed" in first
+    assert "    2026-01-01T00:00:00Z [info] all is well" in more
+    assert all(line.startswith("    ") for line in more if line)
 
 
 def test_what_others_can_cause_is_logged_once_a_minute(capsys):
