@@ -3,10 +3,13 @@
 import asyncio
 import itertools
 import os
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from apiserver import ApiServer
 from controlplane import REPOSITORY, ControlPlane, build, kubeconfig_of_a_cluster, missing
 from rights import Right, wanted_by
@@ -52,6 +55,33 @@ def asked_by_all_tests(request: pytest.FixtureRequest) -> set[Right]:
     if session.testsfailed or not _asked or kubeconfig_of_a_cluster():
         pytest.skip("needs a good run on our own control plane")
     return _asked
+
+
+@pytest.fixture(scope="session")
+def go_program() -> Callable[..., Path]:
+    """Builds a program of the tests."""
+    if lacking := missing("go"):
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"needs {lacking}")
+    return build
+
+
+@pytest.fixture(scope="session")
+def render(go_program: Callable[..., Path]) -> Callable[[Path], list[dict[str, Any]]]:
+    """Renders a directory as `kubectl apply -k` does."""
+    kustomize = go_program(
+        "sigs.k8s.io/kustomize/kustomize/v5",
+        REPOSITORY / "build" / "kustomize",
+        source=Path(__file__).with_name("kustomize"),
+    )
+
+    def render(directory: Path) -> list[dict[str, Any]]:
+        done = subprocess.run(
+            [kustomize, "build", directory], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        return list(yaml.safe_load_all(done.stdout))
+
+    return render
 
 
 @pytest.fixture(scope="session")

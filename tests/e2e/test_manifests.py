@@ -11,38 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from controlplane import REPOSITORY, build, missing
+from controlplane import REPOSITORY
 
 DEPLOY = REPOSITORY / "deploy"
 PREFIX = "/opt/koordlet"
-
-
-@pytest.fixture(scope="session")
-def go_program() -> Callable[..., Path]:
-    """Builds a program of the tests."""
-    if lacking := missing("go"):
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"needs {lacking}")
-    return build
-
-
-@pytest.fixture(scope="session")
-def render(go_program: Callable[..., Path]) -> Callable[[Path], list[dict[str, Any]]]:
-    """Renders a directory as `kubectl apply -k` does."""
-    kustomize = go_program(
-        "sigs.k8s.io/kustomize/kustomize/v5",
-        REPOSITORY / "build" / "kustomize",
-        source=Path(__file__).with_name("kustomize"),
-    )
-
-    def render(directory: Path) -> list[dict[str, Any]]:
-        done = subprocess.run(
-            [kustomize, "build", directory], capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0, done.stderr
-        return list(yaml.safe_load_all(done.stdout))
-
-    return render
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 // Command admission says what Kubernetes' own ValidatingAdmissionPolicy plugin makes of requests: it
-// reads a policy, its binding and a table of requests as JSON from standard input, and writes the
-// answers as a JSON list, "" for an allowed request and the reason for a refused one.
+// reads a policy, its binding, the ClusterRoleBindings of the cluster and a table of requests as JSON
+// from standard input, and writes the answers as a JSON list, "" for an allowed request and the reason
+// for a refused one.
 package main
 
 import (
@@ -12,6 +13,7 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -32,9 +34,10 @@ import (
 const startSeconds = 30
 
 type question struct {
-	Policy   admissionv1.ValidatingAdmissionPolicy        `json:"policy"`
-	Binding  admissionv1.ValidatingAdmissionPolicyBinding `json:"binding"`
-	Requests []request                                    `json:"requests"`
+	Policy       admissionv1.ValidatingAdmissionPolicy        `json:"policy"`
+	Binding      admissionv1.ValidatingAdmissionPolicyBinding `json:"binding"`
+	RoleBindings []rbacv1.ClusterRoleBinding                  `json:"roleBindings"` // to look for parameters in
+	Requests     []request                                    `json:"requests"`
 }
 
 // request is what the API server knows of a request when it asks the plugin.
@@ -69,6 +72,7 @@ func run() error {
 		return err
 	}
 	setDefaults(asked.Policy.Spec.MatchConstraints)
+	asked.dropNamespaces()
 	ctx, cancel := context.WithTimeout(context.Background(), startSeconds*time.Second)
 	defer cancel()
 	plugin, err := start(ctx, &asked)
@@ -95,19 +99,32 @@ func setDefaults(constraints *admissionv1.MatchResources) {
 	}
 }
 
+// dropNamespaces takes out what an API server does, too: kustomize does not know these kinds to have none.
+func (q *question) dropNamespaces() {
+	q.Policy.Namespace, q.Binding.Namespace = "", ""
+	for i := range q.RoleBindings {
+		q.RoleBindings[i].Namespace = ""
+	}
+}
+
 // start runs the plugin as an API server does, on a store that holds the policy and its binding.
 func start(ctx context.Context, asked *question) (*validating.Plugin, error) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}
-	client := fake.NewClientset(&asked.Policy, &asked.Binding, namespace)
+	stored := []runtime.Object{&asked.Policy, &asked.Binding, namespace}
+	for i := range asked.RoleBindings {
+		stored = append(stored, &asked.RoleBindings[i])
+	}
+	client := fake.NewClientset(stored...)
 	factory := informers.NewSharedInformerFactory(client, 0)
 	nobody := authorizerfactory.NewAlwaysDenyAuthorizer() // the policy asks for no permissions
+	kinds := meta.NewDefaultRESTMapper(nil)
+	kinds.Add(rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"), meta.RESTScopeRoot)
 	plugin := validating.NewPlugin(nil)
 	initializer.New(
 		client, dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()), factory, nobody,
-		featuregate.NewFeatureGate(), compatibility.DefaultBuildEffectiveVersion(), ctx.Done(),
-		meta.NewDefaultRESTMapper(nil),
+		featuregate.NewFeatureGate(), compatibility.DefaultBuildEffectiveVersion(), ctx.Done(), kinds,
 	).Initialize(plugin)
-	plugin.SetRESTMapper(meta.NewDefaultRESTMapper(nil))
+	plugin.SetRESTMapper(kinds)
 	if err := plugin.ValidateInitialization(); err != nil {
 		return nil, err
 	}
