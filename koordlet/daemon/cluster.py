@@ -1,5 +1,6 @@
 """The parts that talk to the API server. Imported only where there is one."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from koordlet.kube.events import EventRecorder
 from koordlet.kube.eviction import PodEvictions
 from koordlet.kube.kubelet import KubeletClient, KubeletOptions
 from koordlet.kube.metrics import EventMetrics, KubeletMetrics, KubeMetrics
+from koordlet.kube.ownnode import OwnNodeCheck, check_own_node
 from koordlet.kube.pluginclient import PluginClient
 from koordlet.kube.reviews import Reviews, User
 from koordlet.kube.transport import Limits, Transport
@@ -59,6 +61,7 @@ class Cluster:
     guard: TokenGuard[User]
     topology: Topology
     duties: ManagerDuties | None  # None: they are left to others
+    check_own_node: Callable[[], Awaitable[OwnNodeCheck]]
 
     async def close(self) -> None:
         """Close all connections."""
@@ -131,6 +134,7 @@ def connect(
             node_name=node,
             emit=events.emit,
         ),
+        check_own_node=partial(check_own_node, client, node, clock),
     )
 
 

@@ -13,6 +13,7 @@ from prometheus_client import Gauge
 
 import koordlet
 from koordlet.daemon.actions import ACTION_DESCRIPTORS
+from koordlet.daemon.doctor import Doctor
 from koordlet.daemon.parts import Parts, build
 from koordlet.daemon.recording import record
 from koordlet.daemon.rundir import RunDir
@@ -22,9 +23,7 @@ from koordlet.executor.inforce import cpu_limits
 from koordlet.executor.leftovers import OnExit
 from koordlet.executor.target import Level
 from koordlet.host.descriptors import raise_nofile
-from koordlet.host.host import Host
 from koordlet.host.privileges import missing_privileges
-from koordlet.host.support import findings
 from koordlet.qosmanager.claimable import claimable_by_others
 from koordlet.server.app import HttpSources, create_app
 from koordlet.server.ctl import CtlSources, create_ctl_app
@@ -200,14 +199,12 @@ class Daemon:
             explain=parts.explainer.explain,
             dry_run=parts.dry_run,
             audit=parts.audit,
-            doctor=lambda: [
-                dataclasses.asdict(finding)
-                for finding in findings(
-                    Host(parts.settings.paths),
-                    self._run_dir.path,
-                    claimable_by_others(parts.settings.plugins.registry),
-                )
-            ],
+            doctor=Doctor(
+                parts.settings.paths,
+                self._run_dir.path,
+                lambda: claimable_by_others(parts.settings.plugins.registry),
+                parts.cluster.check_own_node if parts.cluster else None,
+            ).look,
             record=partial(record, parts),
         )
 

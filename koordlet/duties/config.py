@@ -43,6 +43,7 @@ class ConfigSource:
             query={"fieldSelector": field_selector({"metadata.name": name})},
             read=_data,
             on_change=self._see,
+            component="manager-duties",
         )
         self._clock = clock
         self._changed = changed

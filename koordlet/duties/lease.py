@@ -92,6 +92,7 @@ class ManagerLease:
             query={"fieldSelector": field_selector({"metadata.name": LEASE})},
             read=read_holding,
             on_change=self._see,
+            component="manager-duties",
         )
         return Reflector(self._client, watched, self._clock)
 

@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import Any
 
 from koordlet.kube.answers import Object, ObjectList, Page, read_object, read_page
@@ -114,12 +115,15 @@ class ApiClient:
         accept: str = WHOLE,
         field_manager: str = "",
         attempts: int = ATTEMPTS,
+        dry_run: bool = False,
     ) -> Object:
         """Patch an object and return it as stored, or its metadata if no more is accepted.
 
-        field_manager as for create.
+        field_manager as for create. With dry_run the server decides as always and stores nothing.
         """
         call = _call("PATCH", path, body, content_type, accept, field_manager)
+        if dry_run:
+            call = replace(call, query={**call.query, "dryRun": "All"})
         return await self._ask(call, attempts=attempts)
 
     async def merge_patch(self, path: str, body: Object) -> Object:

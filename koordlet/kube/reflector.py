@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from koordlet.kube.answers import Object
 from koordlet.kube.client import PAGE_SIZE, ApiClient
 from koordlet.kube.completion import Completion
-from koordlet.kube.errors import ApiError, BadAnswer, Gone, KubeError, NotFound
+from koordlet.kube.errors import ApiError, BadAnswer, Forbidden, Gone, KubeError, NotFound
 from koordlet.kube.store import Change, ChangeKind, Reading, Store, resource_version
 from koordlet.kube.transport import METADATA, METADATA_LIST, WHOLE
 from koordlet.kube.watch import EventType, WatchEvent, WatchLimits
@@ -59,6 +59,7 @@ class Watched(Generic[T]):
     watch_seconds: int = 300  # a watch lives that long at least, and at most twice as long
     page_size: int = PAGE_SIZE  # objects; a list of a whole cluster wants larger pages
     absent: Absent | None = None  # None: a kind that each cluster has, sooner or later
+    component: str = ""  # of the manifests, which grants the right where the default does not
     spec_only: bool = False  # changes of the status are not fetched; see Completion
 
 
@@ -212,9 +213,18 @@ class Reflector(Generic[T]):
         if isinstance(err, Gone):
             log.info("watch.gone", watched=self._watched.name)
             return  # not a trouble: a long absence ends this way
-        absent = self._watched.absent
-        self._reason = f"{err}; {absent.hint}" if absent and isinstance(err, NotFound) else str(err)
+        hint = self._hint(err)
+        self._reason = f"{err}; {hint}" if hint else str(err)
         self._trouble.failed("watch.failed", watched=self._watched.name, error=self._reason)
+
+    def _hint(self, err: KubeError) -> str:
+        """What to do about it; "" when there is nothing to say."""
+        watched = self._watched
+        if watched.absent and isinstance(err, NotFound):
+            return watched.absent.hint
+        if watched.component and isinstance(err, Forbidden):
+            return f"the component {watched.component} of deploy/ grants it"
+        return ""
 
     def _works(self) -> None:
         self._reason = ""

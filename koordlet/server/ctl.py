@@ -45,8 +45,8 @@ class CtlSources:
 
     cpu_limits, status, plugins, release and node_metric are called on the event loop and must be
     quick; the last is as in HttpSources. cpu_limits are the cores that plugins hold cgroups to.
-    release takes a plugin out of quarantine and returns whether it was in. doctor looks at the
-    kernel and is called in a worker thread. record yields the lines of a record of so many seconds.
+    release takes a plugin out of quarantine and returns whether it was in. record yields the lines
+    of a record of so many seconds.
     """
 
     node: str
@@ -60,7 +60,7 @@ class CtlSources:
     explain: Explain
     dry_run: DryRunSource
     audit: AuditSource
-    doctor: Callable[[], Sequence[Mapping[str, object]]]
+    doctor: Callable[[], Awaitable[Sequence[Mapping[str, object]]]]
     record: Callable[[float], AsyncGenerator[bytes]]
 
 
@@ -70,7 +70,7 @@ def create_ctl_app(sources: CtlSources) -> web.Application:
     app.router.add_get("/status", _quick(sources.status))
     app.router.add_get("/plugins", _quick(sources.plugins))
     app.router.add_post("/plugins/{name}/release", _release(sources))
-    app.router.add_get("/doctor", _in_thread(lambda _: sources.doctor))
+    app.router.add_get("/doctor", _doctor(sources.doctor))
     app.router.add_get("/top", _in_thread(lambda _: _top(sources)))
     app.router.add_get("/metrics/{kind}", _in_thread(lambda request: _metrics(sources, request)))
     app.router.add_get("/nodemetric", _node_metric(sources.node_metric))
@@ -104,6 +104,13 @@ def _node_metric(latest: Callable[[], bytes]) -> _Handler:
         return json_body(latest())
 
     return node_metric
+
+
+def _doctor(look: Callable[[], Awaitable[object]]) -> _Handler:
+    async def doctor(_: web.Request) -> web.Response:
+        return json_body(json_bytes(await look()))
+
+    return doctor
 
 
 def _switch(dry_run: DryRunSource) -> _Handler:

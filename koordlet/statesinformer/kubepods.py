@@ -31,6 +31,7 @@ class KubePods:
             query={"fieldSelector": field_selector({"spec.nodeName": node_name})},
             read=_read,
             on_change=self._changed,
+            component="pods-from-api-server",
         )
         self._reflector = Reflector(client, self._watched, clock)
         self._taking = False  # whether _take is going to be called

@@ -229,7 +229,7 @@ class Daemon:
                 explain=self._explain,
                 dry_run=self.switches,
                 audit=self.audit,
-                doctor=lambda: self.findings,
+                doctor=self._look,
                 record=no_record,
             )
         )
@@ -239,6 +239,9 @@ class Daemon:
             return [each for each in self.explained[name] if pod in ("", each["pod"])]
 
         return lambda: self.explained | {name: about(name) for name in ("values", "decisions")}
+
+    async def _look(self):
+        return self.findings
 
     def _release(self, name):
         plugin = next(plugin for plugin in self.plugins if plugin["name"] == name)

@@ -78,6 +78,19 @@ def test_doctor_fails_only_for_what_is_in_use(ctl, daemon):
     assert [finding["wanted"] for finding in report["findings"]] == [False, True]
 
 
+def test_doctor_does_not_fail_for_what_is_not_known(ctl, daemon):
+    """It says so, beside what was found."""
+    found = {"supported": None, "needed_by": [], "detail": "no answer", "fix": ""}
+    daemon.findings.append({"area": "cluster", "name": "own node's objects only", **found})
+
+    code, out, _ = ctl("doctor")
+
+    assert code == 0
+    assert "\nNot known\n" in out
+    assert "cluster: own node's objects only" in out
+    assert "1 supported, 0 missing, 1 not needed now, 1 not known" in out
+
+
 def test_doctor_looks_itself_when_there_is_no_daemon(ctl):
     """It says so, because a daemon may see other things."""
     code, out, err = ctl("doctor")

@@ -501,6 +501,24 @@ async def test_what_is_wrong_with_the_config_map_is_told_in_the_cluster(
     assert node.states.node_slo().cpu_burst.cpu_burst_percent == 1000
 
 
+async def test_the_doctor_tries_whether_other_nodes_can_be_written(
+    node: Node, server: ApiServer
+) -> None:
+    """It reports that nothing keeps the agent from it, and has changed nothing by that."""
+    await node.start()
+    await node.seconds(2)
+    server.objects.create(NODE_METRICS.collection(), {"metadata": {"name": "other"}})
+    before = server.objects.get(NODE_METRICS.collection(), "other")
+
+    found = {each["name"]: each for each in await node.ctl("doctor")}
+
+    row = found["own node's objects only"]
+    assert (row["area"], row["supported"], row["needed_by"]) == ("cluster", False, [])
+    assert "NodeMetric of other was allowed" in row["detail"]
+    assert "deploy/admission.yaml" in row["fix"]
+    assert server.objects.get(NODE_METRICS.collection(), "other") == before
+
+
 async def test_plugins_share_the_client(node: Node, server: ApiServer) -> None:
     """With the same user, connections and limits."""
     without = "--feature-gates=NodeTopologyReport=false,Probe=true"

@@ -1,12 +1,13 @@
 """The manifests agree with each other, with the daemon's flags and with what they promise."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from component import components, patched
 from prometheus_client import CollectorRegistry
 
 from koordlet.daemon.settings import Settings, load_settings
@@ -54,18 +55,29 @@ def container(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def settings(container: dict[str, Any], tmp_path: Path) -> Settings:
-    """What the daemon makes of its arguments and environment in a pod."""
+def load(tmp_path: Path) -> Callable[..., Settings]:
+    """What the daemon makes of its arguments and environment in a pod with some components."""
     config = tmp_path / "config"
     config.write_text("")
-    environ = {entry["name"]: entry.get("value", "n1") for entry in container["env"]}
-    return load_settings(
-        container["args"],
-        {"KUBECONFIG": str(config), **environ},
-        clock=SimulatedClock(),
-        metrics=CollectorRegistry(),
-        discover=discover,
-    )
+
+    def load(*names: str) -> Settings:
+        [container] = patched(one("DaemonSet"), *names)["spec"]["template"]["spec"]["containers"]
+        environ = {entry["name"]: entry.get("value", "n1") for entry in container["env"]}
+        return load_settings(
+            container["args"],
+            {"KUBECONFIG": str(config), **environ},
+            clock=SimulatedClock(),
+            metrics=CollectorRegistry(),
+            discover=discover,
+        )
+
+    return load
+
+
+@pytest.fixture
+def settings(load: Callable[..., Settings]) -> Settings:
+    """The same without components."""
+    return load()
 
 
 def mount(container: dict[str, Any], path: Path) -> dict[str, Any] | None:
@@ -75,9 +87,9 @@ def mount(container: dict[str, Any], path: Path) -> dict[str, Any] | None:
 
 def test_every_file_is_in_its_kustomization() -> None:
     """A manifest that nobody lists would be applied by nobody."""
-    for folder in (DEPLOY, *(path.parent for path in DEPLOY.glob("*/kustomization.yaml"))):
-        listed = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
-        there = {path.name for path in folder.glob("*.yaml")} - {"kustomization.yaml"}
+    for path in DEPLOY.glob("**/kustomization.yaml"):
+        listed = yaml.safe_load(path.read_text()).get("resources", ())
+        there = {path.name for path in path.parent.glob("*.yaml")} - {"kustomization.yaml"}
         assert set(listed) == there
 
 
@@ -165,9 +177,81 @@ def test_the_capability_table_is_the_daemon_s() -> None:
     assert written == {each.name.removeprefix("CAP_"): each.needed_by for each in CAPABILITIES}
 
 
+def test_the_default_may_do_little() -> None:
+    """What only some need is in the components: to see all pods, to evict, to make objects."""
+    default = role()
+    assert {"pods", "pods/eviction", "events", "configmaps", "leases"}.isdisjoint(default)
+    assert default["nodemetrics"] == {"get", "list", "watch"}
+    assert default["nodeslos"] == {"list", "watch"}
+
+    assert role("pods-from-api-server")["pods"] == {"list", "watch"}
+    assert role("evictions")["pods/eviction"] == {"create"}
+    assert role("events")["events"] == {"create", "patch"}
+    assert role("manager-duties")["nodeslos"] == {"list", "watch", "create", "patch"}
+    assert role("measure-only") == default
+
+
+def role(*names: str) -> dict[str, set[str]]:
+    """The verbs that the role with these components has for each resource."""
+    found: dict[str, set[str]] = {}
+    for rule in patched(one("ClusterRole"), *names)["rules"]:
+        for resource in rule["resources"]:
+            found.setdefault(resource, set()).update(rule["verbs"])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("names", "duties"), [((), "off"), (("manager-duties",), "auto"), (("measure-only",), "off")]
+)
+def test_duties_are_done_where_the_role_allows_them(
+    load: Any, names: tuple[str, ...], duties: str
+) -> None:
+    """The argument and the rights come together."""
+    assert load(*names).options.manager_duties.value == duties
+
+
+def test_measure_only_can_do_nothing_to_the_node(load: Any) -> None:
+    """No root, no process of the host, nothing writable of the host, and no gate that acts."""
+    settings = load("measure-only")
+    spec = patched(one("DaemonSet"), "measure-only")["spec"]["template"]["spec"]
+    [container] = spec["containers"]
+    security = container["securityContext"]
+
+    assert spec["hostPID"] is spec["hostNetwork"] is False
+    assert security["runAsNonRoot"] is True
+    assert security["runAsUser"] == security["runAsGroup"] == 65532
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    [volume], [mounted] = spec["volumes"], container["volumeMounts"]
+    assert volume["hostPath"]["path"] == "/sys/fs/cgroup"
+    assert mounted["readOnly"] is True
+    assert mounted["recursiveReadOnly"] == "IfPossible"
+    assert mounted["mountPropagation"] == "None"  # else the API server refuses the line before
+    assert settings.dry_run.covers("any plugin")
+    assert settings.gates.working() == ["NodeTopologyReport"]
+
+
+def test_measure_only_keeps_its_state_where_koordletctl_looks(load: Any) -> None:
+    """`kubectl exec` runs it with the environment of the container."""
+    settings = load("measure-only")
+    [container] = patched(one("DaemonSet"), "measure-only")["spec"]["template"]["spec"][
+        "containers"
+    ]
+    [runtime] = [each["value"] for each in container["env"] if each["name"] == "XDG_RUNTIME_DIR"]
+
+    assert settings.run_dir == Path(runtime) / "koordlet"
+
+
+def test_the_component_table_is_complete() -> None:
+    """operations.md says of each component that grants or takes something what needs it."""
+    rows = re.findall(
+        r"^\| `([a-z-]+)` \| ", (ROOT / "docs/operations.md").read_text(), re.MULTILINE
+    )
+    assert set(components()) <= set(rows)
+
+
 def test_the_role_writes_nothing_that_belongs_to_others() -> None:
     """No wildcard, no nodes/proxy, no Node or Pod is changed, no Secret is read."""
-    for rule in one("ClusterRole")["rules"]:
+    for rule in patched(one("ClusterRole"), *components())["rules"]:
         everything = [*rule.get("apiGroups", ()), *rule.get("resources", ()), *rule["verbs"]]
         assert "*" not in everything
         assert {"nodes/proxy", "secrets", "nodes/status", "pods/exec"}.isdisjoint(everything)

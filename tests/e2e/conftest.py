@@ -29,7 +29,7 @@ PATIENCE = 30.0  # real seconds
 _LAST = "test_rbac.py"  # judges what all others asked
 
 _names = itertools.count()
-_asked: set[Right] = set()
+_asked: dict[str, set[Right]] = {}  # by the file of the test
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -41,12 +41,12 @@ def pytest_runtest_teardown(item: pytest.Function) -> None:
     """Note what the daemon asked of the servers that stood in for Kubernetes."""
     for value in getattr(item, "funcargs", {}).values():
         if isinstance(value, ApiServer):
-            _asked.update(wanted_by(value))
+            _asked.setdefault(item.path.name, set()).update(wanted_by(value))
 
 
 @pytest.fixture
-def asked_by_all_tests(request: pytest.FixtureRequest) -> set[Right]:
-    """What the daemon asked for in this run; only a whole and good run tells all of it."""
+def asked_by_all_tests(request: pytest.FixtureRequest) -> dict[str, set[Right]]:
+    """What the daemon asked for in this run, by test file; only a whole and good one has all."""
     session, option = request.session, request.config.option
     here = {path.name for path in Path(__file__).parent.glob("test_*.py")}
     partial = here - {item.path.name for item in session.items} or option.keyword or option.markexpr

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import kubelet
 from apiserver import ApiServer, Place, Recorded
@@ -22,7 +23,13 @@ class Right:
 def wanted_by(server: ApiServer) -> Iterator[Right]:
     """What the requests to a server needed."""
     for entry in server.requests:
-        yield _of_kubelet(entry) if isinstance(server, kubelet.Kubelet) else _of_server(entry)
+        yield _of_kubelet(entry) if isinstance(server, kubelet.Kubelet) else of_server(entry)
+
+
+def role(objects: Iterable[Mapping[str, Any]]) -> set[Right]:
+    """What the only ClusterRole among manifests allows."""
+    [rules] = [each["rules"] for each in objects if each["kind"] == "ClusterRole"]
+    return rights_of(rules)
 
 
 def rights_of(rules: Iterable[Rule]) -> set[Right]:
@@ -43,7 +50,8 @@ def allows(held: Right, wanted: Right) -> bool:
     return same and held.name in ("", wanted.name)
 
 
-def _of_server(entry: Recorded) -> Right:
+def of_server(entry: Recorded) -> Right:
+    """What a request to the API server needs."""
     place = Place.of(entry.path)
     parts = entry.path.strip("/").split("/")
     group = parts[1] if parts[0] == "apis" else ""

@@ -1,17 +1,28 @@
 """The shipped admission policy, as Kubernetes' own plugin decides by it."""
 
+import asyncio
 import json
 import subprocess
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from apiserver import Place, Recorded, status
 from controlplane import REPOSITORY
+from front import Front
 from overlay import overlay
 
 from koordlet.api.pod import Pod
+from koordlet.kube.client import ApiClient
+from koordlet.kube.config import ApiConfig
 from koordlet.kube.eventobjects import Event, EventType, ObjectRef, Series, new_event
 from koordlet.kube.eviction import eviction
+from koordlet.kube.ownnode import check_own_node
+from koordlet.kube.resource import NODE_METRICS
+from koordlet.kube.transport import Transport
+from koordlet.util.clock import SystemClock
 
 WEB = Pod("shop", "web", "u1")
 HAPPENED = Event(
@@ -205,3 +216,51 @@ def test_an_agent_may_not_write_what_belongs_to_another_node(decide: Any) -> Non
 
     for (case, (_, why)), answer in zip(FORBIDDEN.items(), answers, strict=True):
         assert why in answer, f"{case}: {answer or 'allowed'}"
+
+
+class Guarded(Front):
+    """The real CRD server behind the policy, as soon as there is one."""
+
+    decide: Callable[..., list[str]] | None = None
+
+    async def _hand_on(self, request: web.Request, recorded: Recorded) -> web.StreamResponse:
+        if self.decide is not None and recorded.verb == "patch":
+            place = Place.of(recorded.path)
+            written = asks("UPDATE", METRIC, place.name, subresource=place.subresource)
+            [refusal] = await asyncio.to_thread(self.decide, written)
+            if refusal:
+                return status(403, "Forbidden", refusal)
+        return await super()._hand_on(request, recorded)
+
+
+@pytest.fixture
+async def guarded(api_config: ApiConfig) -> AsyncIterator[Guarded]:
+    guarded = Guarded(api_config)
+    await guarded.start()
+    yield guarded
+    await guarded.stop()
+
+
+async def test_the_doctor_finds_out_whether_the_policy_holds(
+    guarded: Guarded, client: ApiClient, node_name: str, decide: Any
+) -> None:
+    """By a dry run, which leaves the other node's object as it was."""
+    metric = {
+        "apiVersion": NODE_METRICS.api_version,
+        "kind": "NodeMetric",
+        "metadata": {"name": node_name},
+    }
+    await client.create(NODE_METRICS.collection(), metric)
+    before = await client.list(NODE_METRICS.collection())
+    clock = SystemClock()
+    agent = ApiClient(Transport(ApiConfig(server=guarded.url, source="the test"), clock), clock)
+
+    open_ = await check_own_node(agent, "n1", clock)
+    guarded.decide = decide
+    closed = await check_own_node(agent, "n1", clock)
+    await agent.close()
+
+    assert open_.holds is False, open_.detail
+    assert closed.holds is True, closed.detail
+    assert OTHERS in closed.detail
+    assert (await client.list(NODE_METRICS.collection())).items == before.items

@@ -269,6 +269,8 @@ class ApiServer:
             raise Refused(415, "UnsupportedMediaType", request.content_type)
         if place.subresource == "status":
             new = old | {"status": new.get("status")}
+        if request.query.get("dryRun") == "All":
+            return new
         return self.objects.replace(place.collection, new)
 
     async def _watch(self, request: web.Request, place: Place) -> web.StreamResponse:

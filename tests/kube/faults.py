@@ -8,13 +8,13 @@ from apiserver import Handler, status
 
 
 def refuse(
-    code: int, reason: str = "", *, headers: dict[str, str] | None = None,
+    code: int, reason: str = "", message: str = "", *, headers: dict[str, str] | None = None,
     details: dict[str, Any] | None = None,
 ) -> Handler:  # fmt: skip
     """Refuse with a Status."""
 
     async def handler(_: web.Request) -> web.StreamResponse:
-        return status(code, reason, headers=headers, details=details)
+        return status(code, reason, message, headers=headers, details=details)
 
     return handler
 

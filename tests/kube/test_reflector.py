@@ -49,6 +49,7 @@ class Followed:
                 query={"fieldSelector": field_selector({"spec.nodeName": "worker-1"})},
                 read=read,
                 on_change=self._changed,
+                component="of-pods",
             ),
             clock,
             draw=lambda: 0.0,
@@ -294,6 +295,20 @@ async def test_a_kind_that_is_missing_is_asked_for_every_few_seconds(
     end = clock.monotonic()
     await pass_time(lambda: followed.reflector.synced, step=1)
     assert clock.monotonic() - end <= 12
+
+
+@pytest.mark.parametrize(("code", "named"), [(403, True), (500, False)])
+async def test_a_missing_right_is_named_with_what_grants_it(
+    follow, server: ApiServer, pass_time, code: int, named: bool
+) -> None:
+    """A refusal by RBAC, and no other trouble."""
+    server.script(*[refuse(code)] * 200)
+    followed = follow()
+
+    await pass_time(lambda: followed.reflector.health().status is Status.DEGRADED)
+
+    reason = followed.reflector.health().reason
+    assert ("component of-pods of deploy/ grants it" in reason) is named
 
 
 async def test_the_server_may_ask_for_a_longer_pause(

@@ -141,6 +141,9 @@ async def client(cache, states, quarantined, switches, limits):
     def none_yet():
         raise Unavailable("no NodeMetric yet")
 
+    async def doctor():
+        return [{"name": "psi", "supported": True}]
+
     def release(plugin):
         was_in = plugin in quarantined
         quarantined.discard(plugin)
@@ -158,7 +161,7 @@ async def client(cache, states, quarantined, switches, limits):
         explain=explain,
         dry_run=switches,
         audit=Audited(),
-        doctor=lambda: [{"name": "psi", "supported": True}],
+        doctor=doctor,
         record=lines,
     )
     async with TestClient(TestServer(create_ctl_app(sources))) as client:

@@ -22,17 +22,19 @@ def run(client: Client, options: Options) -> int:
 
 
 def view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """What is there, what only other gates would need, and last, as it matters most, what lacks."""
+    """What is there, what only other gates would need, what is not known, and last what lacks."""
     findings = report["findings"]
     missing = [finding for finding in findings if _is_missing(finding)]
+    unknown = [finding for finding in findings if finding["supported"] is None]
     unused = [
-        finding for finding in findings if not finding["supported"] and finding not in missing
+        finding for finding in findings if finding["supported"] is False and finding not in missing
     ]
     present = [finding for finding in findings if finding["supported"]]
     yield prose(f"{report['seen_by']}; gates on: {', '.join(report['gates_on']) or 'none'}")
     for title, style, of, shown in (
         ("Supported", "bold green", present, _present),
         ("Missing, but needed only by gates that are off", "bold", unused, _unused),
+        ("Not known", "bold", unknown, _present),
         ("Missing", "bold red", missing, _missing),
     ):
         if of:
@@ -40,7 +42,8 @@ def view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
             yield prose(title, style)
             yield from shown(of)
     yield prose("")
-    yield prose(f"{len(present)} supported, {len(missing)} missing, {len(unused)} not needed now")
+    counts = f"{len(present)} supported, {len(missing)} missing, {len(unused)} not needed now"
+    yield prose(f"{counts}, {len(unknown)} not known" if unknown else counts)
 
 
 def _report(client: Client, options: Options) -> dict[str, Any]:
@@ -86,7 +89,7 @@ def _judged(seen_by: str, gates: Sequence[str], findings: Iterable[_Finding]) ->
 
 
 def _is_missing(finding: _Finding) -> bool:
-    return bool(finding["wanted"]) and not finding["supported"]
+    return bool(finding["wanted"]) and finding["supported"] is False
 
 
 def _missing(findings: Iterable[_Finding]) -> Iterator[RenderableType]:

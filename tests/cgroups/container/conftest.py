@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from component import patched
 
 from .ocispec import oci_spec
 from .runc import Container, missing
@@ -23,11 +24,23 @@ SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _numbers = itertools.count()
 
 
+def pod_of(*components: str) -> dict[str, Any]:
+    """The pod of the DaemonSet with these components."""
+    daemonset = patched(yaml.safe_load(DAEMONSET.read_text()), *components)
+    spec: dict[str, Any] = daemonset["spec"]["template"]["spec"]
+    return spec
+
+
 @pytest.fixture
 def pod() -> dict[str, Any]:
     """The pod of the DaemonSet, for a test to change."""
-    spec: dict[str, Any] = yaml.safe_load(DAEMONSET.read_text())["spec"]["template"]["spec"]
-    return spec
+    return pod_of()
+
+
+@pytest.fixture
+def measure_only() -> dict[str, Any]:
+    """The pod of the DaemonSet that can do nothing to the node."""
+    return pod_of("measure-only")
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def oci_spec(
     return {
         "ociVersion": "1.0.2",
         "process": {
-            "user": {"uid": security["runAsUser"], "gid": 0},
+            "user": {"uid": security["runAsUser"], "gid": security.get("runAsGroup", 0)},
             "args": [*command],
             "env": [f"{name}={value}" for name, value in environ.items()],
             "cwd": "/",

@@ -56,8 +56,8 @@ async def cluster(tmp_path: Path, node_pod: NodePod) -> AsyncIterator[Cluster]:
 def start(contain: Any, cluster: Cluster) -> Any:
     """Starts the daemon in a pod, and waits until it is ready."""
 
-    async def start(pod: dict[str, Any], *args: str) -> Agent:
-        agent = Agent(contain(pod, *PROGRAM, *args, **cluster.environment))
+    async def start(pod: dict[str, Any], *args: str, **environ: str) -> Agent:
+        agent = Agent(contain(pod, *PROGRAM, *args, **cluster.environment, **environ))
         await cluster.serve(agent.container)
         await agent.until(lambda: agent.get("/readyz")[0] == 200)
         return agent
@@ -93,6 +93,27 @@ async def test_it_reports_from_its_pod(
     assert following.samples_held() >= held
     following.container.stop()
     assert following.events("daemon.stopped")
+
+
+async def test_it_measures_and_reports_without_root(
+    measure_only: dict[str, Any], start: Any, cluster: Cluster, node_pod: NodePod
+) -> None:
+    """The component measure-only: healthy, with what pods use, and nothing is missing."""
+    [spec] = measure_only["containers"]
+    environ = {each["name"]: each["value"] for each in spec["env"] if "value" in each}
+    agent = await start(measure_only, *spec["args"], **environ)
+    node_pod.process.do(burn(0.5))
+
+    await agent.shows(f"koordlet_pod_cpu_usage_cores{{.*{node_pod.uid}")
+    await agent.until(lambda: cluster.usage("web"))
+    await agent.until(lambda: agent.get("/healthz")[0] == 200)
+    assert not agent.has(r'koordlet_kernel_reads_total{.*outcome="(failed|hung)".*} [1-9]')
+    status = agent.ctl("status")  # as `kubectl exec` finds it
+    assert status["claims"] == {}
+    assert status["run_dir"] == "/dev/shm/koordlet"
+    assert agent.lacks("process", "privilege", "cgroup", "daemon") == []
+    agent.container.stop()
+    assert agent.events("daemon.stopped")
 
 
 async def test_the_arguments_and_mounts_of_koordinator_s_daemonset_start_it(

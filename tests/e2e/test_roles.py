@@ -1,0 +1,211 @@
+"""The real process with the arguments of the manifests, where RBAC allows what their role does."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from apiserver import Recorded, status
+from certificates import Authority
+from front import Front
+from kubelet import TOKEN, Kubelet, make_kubelet
+from overlay import overlay
+from realdaemon import running
+from rights import Right, allows, of_server, role
+
+from koordlet.kube.client import ApiClient
+from koordlet.kube.config import ApiConfig
+from koordlet.kube.errors import NotFound
+from koordlet.kube.resource import NODE_METRICS, NODE_SLOS, NODE_TOPOLOGIES, NODES, PODS, Resource
+from koordlet.plugin.testing import FakeHost
+
+PATIENCE = 90.0  # real seconds
+UID = "11111111-2222-3333-4444-555555555555"
+# Where a test has the host's directories.
+OF_THE_HOST = ("--sys-root-dir", "--sys-fs-root-dir", "--run-dir")
+
+
+class Authorizing(Front):
+    """A cluster with RBAC: who lacks a right is refused, and that is noted."""
+
+    def __init__(self, behind: ApiConfig, held: set[Right]) -> None:
+        super().__init__(behind)
+        self._held = held
+        self.refused: list[Right] = []
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        asked = Recorded(request.method, request.path, dict(request.query), {}, b"")
+        wanted = of_server(asked)
+        if any(allows(one, wanted) for one in self._held):
+            return await super()._handle(request)
+        self.refused.append(wanted)
+        return status(403, "Forbidden", f"cannot {wanted.verb} resource {wanted.resource}")
+
+
+class Cluster:
+    """One node as the manifests have it."""
+
+    def __init__(
+        self, front: Authorizing, client: ApiClient, objects: list[dict[str, Any]], node: str
+    ) -> None:
+        self.front, self.client, self.node = front, client, node
+        [daemonset] = [each for each in objects if each["kind"] == "DaemonSet"]
+        [container] = daemonset["spec"]["template"]["spec"]["containers"]
+        self.args = [
+            each for each in container["args"] if each.partition("=")[0] not in OF_THE_HOST
+        ]
+
+    async def manage(self) -> None:
+        """What koord-manager does."""
+        policy = {"aggregateDurationSeconds": 60, "reportIntervalSeconds": 10}
+        for resource, kind, spec in (
+            (NODE_METRICS, "NodeMetric", {"metricCollectPolicy": policy}),
+            (NODE_SLOS, "NodeSLO", {}),
+        ):
+            await self.client.create(
+                resource.collection(),
+                {
+                    "apiVersion": resource.api_version,
+                    "kind": kind,
+                    "metadata": {"name": self.node},
+                    "spec": spec,
+                },
+            )
+
+    async def has(self, resource: Resource, field: str = "metadata") -> bool:
+        try:
+            return field in await self.client.get(resource.object(self.node))
+        except NotFound:
+            return False
+
+    async def is_reported(self) -> bool:
+        return (
+            await self.has(NODE_METRICS, "status")
+            and await self.has(NODE_SLOS)
+            and await self.has(NODE_TOPOLOGIES)
+        )
+
+
+@pytest.fixture
+async def kubelet(tmp_path: Path, node_name: str) -> AsyncIterator[Kubelet]:
+    """A kubelet whose certificate the cluster's CA has signed."""
+    kubelet = make_kubelet(Authority(tmp_path))
+    kubelet.pods = [pod(node_name)]
+    await kubelet.start()
+    yield kubelet
+    await kubelet.stop()
+
+
+def pod(node: str) -> dict[str, Any]:
+    return {
+        "metadata": {"namespace": "shop", "name": "web", "uid": UID},
+        "spec": {"nodeName": node, "containers": [{"name": "app"}]},
+        "status": {
+            "phase": "Running",
+            "qosClass": "Burstable",
+            "containerStatuses": [{"name": "app", "containerID": "containerd://c1"}],
+        },
+    }
+
+
+@pytest.fixture
+async def cluster(
+    request: pytest.FixtureRequest, render: Any, tmp_path: Path, api_config: ApiConfig,
+    client: ApiClient, node_name: str, kubelet: Kubelet,
+) -> AsyncIterator[Cluster]:  # fmt: skip
+    """The manifests with the components that the test names, applied."""
+    (tmp_path / "overlay").mkdir()
+    objects = render(overlay(tmp_path / "overlay", *request.param))
+    front = Authorizing(api_config, role(objects))
+    capacity = {"capacity": {"cpu": "4", "memory": "16Gi"}, **kubelet.status}
+    front.objects.create(NODES.collection(), {"metadata": {"name": node_name}, "status": capacity})
+    front.objects.create(PODS.collection(), pod(node_name))
+    await front.start()
+    yield Cluster(front, client, objects, node_name)
+    await front.stop()
+
+
+async def problems(run_dir: Path) -> dict[str, str] | None:
+    """What the daemon finds wrong with itself; None while it cannot be asked."""
+    with contextlib.suppress(aiohttp.ClientError, OSError):
+        connector = aiohttp.UnixConnector(str(run_dir / "ctl.sock"))
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.get("http://koordlet/status") as response,
+        ):
+            found: dict[str, str] = (await response.json())["problems"]
+            return found
+    return None
+
+
+async def until(ask: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not await ask():  # noqa: ASYNC110 - the server has no event to await
+            await asyncio.sleep(0.1)
+
+
+async def healthy(cluster: Cluster, directory: Path, *args: str) -> None:
+    """Run it until it has reported and finds nothing wrong; it must not ask for what it lacks."""
+    host = FakeHost(directory / "host", cpus=4)
+    host.add_pod(UID)
+    async with running(
+        directory, host, cluster.front.url, cluster.node, *cluster.args, *args, token=TOKEN
+    ):
+
+        async def is_well() -> bool:
+            return await cluster.is_reported() and await problems(directory / "run") == {}
+
+        await until(is_well)
+    assert cluster.front.refused == []
+
+
+@pytest.mark.parametrize("cluster", [(), ("measure-only",)], indirect=True, ids=str)
+async def test_the_default_asks_for_what_its_role_allows(cluster: Cluster, tmp_path: Path) -> None:
+    """Beside koord-manager and a trusted kubelet: no pods, no events, no evictions."""
+    await cluster.manage()
+
+    await healthy(cluster, tmp_path, f"--kubelet-ca-file={tmp_path / 'ca.crt'}")
+
+    assert cluster.front.asked("list", PODS.collection()) == []
+    assert {each.verb for each in cluster.front.requests} >= {"list", "watch", "patch", "create"}
+
+
+@pytest.mark.parametrize("cluster", [("manager-duties",)], indirect=True, ids=str)
+async def test_without_koord_manager_the_component_is_enough(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """The agent makes both objects of its node."""
+    await healthy(cluster, tmp_path, f"--kubelet-ca-file={tmp_path / 'ca.crt'}")
+
+    assert await cluster.has(NODE_SLOS, "spec")
+
+
+@pytest.mark.parametrize("cluster", [("pods-from-api-server",)], indirect=True, ids=str)
+async def test_pods_of_the_api_server_need_their_component(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Where the kubelet is not asked."""
+    await cluster.manage()
+
+    await healthy(cluster, tmp_path, "--kubelet-sync-interval=0", "--disable-query-kubelet-config")
+
+    assert cluster.front.asked("list", PODS.collection())
+
+
+@pytest.mark.parametrize("cluster", [()], indirect=True, ids=str)
+async def test_a_right_that_is_missing_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    """The default, and a kubelet of an unknown CA: what is wrong says where to go."""
+    await cluster.manage()
+    host = FakeHost(tmp_path / "host", cpus=4)
+    async with running(tmp_path, host, cluster.front.url, cluster.node, *cluster.args, token=TOKEN):
+
+        async def says_so() -> bool:
+            found = await problems(tmp_path / "run") or {}
+            return "component pods-from-api-server" in found.get("source pod list", "")
+
+        await until(says_so)
+    assert {each.resource for each in cluster.front.refused} == {"pods"}
