@@ -25,9 +25,7 @@ otherwise (port, run directory) with 1.
 
 A flag on the command line wins over the config file, that over the default; in maps the command
 line wins per entry. Without `--standalone` the daemon stands alone when there is no kubeconfig
-(`--kubeconfig`, `KUBECONFIG`, `~/.kube/config`) and no in-cluster token. This build has no API
-server client: it warns once and runs as with `--standalone`, with the directories and the address
-of cluster mode.
+(`--kubeconfig`, `KUBECONFIG`, `~/.kube/config`) and no in-cluster token.
 """
 _FLAGS = """
 Where two defaults stand, the first holds in a container (the mounts of Koordinator's DaemonSet),

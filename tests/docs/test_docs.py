@@ -191,6 +191,28 @@ def test_config_examples_can_be_read(flags: FlagSet) -> None:
     flags.set_from_config({})
 
 
+def test_the_status_example_names_the_gates_of_this_build() -> None:
+    """What is on by default, with the two that the example switches on, and what is not built."""
+    settings = load_settings(
+        ["--standalone", "--feature-gates=PSICollector=true,PressureWatch=true"],
+        {},
+        clock=SimulatedClock(),
+        metrics=CollectorRegistry(),
+        discover=discover,
+    )
+    shown = re.findall(
+        r"^(?:gates on|not built) +(.+)$",
+        (ROOT / "docs/koordletctl.md").read_text(),
+        re.MULTILINE,
+    )
+
+    on, missing = (line.split(", ") for line in shown)
+    working = settings.gates.working()
+    assert on == working
+    enabled = filter(settings.gates.enabled, settings.gates.names())
+    assert missing == sorted(set(enabled) - set(working))
+
+
 def test_object_examples_can_be_read() -> None:
     """The PodList, Node and NodeSLO of operations.md are good ones."""
     objects: dict[str, Any] = {

@@ -1,21 +1,30 @@
 """The code of docs/writing-plugins.md is run, so the tutorial cannot become untrue."""
 
+import asyncio
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from koordlet.api.eviction import EvictionOutcome
+from koordlet.api.node import Node
+from koordlet.api.nodemetric import NodeMetricSpec
+from koordlet.api.nodeslo import NodeSLO
+from koordlet.api.nodetopology import NodeTopology
 from koordlet.executor.evictor import ENDING_FOR
 from koordlet.kube.eviction import PATIENCE
+from koordlet.plugin import StateType, Stop
 from koordlet.plugin.base import Limits
+from koordlet.plugin.testing import SimulatedClock
 from koordlet.qosmanager.breaker import Breaker
 from koordlet.qosmanager.guard import GuardOptions
 from koordlet.qosmanager.metrics import PluginFamilies
 from koordlet.qosmanager.outcome import Outcome
+from koordlet.statesinformer.informer import StatesInformer
 
 PAGE = Path(__file__).parents[2] / "docs" / "writing-plugins.md"
 BLOCK = re.compile(r"^```(?:python|toml)\n# file: (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -31,12 +40,54 @@ def test_every_step_of_the_tutorial_works(tmp_path: Path):
         if name.startswith("test_"):
             tests += 1
             _run_pytest(tmp_path, name)
-    assert tests == 7
+    assert tests == 9
 
 
 def test_no_code_of_the_tutorial_is_left_out():
     """Every Python block is a file, so every one of them is run."""
     assert TEXT.count("```python\n") + TEXT.count("```toml\n") == len(BLOCK.findall(TEXT))
+
+
+def test_the_container_recipe_fits_the_image():
+    """The same Debian builds both, and the plugin lands among the packages of koordlet's image.
+
+    test_example installs a package with the same options, and runs it.
+    """
+    (recipe,) = re.findall(r"^```dockerfile\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    image = (PAGE.parents[1] / "deploy" / "Containerfile").read_text()
+    build, base = re.findall(r"^FROM (\S+)", image, re.MULTILINE)
+    (venv,) = re.findall(r"python3 -m venv (\S+)", image)
+
+    assert re.findall(r"^FROM (\S+)", recipe, re.MULTILINE)[0] == build
+    assert build.endswith("debian:12-slim")
+    assert base.endswith("python3-debian12")
+    target, packages = re.findall(r"--target=(\S+)|^COPY --from=build \S+ (\S+)", recipe, re.M)
+    assert f"COPY --from=build {target[0]}/ " in recipe
+    assert packages[1] == f"{venv}/lib/python3.11/site-packages/"  # Debian 12 has Python 3.11
+    assert "--no-deps" in recipe
+
+
+@pytest.mark.parametrize("state_type", StateType)
+async def test_what_callbacks_get_is_what_the_table_says(state_type: StateType):
+    """The state of each type, by the name of its class."""
+    clock = SimulatedClock()
+    states, got = StatesInformer(clock), []
+    states.set_node(Node("n", labels={"a": "b"}))
+    states.set_node_slo(NodeSLO())
+    states.set_node_topology(NodeTopology())
+    states.set_node_metric_spec(NodeMetricSpec(report_interval=30.0))
+    states.set_pods(())
+    states.register_callbacks(state_type, "reader", "", lambda *call: got.append(call))
+    stop = Stop(clock)
+    running = asyncio.create_task(states.run(stop))
+    await clock.advance(0)
+    stop.set()
+    await running
+
+    [(_, state, target)] = got
+    (row,) = re.findall(rf"^\| `{state_type.name}` \| (.+?) \|", TEXT, re.MULTILINE)
+    assert row.startswith(f"`{type(state).__name__ if state else None}`")
+    assert target.pods == ()
 
 
 def test_the_tables_match_the_code():
