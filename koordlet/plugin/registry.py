@@ -9,6 +9,9 @@ from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.shape import defect_of
 from koordlet.util.errors import KoordletError
 
+GROUP = "koordlet.qos_plugins"  # of entry points
+SHIPPED = "koordlet"  # the distribution whose plugins come first, so that nobody takes their names
+
 
 class PluginError(KoordletError):
     """A plugin cannot be registered or does not have the shape of one.

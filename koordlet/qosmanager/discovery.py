@@ -5,11 +5,10 @@ from importlib.metadata import EntryPoint, entry_points
 
 from koordlet.api.features import FeatureSpec
 from koordlet.plugin.base import ExtensionPlugin
-from koordlet.plugin.registry import PluginError, PluginRegistry
+from koordlet.plugin.registry import GROUP, SHIPPED, PluginError, PluginRegistry
 from koordlet.util.logs import get_logger
 
-GROUP = "koordlet.qos_plugins"
-SHIPPED = "koordlet"  # the distribution whose plugins come first, so that nobody takes their names
+__all__ = ["GROUP", "SHIPPED", "discover", "source_of"]
 
 log = get_logger("koordlet.qosmanager")
 

@@ -128,7 +128,7 @@ async def test_a_burst_comes_on_top_of_the_normalized_quota(tree):
     main = Container("main", limits={"cpu": "2"})
     meta = make_pod("web", labels={QOS_LABEL: "LS"}, containers=(main,))
     pod = Pod(tree, meta)
-    harness = PluginHarness(Bursting(), pods=[meta], host=tree)
+    harness = PluginHarness(Bursting(), gates=(), pods=[meta], host=tree)
     async with harness:
         harness.states.set_node(Node("n", annotations={NORMALIZATION_RATIO: "1.25"}))
         await harness.rounds(1)

@@ -44,7 +44,7 @@ def host(request, tmp_path):
 
 @pytest.fixture
 def harness(host):
-    return PluginHarness(Squeeze(), host=host)
+    return PluginHarness(Squeeze(), gates=(), host=host)
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ async def test_claims_that_are_left_out_of_the_set_are_withdrawn(harness, host, 
 
 async def test_a_plugin_without_an_executor_cannot_claim(host):
     """The error says how to get one."""
-    async with PluginHarness(Squeeze()) as harness:
+    async with PluginHarness(Squeeze(), gates=()) as harness:
         with pytest.raises(Unavailable, match=r"PluginHarness\(host="):
             await harness.plugin.claim(be(host), resources.CPU_QUOTA, 50000, reason="r")
 

@@ -5,7 +5,18 @@ import time
 
 import pytest
 
-from koordlet.plugin import EvictionOutcome, ExtensionPlugin, StateType, Unavailable, kinds
+from koordlet.api.nodeslo import NodeSLO
+from koordlet.api.qos import KubeQoS
+from koordlet.plugin import (
+    EvictionOutcome,
+    ExtensionPlugin,
+    Level,
+    MayClaim,
+    StateType,
+    Unavailable,
+    kinds,
+    resources,
+)
 from koordlet.plugin.testing import CapturedLog, PluginHarness, cpu_seconds, make_pod
 from koordlet.util.errors import OptionError
 
@@ -255,3 +266,66 @@ async def test_a_wrong_request_is_told_at_once(wrong, message):
             await harness.plugin.evict(make_pod("crunch"), **wrong)
         eviction = await harness.plugin.evict(make_pod("a"), reason="r", feature="CPUEvict")
         assert eviction.accepted
+
+
+class Hears(ExtensionPlugin):
+    """Notes which states its callbacks get, and fails when it is said to."""
+
+    fails = False
+
+    def setup(self, client, metric_cache, states_informer):
+        self.heard = []
+        for state_type in StateType:
+            states_informer.register_callbacks(state_type, "hears", "", self.hear)
+
+    def hear(self, state_type, state, target):
+        self.heard.append((state_type, len(target.pods)))
+        if self.fails:
+            raise ValueError("bang")
+
+    async def run(self, stop):
+        await stop.wait()
+
+
+async def test_callbacks_get_the_states_that_are_there_at_the_start():
+    """As in the daemon: those that are known when the plugin is switched on, each time it is."""
+    plugin = Hears()
+    harness = PluginHarness(plugin, pods=[make_pod("a")])
+    harness.set_node_slo(NodeSLO())
+    known = {StateType.ALL_PODS, StateType.NODE_METADATA, StateType.NODE_SLO_SPEC}
+    async with harness:
+        assert set(plugin.heard) == {(state_type, 1) for state_type in known}
+        await harness.stop()
+        plugin.heard.clear()
+        harness.set_pods()
+        await harness.advance(1)
+        assert plugin.heard == []
+        await harness.start()
+        assert set(plugin.heard) == {(state_type, 0) for state_type in known}
+
+
+async def test_what_a_callback_raises_is_raised_in_the_test():
+    """By the call that let time pass."""
+    plugin = Hears()
+    async with PluginHarness(plugin) as harness:
+        plugin.fails = True
+        harness.set_pods(make_pod("a"))
+        with pytest.raises(ValueError, match="bang"):
+            await harness.advance(1)
+        plugin.fails = False
+
+
+class Quota(Hears):
+    """May claim what BECPUSuppress may claim."""
+
+    may_claim = (MayClaim(resources.CPU_QUOTA, Level.QOS, frozenset({KubeQoS.BEST_EFFORT})),)
+
+
+def test_shipped_plugins_that_are_on_are_in_the_way():
+    """BECPUSuppress is on by default."""
+    with pytest.raises(OptionError, match="BECPUSuppress is on and may claim it"):
+        PluginHarness(Quota())
+    with pytest.raises(OptionError, match="BECPUSuppress is on and may claim it"):
+        PluginHarness(Quota(), gates=("Quota", "BECPUSuppress"))
+
+    PluginHarness(Quota(), gates=("Quota",))

@@ -78,7 +78,7 @@ def asking(name: str, shares: str | None = "100") -> PodMeta:
 
 async def test_changes_of_pods_are_seen_at_once(host: Pods) -> None:
     """A new pod, another wish, and a wish that is taken back."""
-    harness = PluginHarness(Shares(), pods=[asking("a")], host=host)
+    harness = PluginHarness(Shares(), gates=(), pods=[asking("a")], host=host)
     async with harness:
         assert shares_of(host, "a") == 100
         harness.set_pods(asking("a", "200"), asking("b", "300"))
@@ -94,6 +94,7 @@ async def test_the_rule_is_looked_at_once_in_an_interval(host: Pods) -> None:
     plugin = Shares()
     harness = PluginHarness(
         plugin,
+        gates=(),
         args=["--runtime-hooks-reconcile-interval=5s"],
         pods=[asking("a"), asking("b")],
         host=host,
@@ -111,7 +112,7 @@ async def test_the_rule_is_looked_at_once_in_an_interval(host: Pods) -> None:
 
 async def test_a_bad_wish_changes_nothing_and_that_of_a_new_pod_is_none(host: Pods) -> None:
     """A pod keeps its last good wish for its new containers, too."""
-    harness = PluginHarness(Shares(), pods=[asking("a")], host=host)
+    harness = PluginHarness(Shares(), gates=(), pods=[asking("a")], host=host)
     async with harness:
         harness.set_pods(asking("a", "many"), asking("b", "few"))
         await harness.rounds(2)
@@ -126,7 +127,7 @@ async def test_a_bad_wish_changes_nothing_and_that_of_a_new_pod_is_none(host: Po
 
 async def test_a_second_run_claims_everything_again(host: Pods) -> None:
     """What the first run had claimed ended with it."""
-    harness = PluginHarness(Shares(), pods=[asking("a")], host=host)
+    harness = PluginHarness(Shares(), gates=(), pods=[asking("a")], host=host)
     async with harness:
         await harness.stop()
         assert shares_of(host, "a") == 1024
@@ -146,7 +147,7 @@ async def test_a_second_run_claims_everything_again(host: Pods) -> None:
 )
 def test_which_pods_count(meta: PodMeta, counts: bool) -> None:
     """Those that have begun and not ended, and have a cgroup."""
-    harness = PluginHarness(Shares(), pods=[meta])
+    harness = PluginHarness(Shares(), gates=(), pods=[meta])
 
     assert bool(list(pods_of(harness.states))) is counts
 
@@ -163,7 +164,7 @@ def test_which_containers_count() -> None:
 
 async def test_times_are_told_under_koordinators_name(host: Pods) -> None:
     """Once for each level and resource of a pod that has changed, and of no other."""
-    harness = PluginHarness(Shares(), pods=[asking("a")], host=host)
+    harness = PluginHarness(Shares(), gates=(), pods=[asking("a")], host=host)
     family = "koordlet_runtime_hook_reconciler_invoked_duration_milliseconds_count"
 
     def count(level: str) -> float | None:
@@ -183,7 +184,7 @@ async def test_a_quiet_round_looks_at_nothing(tmp_path) -> None:
     names = [f"p{number}" for number in range(PODS)]
     host = Pods(tmp_path).with_pods(*names)
     plugin = Shares()
-    harness = PluginHarness(plugin, pods=[asking(name) for name in names], host=host)
+    harness = PluginHarness(plugin, gates=(), pods=[asking(name) for name in names], host=host)
     async with harness:
         assert plugin.made == PODS
         harness.changes.clear()

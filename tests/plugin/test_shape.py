@@ -206,7 +206,7 @@ def test_a_whole_number_is_a_number():
 async def test_what_cannot_be_claimed_is_said_by_the_claim(tmp_path, target, resource, message):
     """The plugin's round fails with the sentence, not with an attribute that is missing."""
     may_claim = (MayClaim(resources.CPU_QUOTA, Level.QOS),)
-    async with PluginHarness(of(may_claim=may_claim), host=FakeHost(tmp_path)) as harness:
+    async with PluginHarness(of(may_claim=may_claim), gates=(), host=FakeHost(tmp_path)) as harness:
         with pytest.raises(OptionError, match=re.escape(message)):
             await harness.plugin.claim(target, resource, 1, reason="r")
 

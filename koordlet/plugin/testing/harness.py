@@ -12,6 +12,7 @@ from koordlet.api.node import Node
 from koordlet.api.nodeslo import NodeSLO
 from koordlet.executor.budget import EvictionBudget
 from koordlet.executor.claims import ClaimDesk
+from koordlet.executor.claimtable import ClaimTable
 from koordlet.executor.decisions import Decisions
 from koordlet.executor.eviction import Kills
 from koordlet.executor.evictor import Evictor
@@ -38,6 +39,7 @@ from koordlet.plugin.testing.host import FakeHost
 from koordlet.plugin.testing.kernel import FakeKernelValues
 from koordlet.plugin.testing.logs import CapturedLog
 from koordlet.plugin.testing.metrics import ScriptedMetrics
+from koordlet.plugin.testing.shipped import claims_beside
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import PodMeta
 from koordlet.util.flags import FlagSet
@@ -86,12 +88,14 @@ class PluginHarness:
 
         host: whose kernel files claims change; None: claims raise Unavailable. standalone:
         evictions raise Unavailable, as without an API server. dry_run, which a test may switch,
-        and evict_budget_per_hour: what these flags say. gates: those that are on, None: all.
-        killer: what kills in place of evictions that fail.
+        and evict_budget_per_hour: what these flags say. gates: those that are on; None: all, but
+        of the plugins that ship with koordlet those that are on by default. Those that are on stand
+        in the way of a plugin that may claim the same, as in the daemon. killer: what kills in
+        place of evictions that fail.
 
         Raises:
-            PluginError, OptionError: what keeps the daemon from registering the plugin, its flags
-                or its metrics.
+            PluginError, OptionError: what keeps the daemon from registering the plugin or its
+                flags, or from switching it on beside the shipped ones.
         """
         self.plugin = plugin
         self.name = name or type(plugin).__name__
@@ -100,6 +104,8 @@ class PluginHarness:
         self.clock = SimulatedClock()
         self.metrics = ScriptedMetrics(self.clock)
         self.states = StatesInformer(self.clock)
+        self._subscription = self.states.subscribe(self.name, self._callback_failed)
+        self._callback_error: BaseException | None = None
         self.log = CapturedLog()
         self.registry = CollectorRegistry()
         self.states.set_node(Node("test-node"))
@@ -128,6 +134,7 @@ class PluginHarness:
         bind_evictor(plugin, self._evictor)
         self.changes: list[Change] = []
         self._kernel: Host | None = None
+        self._check_conflicts()
         self._desk = self._claim_desk(host, pretends) if host else None
         self._client = client or UnavailableClient()
         self._rounds = 0
@@ -149,7 +156,7 @@ class PluginHarness:
             self._background += (asyncio.create_task(self._desk.run(self._over), name="claims"),)
         await self.clock.settle()
         with self._meter.step():
-            self.plugin.setup(self._client, self.metrics.cache, self.states)
+            self.plugin.setup(self._client, self.metrics.cache, self._subscription.states)
         await self.start()
         return self
 
@@ -198,8 +205,9 @@ class PluginHarness:
         ]
 
     async def start(self) -> None:
-        """Call run, as enabling the gate does; setup is not called again."""
+        """Call run and the callbacks, as enabling the gate does; setup is not called again."""
         self._stop = PacedStop(self.clock, self._count_round)
+        self._subscription.begin()
         work = self._meter.drive(self.plugin.run(self._stop))
         self._running = asyncio.create_task(work, name=f"plugin {self.name}")
         await self.clock.settle()
@@ -222,6 +230,9 @@ class PluginHarness:
         if not task.done():
             self._meter.drop(task)
             raise AssertionError(f"run did not return within {grace:g} s after the stop signal")
+        callbacks = self._subscription.end()
+        if callbacks:
+            await asyncio.wait(callbacks)
         await self._meter.drive(self.plugin.stop())
         if self._desk is not None:
             await self._desk.withdraw_all(self.name)
@@ -286,6 +297,12 @@ class PluginHarness:
         bind_claims(self.plugin, desk, KernelView(kernel, worker, self.clock))
         return desk
 
+    def _check_conflicts(self) -> None:
+        table = ClaimTable()
+        for name, may_claim in claims_beside(self.plugin, self.gates):
+            table.declare(name, may_claim)
+        table.declare(self.name, self.plugin.may_claim)
+
     def _prepare(self, args: Sequence[str]) -> None:
         plugin: Any = self.plugin
         plugin.log, plugin.clock = self.log, self.clock
@@ -297,7 +314,13 @@ class PluginHarness:
     def _count_round(self, seconds: float) -> None:
         self._rounds += 1
 
+    def _callback_failed(self, callback: str, error: str, cause: BaseException | None) -> None:
+        self._callback_error = cause or AssertionError(f"callback {callback}: {error}")
+
     def _raise_failure(self) -> None:
+        error, self._callback_error = self._callback_error, None
+        if error is not None:
+            raise error
         task = self._running
         if task is not None and task.done():
             task.result()

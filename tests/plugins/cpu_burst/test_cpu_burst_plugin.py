@@ -201,7 +201,7 @@ class NormalizedBurst(CPUBurst):
 @both
 async def test_a_normalized_quota_bursts_from_where_it_is(tmp_path, version):
     """It is lower than that of the limit, and so is what it may grow to."""
-    bed = Bed(tmp_path, version, plugin=NormalizedBurst())
+    bed = Bed(tmp_path, version, plugin=NormalizedBurst(), gates=())
     bed.strategy(policy="auto")
     ratio = {"node.koordinator.sh/cpu-normalization-ratio": "2.00"}
     bed.harness.states.set_node(Node("n1", annotations=ratio, capacity={"cpu": "16"}))

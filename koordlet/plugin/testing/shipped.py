@@ -1,0 +1,39 @@
+"""The plugins that ship with koordlet, as far as they stand in the way of one under test."""
+
+from collections.abc import Collection, Iterator
+from functools import cache
+from importlib.metadata import entry_points
+
+from koordlet.api.features import KOORDLET_GATES, FeatureSpec
+from koordlet.executor.claim import MayClaim
+from koordlet.plugin.base import ExtensionPlugin
+from koordlet.plugin.registry import GROUP, SHIPPED, PluginRegistry, Registration
+
+
+def claims_beside(
+    plugin: ExtensionPlugin, gates: Collection[str] | None
+) -> Iterator[tuple[str, tuple[MayClaim, ...]]]:
+    """Name and may_claim of the shipped plugins that are on beside the one under test.
+
+    gates: those that are on; None: those that are on by default.
+    """
+    for entry in _shipped():
+        is_on = any(_is_on(gate, entry.spec, gates) for gate in entry.gates)
+        if is_on and entry.feature != plugin.name and type(entry.plugin) is not type(plugin):
+            yield entry.feature, entry.plugin.may_claim
+
+
+def _is_on(gate: str, spec: FeatureSpec | None, gates: Collection[str] | None) -> bool:
+    if gates is not None:
+        return gate in gates
+    known = KOORDLET_GATES.get(gate, spec)
+    return known is not None and known.default
+
+
+@cache
+def _shipped() -> tuple[Registration, ...]:
+    registry = PluginRegistry()
+    for entry in entry_points(group=GROUP):
+        if entry.dist is not None and entry.dist.name == SHIPPED:
+            entry.load()(registry.from_source(entry.value))
+    return tuple(registry)
