@@ -11,7 +11,7 @@ class PluginState(StrEnum):
     FINISHED = "finished"  # run returned although nobody asked it to
     STOPPING = "stopping"
     RETRYING = "retrying"  # failed; starts again after a pause
-    BROKEN = "broken"  # cannot be set up, or failed so often in a row that it gets rare trials
+    BROKEN = "broken"  # cannot be loaded, set up, or claim what another has; or gets rare trials
     QUARANTINED = "quarantined"  # kept out until its gates go off, or another version comes
 
 

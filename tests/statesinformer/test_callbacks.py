@@ -279,3 +279,66 @@ async def test_a_name_twice_or_an_unknown_type_is_refused(informer) -> None:
     with pytest.raises(KoordletError, match="wanted one of NodeSLOSpec, AllPods"):
         informer.register_callbacks("Pods", "mine", "", Recorder())
     assert len(informer.callbacks()) == 2
+
+
+async def test_a_subscription_is_called_only_while_it_is_on(clock, informer, start) -> None:
+    """First with the state of the moment it begins, if there is one; others are not concerned."""
+    mine, others = Recorder(), Recorder()
+    subscription = informer.subscribe("mine", lambda *_: None)
+    for state_type in (StateType.ALL_PODS, StateType.NODE_TOPOLOGY):
+        subscription.states.register_callbacks(state_type, "same", "", mine)
+        informer.register_callbacks(state_type, "same", "", others)
+    start()
+    informer.set_pods(())
+    await clock.settle()
+    assert (len(mine.calls), len(others.calls)) == (0, 1)
+
+    subscription.begin()
+    subscription.begin()
+    await clock.settle()
+    assert [call[0] for call in mine.calls] == [StateType.ALL_PODS]
+    assert len(others.calls) == 1
+
+    informer.send_callback("AllPods")
+    await clock.settle()
+    assert (len(mine.calls), len(others.calls)) == (2, 2)
+
+    assert subscription.end() == []
+    informer.send_callback("AllPods")
+    await clock.settle()
+    assert (len(mine.calls), len(others.calls)) == (2, 3)
+
+
+async def test_what_fails_in_a_subscription_is_its_owners_business(clock, informer, start) -> None:
+    """It is told why, and what was raised; the informer is well. Nothing is retried after the end.
+
+    A callback that runs at the end is cancelled and returned, and does not count as failed.
+    """
+    heard: list[tuple[str, str, BaseException | None]] = []
+    subscription = informer.subscribe("mine", lambda *args: heard.append(args))
+    bang = ValueError("bang")
+    runs = 0
+
+    async def fails_then_hangs(*_: object) -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            raise bang
+        await asyncio.Event().wait()
+
+    subscription.states.register_callbacks("AllPods", "bad", "", fails_then_hangs)
+    start()
+    informer.set_node(Node("n"))
+    informer.set_pods(())
+    subscription.begin()
+    await clock.settle()
+    assert heard == [("AllPods/bad", "ValueError('bang')", bang)]
+    assert subscription.failing == {"AllPods/bad": "ValueError('bang')"}
+    assert informer.health().reason == ""
+
+    await clock.advance(2)
+    [running] = subscription.running()
+    assert subscription.end() == [running]
+    await clock.advance(DEADLINE + 100)
+    assert running.cancelled()
+    assert (runs, len(heard), subscription.failing) == (2, 1, {})
