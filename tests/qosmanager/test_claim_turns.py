@@ -15,6 +15,7 @@ from koordlet.host.descriptors import Descriptors
 from koordlet.host.host import Host
 from koordlet.plugin import Level, MayClaim, Stop, Target, resources
 from koordlet.plugin.testing import FakeHost
+from koordlet.util.owneddir import OwnedDirectory
 
 OFF = FeatureSpec()
 
@@ -132,7 +133,7 @@ async def test_a_plugin_that_never_runs_keeps_nobody_out(bench, claimer, tmp_pat
     sentence = {"reason": "hung", "at": "2026-01-01T00:00:00Z", "version": "1.0"}
     content = {"boot_id": "boot-1", "plugins": {"A": sentence}}
     (tmp_path / "quarantine.json").write_text(json.dumps(content))
-    bench.run_dir = tmp_path
+    bench.run_dir = OwnedDirectory.open(tmp_path)
     claimer("A", 100)
     bad = claimer("B", 200)
     claimer("C", 300)

@@ -10,6 +10,7 @@ from koordlet.api.features import FeatureSpec
 from koordlet.api.nodeslo import NodeSLO
 from koordlet.plugin import WAITS_FOR_EVENTS, ExtensionPlugin, StateType, Stop
 from koordlet.qosmanager.guard import PluginBlocked
+from koordlet.util.owneddir import OwnedDirectory
 
 OFF = FeatureSpec()
 
@@ -90,7 +91,7 @@ async def test_a_plugin_in_quarantine_is_left_alone(bench, tmp_path):
     sentence = {"reason": "hung", "at": "2026-01-01T00:00:00Z", "version": "1.0"}
     content = {"boot_id": "boot-1", "plugins": {"P": sentence}}
     (tmp_path / "quarantine.json").write_text(json.dumps(content))
-    bench.run_dir = tmp_path
+    bench.run_dir = OwnedDirectory.open(tmp_path)
     plugin = bench.add("P", Listener())
     await bench.start()
     bench.states.send_callback("AllPods")
