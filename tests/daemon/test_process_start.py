@@ -55,7 +55,7 @@ def test_a_start_that_fails_says_why(koordlet, host, first, tmp_path):
         (["--log-level=inof"], None, 2, "inof", "the nearest is info"),
         ([f"--addr=127.0.0.1:{port}"], None, 1, f"port {port} in use", f"{first.process.pid}"),
         ([], first.run_dir, 1, f"held by process {first.process.pid}", "its own --run-dir"),
-        ([], tmp_path / "link", 1, "wanted a writable run directory", "a link or file stands"),
+        ([], tmp_path / "link", 1, "cannot be the run directory", "a link, which is not followed"),
         ([], Path("/proc/koordlet"), 1, "wanted a writable run directory", "create it writable"),
         (["--tls-cert-file=/x.crt"], None, 2, "/x.crt", "give --tls-private-key-file as well"),
         (["--tls-private-key-file=/x.key"], None, 2, "/x.key", "give --tls-cert-file as well"),
