@@ -29,6 +29,7 @@ from koordlet.host.procfiles import parse_boot_id
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import Cadence, Keep
 from koordlet.plugin.client import UnavailableClient
+from koordlet.plugin.publishing import with_published
 from koordlet.qosmanager.manager import QOSManager
 from koordlet.replay.recorder import Append, Recorder
 from koordlet.reporter.loop import NodeMetricReporter, ReportOptions, standalone_interval
@@ -198,6 +199,9 @@ def _cache(
         clock,
         intervals=_periods(settings),
         retentions=_retentions(states),
+        kinds=with_published(
+            each for entry in settings.plugins.registry for each in entry.plugin.publishes
+        ),
     )
 
     def follow_spec(*_: object) -> None:

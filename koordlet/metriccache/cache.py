@@ -173,6 +173,10 @@ class MetricCache:
         with self._lock:
             return self._values.get(name)
 
+    def kinds(self) -> dict[str, AnyKind]:
+        """What the cache has tables for, by name: koordlet's kinds and those of plugins."""
+        return {name: table.kind for name, table in self._tables.items()}
+
     def interval(self, kind: AnyKind) -> float:
         """Seconds between two samples of a kind, as configured."""
         with self._lock:

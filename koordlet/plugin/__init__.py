@@ -19,7 +19,7 @@ from koordlet.host.resource import Resource
 from koordlet.metriccache import keys, kinds
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.keys import UnknownSeries
-from koordlet.metriccache.kinds import AnyKind, Kind
+from koordlet.metriccache.kinds import AnyKind, Cadence, Keep, Kind
 from koordlet.plugin.awaitedvictim import Usage
 from koordlet.plugin.base import WAITS_FOR_EVENTS, ExtensionPlugin, Limits, Log
 from koordlet.plugin.client import Client, UnavailableClient
@@ -28,6 +28,7 @@ from koordlet.plugin.metrics import PluginMetrics
 from koordlet.plugin.noderatio import NodeRatio
 from koordlet.plugin.perpod import PerPod
 from koordlet.plugin.podsettings import PodSettings
+from koordlet.plugin.publishing import Published
 from koordlet.plugin.reconcile import (
     PodRoundsPlugin,
     ReconcilingPlugin,
@@ -53,6 +54,7 @@ from koordlet.util.stop import Stop
 __all__ = [
     "WAITS_FOR_EVENTS",
     "AnyKind",
+    "Cadence",
     "CallbackTarget",
     "Claim",
     "ClaimOutcome",
@@ -69,6 +71,7 @@ __all__ = [
     "Flag",
     "FlagSet",
     "InvalidObject",
+    "Keep",
     "Kernel",
     "Kind",
     "KoordletError",
@@ -89,6 +92,7 @@ __all__ = [
     "PodMeta",
     "PodRoundsPlugin",
     "PodSettings",
+    "Published",
     "Reading",
     "ReconcilingPlugin",
     "Rejections",

@@ -16,10 +16,11 @@ from koordlet.executor.eviction import (
 )
 from koordlet.executor.kernelview import NoKernel
 from koordlet.plugin.client import Client
+from koordlet.plugin.publishing import Published, Publisher
 from koordlet.plugin.states import States
 from koordlet.statesinformer.model import PodMeta
 from koordlet.util.clock import Clock
-from koordlet.util.errors import OptionError
+from koordlet.util.errors import OptionError, Unavailable
 from koordlet.util.stop import Stop
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from koordlet.executor.target import Target
     from koordlet.host.resource import Resource
     from koordlet.metriccache.cache import MetricCache
+    from koordlet.metriccache.kinds import AnyKind
     from koordlet.plugin.metrics import PluginMetrics
     from koordlet.util.flags import FlagSet
 
@@ -87,6 +89,8 @@ class ExtensionPlugin(ABC):
     may_claim: ClassVar[tuple[MayClaim, ...]] = ()
     """The kernel values it may claim. Of two that may claim the same and are both enabled, the one
     that was enabled second is refused until the first is disabled."""
+    publishes: ClassVar[tuple[Published, ...]] = ()
+    """The metric kinds of its own that it publishes."""
     wording: ClassVar["Wording | None"] = None
     """How the audit log calls those that have no wording of their own; None: as any value."""
 
@@ -98,6 +102,7 @@ class ExtensionPlugin(ABC):
     kernel: "Kernel" = NoKernel()
     """Kernel values to look at, off the event loop; bound before setup."""
 
+    _publisher: "Publisher | None" = None
     _degraded: Mapping[str, str] = {}
     _evictor: Evicts = UnavailableEvictor()
     _claims: Claims = NoClaims()
@@ -225,6 +230,21 @@ class ExtensionPlugin(ABC):
         about = pod.pod if isinstance(pod, PodMeta) else pod
         self._evictor.announce(about, warning=warning, reason=reason, message=message)
 
+    def publish(self, kind: "AnyKind", values: Mapping[tuple[str, ...], float]) -> int:
+        """Put values of one of the plugin's own kinds into the metric cache, by key.
+
+        Call it once per moment and kind, about as often as the kind's cadence says: a value is the
+        newest one for two intervals. Returns how many values were left out: of series beyond the
+        kind's bound, or with property values that are too long or not printable.
+
+        Raises:
+            OptionError: the kind is not among publishes.
+            UnknownSeries: a key is not one of the kind's.
+        """
+        if self._publisher is None:
+            raise Unavailable(f"{self.name}: wanted to publish, found a plugin that nobody runs")
+        return self._publisher.publish(kind, values)
+
     def degrade(self, reason: str, *, part: str = "") -> None:
         """Say in /healthz and `koordletctl plugins` that the plugin works with less; "": no more.
 
@@ -309,6 +329,11 @@ def bind_evictor(plugin: ExtensionPlugin, evictor: Evicts) -> None:
 def bind_claims(plugin: ExtensionPlugin, claims: Claims, kernel: "Kernel") -> None:
     """Have the plugin's claims decided there, and let it look at that kernel; before setup too."""
     plugin._claims, plugin.kernel = claims, kernel
+
+
+def bind_publisher(plugin: ExtensionPlugin, publisher: Publisher) -> None:
+    """Have what the plugin publishes taken there; before setup."""
+    plugin._publisher = publisher
 
 
 def own_health(plugin: ExtensionPlugin) -> str:

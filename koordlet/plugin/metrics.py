@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 from koordlet.plugin.registry import PluginError
 from koordlet.plugin.upstreamgauge import MAX_SERIES as MOST_UPSTREAM
 from koordlet.plugin.upstreamgauge import UpstreamGauge
+from koordlet.util.snakecase import snake_case
 
 if TYPE_CHECKING:  # imported when the first metric is made: the package is slow to load
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -156,9 +157,3 @@ class BoundedHistogram(_Bounded):
     def observe(self, value: float, **labels: str) -> None:
         bound = self._bound(labels)
         (self._metric.labels(**bound) if bound else self._metric).observe(value)
-
-
-def snake_case(name: str) -> str:
-    """PressureWatch -> pressure_watch, CPUBurst -> cpu_burst, my-plugin -> my_plugin."""
-    words = re.sub(r"([A-Z]+)([A-Z][a-z])|([a-z0-9])([A-Z])", r"\1\3_\2\4", name)
-    return re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")

@@ -7,7 +7,9 @@ from typing import Any
 from koordlet.api.features import FeatureSpec
 from koordlet.executor import claimable
 from koordlet.executor.claim import MayClaim
+from koordlet.plugin import publishing
 from koordlet.plugin.base import ExtensionPlugin, Limits
+from koordlet.util.snakecase import snake_case
 
 _PLAIN = {
     "init_flags": ("flags",),
@@ -39,6 +41,8 @@ def _defects(feature: object, spec: object, plugin: ExtensionPlugin) -> Iterator
             yield f"wanted a tuple of gate names in {name}, found {value!r}; {hint}"
     yield from _limits_defects(plugin.limits)
     yield from _claim_defects(plugin.may_claim)
+    if defect := publishing.defect_of(plugin.publishes, snake_case(str(feature))):
+        yield defect
 
 
 def _method_defects(

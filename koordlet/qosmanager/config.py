@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING
 
 from koordlet.api.features import FeatureGates, FeatureSpec, Stage
 from koordlet.plugin.base import bind_gates
-from koordlet.plugin.metrics import PluginMetrics, snake_case
+from koordlet.plugin.metrics import PluginMetrics
 from koordlet.plugin.registry import PluginRegistry, Registration
 from koordlet.util.clock import Clock
 from koordlet.util.errors import OptionError
 from koordlet.util.flags import Flag, FlagSet
 from koordlet.util.logs import get_logger
 from koordlet.util.nearest import nearest
+from koordlet.util.snakecase import snake_case
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

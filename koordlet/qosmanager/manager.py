@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING
 
 from koordlet.api.features import FeatureGates
 from koordlet.executor.eviction import Evicts, UnavailableEvictor
-from koordlet.plugin.base import bind_claims, bind_evictor, forget_own_health, own_health
+from koordlet.plugin.base import (
+    bind_claims,
+    bind_evictor,
+    bind_publisher,
+    forget_own_health,
+    own_health,
+)
 from koordlet.plugin.client import Client
 from koordlet.plugin.meter import Meter, NoGuard, ResidentMemory, account_tasks
+from koordlet.plugin.publishing import Publisher
 from koordlet.plugin.registry import Registration
 from koordlet.qosmanager.config import QOSExtensionConfig
 from koordlet.qosmanager.guard import GuardOptions, LoopGuard
@@ -109,6 +116,7 @@ class QOSManager:
         self._gates = config.gates
         self._client = client
         self._metric_cache = metric_cache
+        self._registry = config.metrics
         self._states = states_informer
         self._claims = claims
         self._problems = tuple(problems)
@@ -120,6 +128,8 @@ class QOSManager:
         self._clock = config.clock
         self._turns = ClaimTurns(claims, self._wake_refused)
         self.runners = tuple(self._runner(registration) for registration in config.registry)
+        for runner in self.runners:
+            self._bind_publisher(runner)
         for registration in config.registry:
             bind_evictor(registration.plugin, evictor or UnavailableEvictor())
             if claims is not None and kernel is not None:
@@ -215,6 +225,17 @@ class QOSManager:
         for runner in self.runners:
             if runner.refused:
                 runner.wake()
+
+    def _bind_publisher(self, runner: PluginRunner) -> None:
+        """Break a plugin whose kinds have names that another one has on /metrics."""
+        plugin = runner.registration.plugin
+        publisher = Publisher(runner.name, plugin.publishes, self._metric_cache, self._clock)
+        try:
+            publisher.register(self._registry)
+        except ValueError as err:
+            runner.breaks(f"publishes: {err}")
+        else:
+            bind_publisher(plugin, publisher)
 
     async def _withdraw(self, plugin: str) -> None:
         for runner in self.runners:

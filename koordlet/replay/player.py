@@ -25,8 +25,9 @@ from koordlet.executor.worker import InlineWorker
 from koordlet.host.numa import NumaNode
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import Cadence, Keep
-from koordlet.plugin.base import ExtensionPlugin, bind_claims, bind_evictor
+from koordlet.plugin.base import ExtensionPlugin, bind_claims, bind_evictor, bind_publisher
 from koordlet.plugin.client import UnavailableClient
+from koordlet.plugin.publishing import Publisher, with_published
 from koordlet.replay.codec import decode
 from koordlet.replay.lines import Line, SampleReader
 from koordlet.replay.modelkernel import ModelKernel, layout_of
@@ -87,7 +88,14 @@ class Player:
         self._plugins = plugins
         self._slo = slo
         self._states = StatesInformer(clock)
-        self._cache = MetricCache(None, "replay", clock, intervals=_INTERVALS, retentions=_KEPT)
+        self._cache = MetricCache(
+            None,
+            "replay",
+            clock,
+            intervals=_INTERVALS,
+            retentions=_KEPT,
+            kinds=with_published(p for each in plugins.values() for p in each.publishes),
+        )
         self._samples = SampleReader()
         self._kernel = ModelKernel(layout_of(facts), clock)
         for value in in_force:
@@ -223,6 +231,8 @@ class Player:
         self._desk.declare(name, plugin.may_claim)
         bind_claims(plugin, self._desk, self._kernel)
         bind_evictor(plugin, self._evictor)
+        publisher = Publisher(plugin.name, plugin.publishes, self._cache, self._clock)
+        bind_publisher(plugin, publisher)
         plugin.setup(UnavailableClient(), self._cache, self._states)
 
     def _changed(self, change: Change) -> None:

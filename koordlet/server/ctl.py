@@ -170,7 +170,7 @@ def _top(sources: CtlSources) -> Callable[[], object]:
 
 
 def _metrics(sources: CtlSources, request: web.Request) -> Callable[[], object]:
-    kind = find_kind(request.match_info["kind"])
+    kind = find_kind(request.match_info["kind"], sources.cache)
     window = parse_window(request.query.get("window", DEFAULT_WINDOW))
     name = request.query.get("pod")
     pods = sources.states.pods()

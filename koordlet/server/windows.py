@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from koordlet.api.nodemetric import LONGEST_WINDOW
 from koordlet.metriccache.aggregate import Aggregate
 from koordlet.metriccache.cache import MetricCache
-from koordlet.metriccache.kinds import KINDS, AnyKind
+from koordlet.metriccache.kinds import AnyKind
 from koordlet.statesinformer.model import PodMeta
 from koordlet.util import goduration
 from koordlet.util.errors import OptionError
@@ -16,16 +16,17 @@ Key = tuple[str, ...]
 DEFAULT_WINDOW = "1m0s"
 
 
-def find_kind(name: str) -> AnyKind:
+def find_kind(name: str, cache: MetricCache) -> AnyKind:
     """Return the kind of that name.
 
     Raises:
         OptionError: there is none; the message names those that contain the text, or the nearest.
     """
-    if name not in KINDS:
-        similar = [known for known in KINDS if name and name in known] or [nearest(name, KINDS)]
+    kinds = cache.kinds()
+    if name not in kinds:
+        similar = [known for known in kinds if name and name in known] or [nearest(name, kinds)]
         raise OptionError("metric", name, f"did you mean {' or '.join(similar)}?")
-    return KINDS[name]
+    return kinds[name]
 
 
 def parse_window(text: str) -> float:

@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from koordlet.plugin import KoordletError, PluginError, PluginMetrics
-from koordlet.plugin.metrics import snake_case
+from koordlet.util.snakecase import snake_case
 
 
 @pytest.fixture

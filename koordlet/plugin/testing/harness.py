@@ -27,10 +27,18 @@ from koordlet.executor.writer import Writer
 from koordlet.host.descriptors import Descriptors
 from koordlet.host.host import Host
 from koordlet.metriccache.kinds import K, Kind, P
-from koordlet.plugin.base import ExtensionPlugin, bind_claims, bind_evictor, bind_gates, own_health
+from koordlet.plugin.base import (
+    ExtensionPlugin,
+    bind_claims,
+    bind_evictor,
+    bind_gates,
+    bind_publisher,
+    own_health,
+)
 from koordlet.plugin.client import Client, UnavailableClient
 from koordlet.plugin.meter import Meter, account_tasks
-from koordlet.plugin.metrics import PluginMetrics, snake_case
+from koordlet.plugin.metrics import PluginMetrics
+from koordlet.plugin.publishing import Publisher
 from koordlet.plugin.registry import PluginRegistry
 from koordlet.plugin.rounds import PacedStop
 from koordlet.plugin.testing.clock import SimulatedClock
@@ -43,6 +51,7 @@ from koordlet.plugin.testing.shipped import claims_beside
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import PodMeta
 from koordlet.util.flags import FlagSet
+from koordlet.util.snakecase import snake_case
 from koordlet.util.stop import Stop
 
 PATIENCE = 86_400.0  # simulated seconds that `rounds` waits before it gives up
@@ -102,7 +111,7 @@ class PluginHarness:
         registry = PluginRegistry().from_source("PluginHarness")
         registry.register_qos_ext_plugin(self.name, plugin.spec, plugin)
         self.clock = SimulatedClock()
-        self.metrics = ScriptedMetrics(self.clock)
+        self.metrics = ScriptedMetrics(self.clock, plugin.publishes)
         self.states = StatesInformer(self.clock)
         self._subscription = self.states.subscribe(self.name, self._callback_failed)
         self._callback_error: BaseException | None = None
@@ -307,6 +316,9 @@ class PluginHarness:
         plugin: Any = self.plugin
         plugin.log, plugin.clock = self.log, self.clock
         plugin.metrics = PluginMetrics(self.name, self.registry)
+        publisher = Publisher(self.name, plugin.publishes, self.metrics.cache, self.clock)
+        publisher.register(self.registry)
+        bind_publisher(plugin, publisher)
         flags = FlagSet()
         plugin.init_flags(flags.owned_by(f"plugin {self.name}"))
         flags.parse(args)

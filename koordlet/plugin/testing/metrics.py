@@ -1,8 +1,11 @@
 """Scripted metrics: a real metric cache in memory, given every held value once a second."""
 
+from collections.abc import Iterable
+
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import AnyKind, Cadence, K, Keep, Kind, P
 from koordlet.metriccache.sample import Sample
+from koordlet.plugin.publishing import Published, with_published
 from koordlet.plugin.testing.clock import SimulatedClock
 from koordlet.util.clock import stamp
 from koordlet.util.stop import Stop
@@ -14,13 +17,15 @@ _KEPT = {Keep.NODE: 1800.0, Keep.POD: 300.0}
 class ScriptedMetrics:
     """What the collectors would measure."""
 
-    def __init__(self, clock: SimulatedClock) -> None:
+    def __init__(self, clock: SimulatedClock, published: Iterable[Published] = ()) -> None:
+        """published: the kinds of the plugin under test."""
         self.cache = MetricCache(
             None,
             "simulated-boot",
             clock,
             intervals=dict.fromkeys(Cadence, INTERVAL),
             retentions=_KEPT,
+            kinds=with_published(published),
         )
         self._clock = clock
         self._held: dict[tuple[AnyKind, tuple[str, ...]], float] = {}
