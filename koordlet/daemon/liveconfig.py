@@ -33,13 +33,13 @@ class LiveConfig:
         self._stirred = asyncio.Event()  # something has changed in the file's directory
         self._events = DirectoryWatch(self._stirred.set, files=True)
         self._due = False
-        self._started = False  # the first look is over
+        self._worth_a_line = False  # a reading that changes nothing: not that at the start
         self._problem = ""
         self._waiting: tuple[str, ...] = ()  # keys that changed and need a restart
 
     def ask(self) -> None:
         """Read the file soon, changed or not."""
-        self._due = True
+        self._due = self._worth_a_line = True
         self._stirred.set()
 
     async def run(self, stop: Stop) -> None:
@@ -64,7 +64,7 @@ class LiveConfig:
         elif self._due or not self._path.exists():
             self._due = False
             await self._reload()
-            self._started = True
+            self._worth_a_line = True
 
     def health(self) -> PartHealth:
         """Degraded while the file cannot be used."""
@@ -111,7 +111,7 @@ class LiveConfig:
         set_levels(parse_levels(settings.options.log_level.value))
         self._in_force = dict(change.in_force)
         self._waiting = change.needs_restart
-        if self._started or change.live or change.needs_restart:
+        if self._worth_a_line or change.live or change.needs_restart:
             log.info(
                 "config.read",
                 path=str(self._path),

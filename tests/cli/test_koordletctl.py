@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime
 
 import pytest
 
@@ -226,6 +227,8 @@ def value(pod, resource, unit, now, before, *claims, level="pod", **more):
         "resource": resource,
         "unit": unit,
         "value": now,
+        "valueAt": datetime.now(UTC).isoformat(timespec="seconds"),
+        "wanted": now,
         "original": before,
         "state": "in force",
         "message": "",
@@ -244,7 +247,13 @@ def test_explain_shows_values_with_owner_state_and_why(ctl, daemon):
     squeeze = ("BECPUSuppress", "BE gets what LS leaves of 65 %", {"ls_cores": 0.59, "mode": "q"})
     daemon.explained["values"] = [
         value("", "cpu_quota", "us, -1 for no limit", 71100, -1, squeeze, level="qos"),
-        value("", "cpuset", "CPUs", [0, 1, 2, 5], [0], squeeze, level="qos", state="would"),
+        value(
+            *("", "cpuset", "CPUs", [0], [0], squeeze),
+            level="qos",
+            state="would",
+            wanted=[0, 1, 2, 5],
+            valueAt="2023-11-14T22:10:00Z",
+        ),
         value(
             "jobs/sort",
             "memory_high",
@@ -260,29 +269,30 @@ def test_explain_shows_values_with_owner_state_and_why(ctl, daemon):
     _, table, _ = ctl("explain")
     _, one, _ = ctl("explain", "jobs/sort")
 
-    rows = [re.sub(r" {2,}\d+d \d+h ", "  AGE ", line).split("  ") for line in table.splitlines()]
+    aged = [re.sub(r"\d+d \d+h ago", "OLD ago", line) for line in table.splitlines()]
+    rows = [re.sub(r" {2,}\d+d \d+h ", "  AGE ", line).split("  ") for line in aged]
     cells = [[cell.strip() for cell in row if cell.strip()] for row in rows[3:7]]
     because = "BE gets what LS leaves of 65 % (ls_cores=0.59, mode=q)"
     assert cells == [
-        ["VALUE", "WHERE", "NOW", "BEFORE", "STATE", "SINCE", "BY", "WHY"],
+        ["VALUE", "WHERE", "NOW", "WANTED", "BEFORE", "STATE", "SINCE", "BY", "WHY"],
         [
-            *("cpu_quota", "kubepods/besteffort", "71100", "no limit"),
+            *("cpu_quota", "kubepods/besteffort", "71100", "71100", "no limit"),
             *("in force", "AGE", "BECPUSuppress", because),
         ],
         [
-            *("cpuset", "kubepods/besteffort", "0-2,5", "0"),
+            *("cpuset", "kubepods/besteffort", "0, OLD ago", "0-2,5", "0"),
             *("would", "AGE", "BECPUSuppress", because),
         ],
         [
-            *("memory_high", "jobs/sort", "512Mi", "no limit", "failed", "AGE"),
+            *("memory_high", "jobs/sort", "512Mi", "512Mi", "no limit", "failed", "AGE"),
             *("CgroupReconcile, Other", "throttling; more"),
         ],
     ]
     assert "memory_high of jobs/sort, in bytes, -1 for no limit" in one
     assert "  message                                     EINVAL" not in one
     assert [line.split(maxsplit=1) for line in one.splitlines()[4:8]][:2] == [
-        ["value", "512Mi"],
-        ["before", "no limit"],
+        ["now", "512Mi"],
+        ["wanted", "512Mi"],
     ]
     assert "EINVAL" in one
     assert "CgroupReconcile (value 536870912)  throttling" in one

@@ -151,7 +151,7 @@ def test_an_exec_plugin(tmp_path: Path) -> None:
         "apiVersion": "client.authentication.k8s.io/v1",
         "command": "bin/login",
         "args": ["--a"],
-        "env": [{"name": "X", "value": "y"}],
+        "env": [{"name": "X", "value": "v"}],
         "installHint": "hint",
         "provideClusterInfo": True,
         "interactiveMode": "Never",
@@ -164,7 +164,7 @@ def test_an_exec_plugin(tmp_path: Path) -> None:
 
     assert found is not None
     assert found.command == str(tmp_path / "bin/login")
-    assert (found.args, found.env, found.install_hint) == (("--a",), {"X": "y"}, "hint")
+    assert (found.args, found.env, found.install_hint) == (("--a",), {"X": "v"}, "hint")
     assert found.cluster == {"server": "https://a:6443", **cluster}
 
 
