@@ -9,22 +9,22 @@ from pathlib import Path
 
 from benchmarks.table import Row
 from benchmarks.tree import pod_tree
-from koordlet.executor.claim import Key
-from koordlet.executor.journal import Journal
-from koordlet.executor.records import Record
-from koordlet.executor.target import Level, Target
-from koordlet.executor.wish import Wish
-from koordlet.executor.writer import Writer
+from koord.util.clock import SystemClock
+from koord.util.owneddir import OwnedDirectory
+from koordlet.executor.claims.claim import Key
+from koordlet.executor.claims.desired import DesiredValue
+from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.journal.journal import Journal
+from koordlet.executor.journal.records import Record
+from koordlet.executor.kernel.writer import Writer
 from koordlet.host.descriptors import raise_nofile
 from koordlet.host.host import Host
 from koordlet.host.paths import HostPaths
 from koordlet.host.resources import CPU_QUOTA, CPU_SHARES, MEMORY_LIMIT
-from koordlet.util.clock import SystemClock
-from koordlet.util.owneddir import OwnedDirectory
 
 VALUES = 1000
 PODS = 150  # 450 groups
-WISHED = {CPU_QUOTA: 80_000, CPU_SHARES: 512, MEMORY_LIMIT: 256 << 20}
+DESIRED = {CPU_QUOTA: 80_000, CPU_SHARES: 512, MEMORY_LIMIT: 256 << 20}
 APPENDS = 2000
 TMPFS = "/run"
 
@@ -47,9 +47,11 @@ def _squeeze(groups: Sequence[str], directory: Path, rounds: int) -> dict[str, f
     """Set, sweep and put back, each time by a writer as of a process that has just started."""
     raise_nofile(2 * VALUES)
     keys = [
-        Key(Target(Level.CONTAINER, group), row) for group in reversed(groups) for row in WISHED
+        Key(Target(Level.CONTAINER, group), row) for group in reversed(groups) for row in DESIRED
     ][:VALUES]
-    wishes = [Wish(key, WISHED[key.resource], None, ("Benchmark",)) for key in keys]
+    desired_values = [
+        DesiredValue(key, DESIRED[key.resource], None, ("Benchmark",)) for key in keys
+    ]
     paths = Host(HostPaths.for_mode("hostMode"))
     files = [paths.path(key.resource, key.target.place) for key in keys]
     times: dict[str, list[float]] = {}
@@ -63,7 +65,7 @@ def _squeeze(groups: Sequence[str], directory: Path, rounds: int) -> dict[str, f
         host = Host(HostPaths.for_mode("hostMode"))
         measure("plain", partial(_rewrite, files))
         writer = _writer(host, directory)
-        measure("set", partial(writer.apply, wishes))
+        measure("set", partial(writer.apply, desired_values))
         measure("swept", writer.sweep)
         writer.ledger.journal.close()
         writer = _writer(host, directory)

@@ -20,7 +20,7 @@ from benchmarks.process import own_group, running_daemon
 from benchmarks.standin import NODE
 from benchmarks.table import Row
 from benchmarks.tree import pod_tree
-from koordlet.kube.resource import NODE_METRICS
+from koord.kube.resource import NODE_METRICS
 
 KOORDINATOR = {150: (0.10, 105.0), 300: (0.21, 125.0)}  # cores, MiB RSS
 BUDGETS = {150: (0.03, 80.0), 300: (0.06, 92.0)}

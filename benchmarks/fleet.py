@@ -18,12 +18,15 @@ from prometheus_client import CollectorRegistry
 from benchmarks import history
 from benchmarks.table import Row
 from benchmarks.tree import NotHereError
-from koordlet.api.node import Node
-from koordlet.kube.client import ApiClient
-from koordlet.kube.config import ApiConfig
-from koordlet.kube.errors import NotFound
-from koordlet.kube.resource import NODE_METRICS, Resource
-from koordlet.kube.transport import Limits, Traffic, Transport
+from koord.api.node import Node
+from koord.kube.client import ApiClient
+from koord.kube.config import ApiConfig
+from koord.kube.errors import NotFound
+from koord.kube.resource import NODE_METRICS, Resource
+from koord.kube.transport import Limits, Traffic, Transport
+from koord.util import documents
+from koord.util.clock import SystemClock, stamp
+from koord.util.stop import Stop
 from koordlet.metriccache import kinds
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.sample import Sample
@@ -34,9 +37,6 @@ from koordlet.reporter.pace import FleetPace
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.kubesources import KubeNodeMetric
 from koordlet.statesinformer.model import PodMeta
-from koordlet.util import documents
-from koordlet.util.clock import SystemClock, stamp
-from koordlet.util.stop import Stop
 
 PODS = 150
 INTERVAL = 60  # seconds between reports

@@ -18,14 +18,15 @@ from pathlib import Path
 
 from benchmarks.history import INTERVALS
 from benchmarks.table import Row
-from koordlet.api.nodemetric import NodeMetricSpec
-from koordlet.collectors.lease import Lease
-from koordlet.collectors.metrics import CollectorMetrics
-from koordlet.collectors.reader import Reader
+from koord.api.nodemetric import NodeMetricSpec
+from koord.util.owneddir import OwnedDirectory
+from koordlet.collectors.engine.lease import Lease
+from koordlet.collectors.engine.metrics import CollectorMetrics
+from koordlet.collectors.engine.reader import Reader
+from koordlet.collectors.engine.sampling import SamplingContext, SamplingPass
+from koordlet.collectors.engine.skips import Skips
 from koordlet.collectors.registry import CollectorOptions, build_collectors
-from koordlet.collectors.sampling import SamplingPass, Surroundings
-from koordlet.collectors.skips import Skips
-from koordlet.host.cgrouptree import CgroupTree, reference_hierarchy
+from koordlet.host.cgroups.cgrouptree import CgroupTree, reference_hierarchy
 from koordlet.host.host import Host
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import Keep
@@ -36,7 +37,6 @@ from koordlet.server.exposition import Exposition, View
 from koordlet.server.textformat import OPENMETRICS
 from koordlet.statesinformer.model import PodMeta
 from koordlet.statesinformer.podmeta import discovered
-from koordlet.util.owneddir import OwnedDirectory
 
 PODS = 2
 POD_LIFE = 20  # ticks between two births; a pod lives for PODS of them
@@ -107,7 +107,7 @@ class _Daemon:
                 lambda: False,
             ),
             INTERVALS,
-            Surroundings(
+            SamplingContext(
                 enabled=lambda gate: gate != "PodNetworkCollector",  # no processes in fake groups
                 pods=lambda: self._pods,
                 slo=lambda: None,

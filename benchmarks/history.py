@@ -5,17 +5,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from koordlet.host.cgrouptree import CgroupTree, reference_hierarchy
+from koord.util.clock import Clock, Stamp, SystemClock
+from koord.util.owneddir import OwnedDirectory
+from koordlet.host.cgroups.cgrouptree import CgroupTree, reference_hierarchy
 from koordlet.host.files import parse_file
-from koordlet.host.procfiles import parse_boot_id
+from koordlet.host.proc.procfiles import parse_boot_id
 from koordlet.metriccache import kinds
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import Cadence, Keep, Kind
 from koordlet.metriccache.sample import Sample
 from koordlet.statesinformer.model import PodMeta
 from koordlet.statesinformer.podmeta import discovered
-from koordlet.util.clock import Clock, Stamp, SystemClock
-from koordlet.util.owneddir import OwnedDirectory
 
 INTERVALS = {
     Cadence.USAGE: 1.0,

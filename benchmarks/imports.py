@@ -13,8 +13,8 @@ from benchmarks.process import running_daemon
 from benchmarks.table import Row
 
 # In this order, each on top of those before it: what they share counts for the first.
-USED = ("asyncio", "aiohttp.web", "prometheus_client", "koordlet.util.logs")
-NAMES = {"koordlet.util.logs": "structlog, without rich"}
+USED = ("asyncio", "aiohttp.web", "prometheus_client", "koord.util.logs")
+NAMES = {"koord.util.logs": "structlog, without rich"}
 # Each alone on top of the daemon: what only some options or only koordletctl need.
 ON_DEMAND = ("psutil", "yaml", "rich.live", "pyroute2")
 UNWANTED = ("rich", "yaml", "numpy", "hypothesis", "psutil", "pyroute2")  # in a default run

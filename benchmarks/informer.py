@@ -13,15 +13,15 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from benchmarks.table import Row
-from koordlet.kube.answers import Page
-from koordlet.kube.client import ApiClient
-from koordlet.kube.errors import api_error
-from koordlet.kube.informer import SharedInformer
-from koordlet.kube.reflector import Watched
-from koordlet.kube.store import Change, ChangeKind
-from koordlet.kube.watch import EventType, WatchEvent
-from koordlet.util.clock import SystemClock
-from koordlet.util.stop import Stop
+from koord.kube.answers import Page
+from koord.kube.client import ApiClient
+from koord.kube.errors import api_error
+from koord.kube.informer import SharedInformer
+from koord.kube.reflector import Watched
+from koord.kube.store import Change, ChangeKind
+from koord.kube.watch import EventType, WatchEvent
+from koord.util.clock import SystemClock
+from koord.util.stop import Stop
 
 FEW, MANY = 150, 150_000  # pods of a node, and of a cluster of 5,000 nodes
 EVENTS = 2_000

@@ -10,15 +10,15 @@ from typing import Any
 
 from benchmarks.table import Row
 from benchmarks.tree import NotHereError, pod_tree
-from koordlet.collectors.lease import Lease
-from koordlet.collectors.reader import Reader
-from koordlet.collectors.skips import Skips
+from koord.util.clock import SystemClock, stamp
+from koordlet.collectors.engine.lease import Lease
+from koordlet.collectors.engine.reader import Reader
+from koordlet.collectors.engine.skips import Skips
 from koordlet.host.descriptors import Descriptors, raise_nofile
 from koordlet.host.host import Host
 from koordlet.host.paths import HostPaths
 from koordlet.host.resource import Resource
 from koordlet.host.resources import CPU_THROTTLE, CPU_USAGE, MEMORY_STAT
-from koordlet.util.clock import SystemClock, stamp
 
 PODS = 150
 PER_GROUP = (CPU_USAGE, CPU_THROTTLE, MEMORY_STAT)  # what each pod and container is read for

@@ -7,9 +7,11 @@ import time
 from collections.abc import Iterator, Sequence
 
 from benchmarks.table import Row
-from koordlet.api.node import Node
-from koordlet.api.pod import Container
-from koordlet.api.qos import KubeQoS
+from koord.api.node import Node
+from koord.api.pod import Container
+from koord.api.qos import KubeQoS
+from koord.util.clock import Stamp
+from koord.util.simulatedclock import SimulatedClock
 from koordlet.cli.ctl.replay import prepare_plugins
 from koordlet.metriccache.kinds import (
     CONTAINER_CPU_THROTTLED,
@@ -27,8 +29,6 @@ from koordlet.replay.codec import encode
 from koordlet.replay.lines import Line, SampleWriter, read_line, write_line
 from koordlet.replay.player import Player
 from koordlet.statesinformer.model import PodMeta
-from koordlet.util.clock import Stamp
-from koordlet.util.simulatedclock import SimulatedClock
 
 PODS, CONTAINERS = 150, 2
 GATES = ["BECPUSuppress", "CPUBurst", "CgroupReconcile", "MemoryEvict", "PressureWatch"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from benchmarks import history
 from benchmarks.table import Row
-from koordlet.api.nodemetric import DEFAULT_SPEC
+from koord.api.nodemetric import DEFAULT_SPEC
 from koordlet.plugin.testing import SimulatedClock, make_pod
 from koordlet.reporter.report import make_report
 from koordlet.reporter.status import Snapshot, build_status

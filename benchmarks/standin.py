@@ -19,7 +19,7 @@ from certificates import Authority
 from kubelet import make_kubelet
 
 from benchmarks.tree import CONTAINERS_PER_POD
-from koordlet.kube.resource import NODE_METRICS, NODE_SLOS, NODES, PODS
+from koord.kube.resource import NODE_METRICS, NODE_SLOS, NODES, PODS
 
 NODE = "benchmark"
 Object = dict[str, Any]

@@ -25,14 +25,18 @@ from prometheus_client import CollectorRegistry
 from benchmarks.process import running_daemon
 from benchmarks.table import Row
 from benchmarks.tree import CONTROLLERS, QOS, ROOT, NotHereError, check_controllers, remove
-from koordlet.api.node import Node
-from koordlet.api.nodeslo import merge_nodeslo
-from koordlet.executor.claims import ClaimDesk
-from koordlet.executor.journal import Journal
-from koordlet.executor.kernelview import KernelView
-from koordlet.executor.watching import Watcher
-from koordlet.executor.worker import ThreadWorker
-from koordlet.executor.writer import Writer
+from koord.api.node import Node
+from koord.api.nodeslo import merge_nodeslo
+from koord.component.flags import FlagSet
+from koord.util.clock import SystemClock
+from koord.util.logs import get_logger
+from koord.util.stop import Stop
+from koordlet.executor.claimmanager import ClaimManager
+from koordlet.executor.journal.journal import Journal
+from koordlet.executor.kernel.view import KernelView
+from koordlet.executor.kernel.watching import Watcher
+from koordlet.executor.kernel.worker import ThreadWorker
+from koordlet.executor.kernel.writer import Writer
 from koordlet.host.host import Host
 from koordlet.host.paths import HostPaths
 from koordlet.metriccache import kinds
@@ -40,10 +44,6 @@ from koordlet.plugin import PluginMetrics, UnavailableClient
 from koordlet.plugin.base import bind_claims, bind_gates
 from koordlet.plugin.testing import ScriptedMetrics, make_pod
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.util.clock import SystemClock
-from koordlet.util.flags import FlagSet
-from koordlet.util.logs import get_logger
-from koordlet.util.stop import Stop
 from koordlet_plugins.be_cpu_suppress.plugin import GATE, BECPUSuppress
 
 BED = "koordlet-benchmark-bed"  # where kubepods is
@@ -208,9 +208,9 @@ async def _run_plugin(bed: Path, fast: float, seconds: float) -> float:
         return False
 
     writer = Writer(host, Journal(None, ""), clock)
-    desk = ClaimDesk(writer, worker, clock, dry_run=real)
-    desk.declare(GATE, plugin.may_claim)
-    bind_claims(plugin, desk, KernelView(host, worker, clock, watcher=watcher))
+    manager = ClaimManager(writer, worker, clock, dry_run=real)
+    manager.declare(GATE, plugin.may_claim)
+    bind_claims(plugin, manager, KernelView(host, worker, clock, watcher=watcher))
     bind_gates(plugin, lambda gate: gate == GATE)
     plugin.name, plugin.log, plugin.clock = GATE, get_logger("benchmark"), clock
     plugin.metrics = PluginMetrics(GATE, CollectorRegistry())
@@ -229,6 +229,6 @@ async def _run_plugin(bed: Path, fast: float, seconds: float) -> float:
     cores = (time.process_time() - used) / (time.monotonic() - start)
     stop.set()
     await asyncio.gather(*tasks)
-    await desk.withdraw_all(GATE)
+    await manager.withdraw_all(GATE)
     worker.close()
     return cores

@@ -14,15 +14,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from koord.component.heap import settle_heap
+from koord.util.clock import SystemClock
+from koord.util.logs import configure, parse_levels
+from koord.util.stop import Stop
 from koordlet.cli.daemon import SWITCH_INTERVAL
-from koordlet.daemon.heap import settle_heap
 from koordlet.daemon.run import run_daemon
 from koordlet.daemon.settings import load_settings
 from koordlet.qosmanager.discovery import discover
 from koordlet.server.exposition import Exposition
-from koordlet.util.clock import SystemClock
-from koordlet.util.logs import configure, parse_levels
-from koordlet.util.stop import Stop
 
 PROBE_SECONDS = 0.01
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+from koord.component.flags import FlagRow
 from koordlet.collectors.registry import CollectorOptions, build_collectors
 from koordlet.daemon.builtgates import BUILT_GATES
 from koordlet.daemon.configfile import LIVE_KEYS, parse_config
@@ -13,7 +14,6 @@ from koordlet.host.paths import HostPaths
 from koordlet.metriccache.kinds import Cadence
 from koordlet.plugin.testing import SimulatedClock
 from koordlet.server.exposition import Exposition
-from koordlet.util.flags import FlagRow
 from reference.fakedaemon import settings_of
 from reference.markdown import code, codes, page, sentence, table
 

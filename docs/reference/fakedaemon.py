@@ -9,7 +9,11 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Metric
 
-from koordlet.api.qos import KubeQoS
+from koord.api.qos import KubeQoS
+from koord.util.errors import Unavailable
+from koord.util.logs import LevelSpec, configure
+from koord.util.owneddir import OwnedDirectory
+from koord.util.stop import Stop
 from koordlet.daemon.cluster import connect
 from koordlet.daemon.otheragent import OtherAgent
 from koordlet.daemon.parts import Parts, build
@@ -20,10 +24,6 @@ from koordlet.plugin.testing import FakeHost, SimulatedClock
 from koordlet.qosmanager.discovery import GROUP, SHIPPED, discover
 from koordlet.server.exposition import Exposition
 from koordlet.server.families import FamilySource
-from koordlet.util.errors import Unavailable
-from koordlet.util.logs import LevelSpec, configure
-from koordlet.util.owneddir import OwnedDirectory
-from koordlet.util.stop import Stop
 
 _ENOUGH = 3  # passes that show nothing new
 _MOST_TICKS = 60  # until everything has been measured; five do
@@ -33,7 +33,7 @@ _NODE_SLO = """{"apiVersion": "slo.koordinator.sh/v1alpha1", "kind": "NodeSLO", 
 _KUBECONFIG = """{"current-context": "it", "users": [{"name": "it", "user": {}}],
 "clusters": [{"name": "it", "cluster": {"server": "https://127.0.0.1"}}],
 "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}]}"""
-_KERNEL_FILES = Path(__file__).parents[2] / "tests" / "host" / "data"
+_KERNEL_FILES = Path(__file__).parents[2] / "tests" / "koordlet" / "host" / "data"
 _CAPTURED = {
     "netstat": "1/net/netstat",
     "snmp": "1/net/snmp",

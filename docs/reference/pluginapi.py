@@ -8,7 +8,7 @@ from typing import Any
 import koordlet.plugin as api
 from koordlet.executor.claimable import is_writable, levels_of
 from koordlet.host import resources
-from koordlet.host.devicevalues import Names
+from koordlet.host.cgroups.devicevalues import Names
 from koordlet.host.resource import File, Resource, Root
 from koordlet.host.validators import InRange
 from koordlet.metriccache import kinds

@@ -6,16 +6,16 @@ import sys
 from collections.abc import Sequence
 
 import koordlet
-from koordlet.daemon.heap import settle_heap
+from koord.component.flags import HelpRequested
+from koord.component.heap import settle_heap
+from koord.util.clock import SystemClock
+from koord.util.errors import KoordletError, OptionError
+from koord.util.logs import LevelSpec, configure, parse_levels, take_library_logs
+from koord.util.printable import printable
 from koordlet.daemon.run import run_daemon
 from koordlet.daemon.settings import load_settings
 from koordlet.qosmanager.discovery import discover
 from koordlet.server.exposition import Exposition
-from koordlet.util.clock import SystemClock
-from koordlet.util.errors import KoordletError, OptionError
-from koordlet.util.flags import HelpRequested
-from koordlet.util.logs import LevelSpec, configure, parse_levels, take_library_logs
-from koordlet.util.printable import printable
 
 SWITCH_INTERVAL = 0.001  # seconds a thread may keep the interpreter while the loop wants it
 

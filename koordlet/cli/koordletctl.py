@@ -7,10 +7,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from koord.util.errors import KoordletError
+from koord.util.printable import printable
 from koordlet.cli.ctl.arguments import Options, parse
 from koordlet.cli.ctl.client import BadQuestion, Client, default_run_dirs
-from koordlet.util.errors import KoordletError
-from koordlet.util.printable import printable
 
 MOST = 4000  # characters of an error: it may quote an answer
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130

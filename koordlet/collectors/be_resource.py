@@ -5,10 +5,10 @@ from math import floor
 
 from prometheus_client import Metric
 
-from koordlet.api.podrequests import BATCH_CPU, pod_request
-from koordlet.api.qos import KubeQoS, QoSClass
-from koordlet.collectors.base import Tick
-from koordlet.collectors.exposition import gauge
+from koord.api.podrequests import BATCH_CPU, pod_request
+from koord.api.qos import KubeQoS, QoSClass
+from koordlet.collectors.engine.base import Tick
+from koordlet.collectors.engine.exposition import gauge
 from koordlet.collectors.rates import Previous
 from koordlet.host.resources import CPU_PERIOD, CPU_QUOTA, CPU_USAGE, CPUSET_CPUS
 from koordlet.metriccache.kinds import NODE_BE, Cadence

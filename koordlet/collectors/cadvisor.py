@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from prometheus_client import Metric
 
-from koordlet.collectors.exposition import counter
-from koordlet.host.netfiles import InterfaceCounters
+from koordlet.collectors.engine.exposition import counter
+from koordlet.host.net.netfiles import InterfaceCounters
 
 Interfaces = Mapping[str, InterfaceCounters]  # by name of the interface
 

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator
 
 from prometheus_client import Metric
 
-from koordlet.api.nodeslo import HostApplication
-from koordlet.collectors.base import Tick
-from koordlet.collectors.exposition import gauge
-from koordlet.collectors.parts import HOST_APPS, NOTHING, HostAppsUsage, Usage
+from koord.api.nodeslo import HostApplication
+from koordlet.collectors.engine.base import Tick
+from koordlet.collectors.engine.exposition import gauge
 from koordlet.collectors.rates import Rates
-from koordlet.host.layout import host_app_group
+from koordlet.collectors.usageslots import HOST_APPS, NOTHING, HostAppsUsage, Usage
+from koordlet.host.cgroups.layout import host_app_group
 from koordlet.host.resources import CPU_USAGE, MEMORY_STAT, MEMORY_USAGE
 from koordlet.metriccache.kinds import (
     HOST_APP_CPU_USAGE,

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 
 from prometheus_client import Metric
 
-from koordlet.collectors.base import Tick
-from koordlet.collectors.exposition import counter, gauge
+from koordlet.collectors.engine.base import Tick
+from koordlet.collectors.engine.exposition import counter, gauge
 from koordlet.collectors.node_exporter import NodeExporter, Protocols
 from koordlet.collectors.node_network import NODE_NETWORK_GATE
 from koordlet.collectors.rates import Rates
-from koordlet.host.namespaces import OWN
-from koordlet.host.netfiles import Softnet
+from koordlet.host.net.netfiles import Softnet
+from koordlet.host.proc.namespaces import OWN
 from koordlet.host.resources import (
     CONNTRACK_COUNT,
     CONNTRACK_MAX,

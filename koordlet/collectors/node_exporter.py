@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import Metric
 
-from koordlet.collectors.exposition import Row, counter, gauge, untyped
-from koordlet.host.links import Link, LinkStats
-from koordlet.host.netfiles import Softnet
+from koordlet.collectors.engine.exposition import Row, counter, gauge, untyped
+from koordlet.host.net.links import Link, LinkStats
+from koordlet.host.net.netfiles import Softnet
 
 ConstantLabel = tuple[str, str]  # name and value
 Protocols = Mapping[str, Mapping[str, int]]  # protocol -> field -> value

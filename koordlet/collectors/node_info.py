@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import Metric
 
-from koordlet.api.machine import NODE_CPU_INFO, NodeCpuInfo
-from koordlet.collectors.base import Tick
-from koordlet.collectors.status_counter import StatusCounter
-from koordlet.host.cpuinfo import read_basics
-from koordlet.host.numa import NumaNode, read_numa_nodes
+from koord.api.machine import NODE_CPU_INFO, NodeCpuInfo
+from koordlet.collectors.engine.base import Tick
+from koordlet.collectors.engine.status_counter import StatusCounter
 from koordlet.host.paths import HostPaths
-from koordlet.host.topology import read_topology
+from koordlet.host.topology.cpuinfo import read_basics
+from koordlet.host.topology.cputopology import read_topology
+from koordlet.host.topology.numa import NumaNode, read_numa_nodes
 from koordlet.metriccache.kinds import Cadence
 from koordlet.metriccache.sample import Sample
 

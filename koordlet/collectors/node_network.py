@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import Metric
 
-from koordlet.collectors.base import Tick
+from koordlet.collectors.engine.base import Tick
 from koordlet.collectors.node_exporter import NodeExporter
 from koordlet.collectors.traffic import Traffic, TrafficRates, traffic_families
-from koordlet.host.links import LinkStats
-from koordlet.host.network import NodeNetwork
+from koordlet.host.net.links import LinkStats
+from koordlet.host.net.network import NodeNetwork
 from koordlet.metriccache.kinds import NODE_NETWORK_RECEIVE, NODE_NETWORK_TRANSMIT, Cadence
 from koordlet.metriccache.sample import Sample
 

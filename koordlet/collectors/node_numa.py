@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import Metric
 
-from koordlet.collectors.base import Tick
-from koordlet.collectors.exposition import gauge
-from koordlet.collectors.parts import NODE_NUMA_CPU, NODE_NUMA_MEMORY
+from koordlet.collectors.engine.base import Tick
+from koordlet.collectors.engine.exposition import gauge
 from koordlet.collectors.rates import Previous
-from koordlet.host.procfiles import TICKS_PER_SECOND
+from koordlet.collectors.usageslots import NODE_NUMA_CPU, NODE_NUMA_MEMORY
+from koordlet.host.proc.procfiles import TICKS_PER_SECOND
 from koordlet.host.resources import NUMA_MEMINFO, PROC_STAT_PER_CPU
 from koordlet.metriccache.kinds import NODE_NUMA_CPU_USAGE, NODE_NUMA_MEMORY_USAGE, Cadence
 from koordlet.metriccache.sample import Sample

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 from prometheus_client import Metric
 
-from koordlet.collectors.base import Tick
-from koordlet.collectors.exposition import gauge
-from koordlet.collectors.parts import NODE, Usage
+from koordlet.collectors.engine.base import Tick
+from koordlet.collectors.engine.exposition import gauge
 from koordlet.collectors.rates import Rates
-from koordlet.host.procfiles import TICKS_PER_SECOND
+from koordlet.collectors.usageslots import NODE, Usage
+from koordlet.host.proc.procfiles import TICKS_PER_SECOND
 from koordlet.host.resources import MEMINFO, PROC_STAT_TICKS
 from koordlet.metriccache.kinds import NODE_CPU_USAGE, NODE_MEMORY_USAGE, Cadence
 from koordlet.metriccache.sample import Sample

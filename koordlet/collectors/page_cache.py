@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import Metric
 
-from koordlet.collectors.base import Tick
+from koordlet.collectors.engine.base import Tick
 from koordlet.host.resources import MEMINFO, MEMORY_STAT
 from koordlet.metriccache.kinds import (
     CONTAINER_MEMORY_USAGE_WITH_PAGE_CACHE,

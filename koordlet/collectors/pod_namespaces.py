@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from koordlet.collectors.base import Tick
-from koordlet.host.namespaces import INIT, network_namespace
-from koordlet.host.netfiles import InterfaceCounters
-from koordlet.host.network import process_interfaces
+from koordlet.collectors.engine.base import Tick
+from koordlet.host.net.netfiles import InterfaceCounters
+from koordlet.host.net.network import process_interfaces
+from koordlet.host.proc.namespaces import INIT, network_namespace
 from koordlet.host.resources import CGROUP_PROCS
 from koordlet.statesinformer.model import PodMeta
 

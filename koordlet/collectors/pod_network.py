@@ -8,7 +8,7 @@ from typing import NamedTuple
 from prometheus_client import Metric
 
 from koordlet.collectors import cadvisor
-from koordlet.collectors.base import Tick
+from koordlet.collectors.engine.base import Tick
 from koordlet.collectors.pod_labels import POD_NAME_LABELS, pod_name_labels
 from koordlet.collectors.pod_namespaces import Interfaces, PodNamespaces
 from koordlet.collectors.rates import Rates
@@ -20,10 +20,10 @@ from koordlet.collectors.traffic import (
     traffic_families,
 )
 from koordlet.host.errors import Unsupported
-from koordlet.host.links import LinkStats
-from koordlet.host.namespaces import sees_host_pids
-from koordlet.host.netfiles import InterfaceCounters
-from koordlet.host.network import process_tcp_retransmits
+from koordlet.host.net.links import LinkStats
+from koordlet.host.net.netfiles import InterfaceCounters
+from koordlet.host.net.network import process_tcp_retransmits
+from koordlet.host.proc.namespaces import sees_host_pids
 from koordlet.metriccache.kinds import (
     POD_NETWORK_RECEIVE,
     POD_NETWORK_TRANSMIT,

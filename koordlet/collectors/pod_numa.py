@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import Metric
 
-from koordlet.collectors.base import Tick
-from koordlet.collectors.parts import PODS_NUMA_MEMORY
+from koordlet.collectors.engine.base import Tick
+from koordlet.collectors.usageslots import PODS_NUMA_MEMORY
 from koordlet.host.resources import MEMORY_NUMA
 from koordlet.metriccache.kinds import Cadence
 from koordlet.metriccache.sample import Sample

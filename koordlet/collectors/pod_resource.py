@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator
 
 from prometheus_client import Metric
 
-from koordlet.collectors.base import Tick
-from koordlet.collectors.exposition import gauge
-from koordlet.collectors.parts import PODS, Usage
+from koordlet.collectors.engine.base import Tick
+from koordlet.collectors.engine.exposition import gauge
 from koordlet.collectors.pod_labels import POD_LABELS, pod_labels
 from koordlet.collectors.rates import Rates
+from koordlet.collectors.usageslots import PODS, Usage
 from koordlet.host.resources import CPU_USAGE, MEMORY_STAT
 from koordlet.metriccache.kinds import (
     CONTAINER_CPU_USAGE,

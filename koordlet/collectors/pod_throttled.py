@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator
 
 from prometheus_client import Metric
 
-from koordlet.collectors.base import Tick
-from koordlet.collectors.exposition import gauge
+from koordlet.collectors.engine.base import Tick
+from koordlet.collectors.engine.exposition import gauge
 from koordlet.collectors.pod_labels import POD_LABELS, pod_labels
 from koordlet.collectors.rates import Previous
-from koordlet.host.cgroupfiles import CpuThrottle
+from koordlet.host.cgroups.cgroupfiles import CpuThrottle
 from koordlet.host.resources import CPU_THROTTLE
 from koordlet.metriccache.kinds import CONTAINER_CPU_THROTTLED, POD_CPU_THROTTLED, Cadence
 from koordlet.metriccache.sample import Sample

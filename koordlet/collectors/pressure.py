@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 from prometheus_client import Metric
 
-from koordlet.api.qos import KubeQoS
-from koordlet.collectors.base import Tick
-from koordlet.collectors.exposition import Row, gauge
+from koord.api.qos import KubeQoS
+from koordlet.collectors.engine.base import Tick
+from koordlet.collectors.engine.exposition import Row, gauge
 from koordlet.collectors.pod_labels import POD_NAME_LABELS, pod_name_labels
 from koordlet.collectors.qos_resource import BEST_EFFORT, BURSTABLE
-from koordlet.host.psi import Pressure
+from koordlet.host.proc.psi import Pressure
 from koordlet.host.resource import Resource
 from koordlet.host.resources import (
     CPU_PRESSURE,

@@ -5,11 +5,11 @@ from functools import reduce
 
 from prometheus_client import Metric
 
-from koordlet.api.qos import KubeQoS
-from koordlet.collectors.base import Tick
-from koordlet.collectors.exposition import gauge
-from koordlet.collectors.parts import KUBEPODS, Usage
+from koord.api.qos import KubeQoS
+from koordlet.collectors.engine.base import Tick
+from koordlet.collectors.engine.exposition import gauge
 from koordlet.collectors.rates import Rates
+from koordlet.collectors.usageslots import KUBEPODS, Usage
 from koordlet.host.resources import CPU_USAGE, MEMORY_STAT
 from koordlet.metriccache.kinds import QOS_CPU_USAGE, QOS_MEMORY_USAGE, Cadence
 from koordlet.metriccache.sample import Sample

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from koordlet.collectors.base import Collector
 from koordlet.collectors.be_resource import BEResourceCollector
+from koordlet.collectors.engine.base import Collector
 from koordlet.collectors.host_application import HostApplicationCollector
 from koordlet.collectors.net_protocols import NetProtocolsCollector
 from koordlet.collectors.node_exporter import ConstantLabel, NodeExporter
@@ -21,7 +21,7 @@ from koordlet.collectors.pod_throttled import PodThrottledCollector
 from koordlet.collectors.pressure import NodePressureCollector, PodPressureCollector
 from koordlet.collectors.qos_resource import QosResourceCollector
 from koordlet.collectors.system_resource import SystemResourceCollector
-from koordlet.host.network import NodeNetwork
+from koordlet.host.net.network import NodeNetwork
 from koordlet.host.paths import HostPaths
 from koordlet.metriccache.kinds import Cadence
 

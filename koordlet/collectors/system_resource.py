@@ -5,9 +5,9 @@ from typing import Generic, TypeVar
 
 from prometheus_client import Metric
 
-from koordlet.collectors.base import Tick
-from koordlet.collectors.exposition import gauge
-from koordlet.collectors.parts import (
+from koordlet.collectors.engine.base import Tick
+from koordlet.collectors.engine.exposition import gauge
+from koordlet.collectors.usageslots import (
     HOST_APPS,
     KUBEPODS,
     NODE,

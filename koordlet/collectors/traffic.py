@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from prometheus_client import Metric
 
-from koordlet.collectors.exposition import counter, gauge
+from koordlet.collectors.engine.exposition import counter, gauge
 from koordlet.collectors.rates import Rates
-from koordlet.host.netfiles import InterfaceCounters
+from koordlet.host.net.netfiles import InterfaceCounters
 
 Labels = tuple[str, ...]
 

@@ -11,12 +11,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from koord.util.clock import Clock
+from koord.util.health import OK, PartHealth, Status
+from koord.util.logs import get_logger
+from koord.util.stop import Stop
 from koordlet.host.errors import KernelFileError
 from koordlet.host.locks import flock_holder, process_uids
-from koordlet.util.clock import Clock
-from koordlet.util.health import OK, PartHealth, Status
-from koordlet.util.logs import get_logger
-from koordlet.util.stop import Stop
 
 INTERVAL = 5.0  # seconds after which a lock that was refused is tried again
 

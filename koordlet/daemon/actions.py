@@ -5,33 +5,33 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
+from koord.util.clock import Clock
+from koord.util.owneddir import OwnedDirectory
 from koordlet.daemon.actinglock import ActingLock
 from koordlet.daemon.audit import audit_listener
 from koordlet.daemon.otheragent import OtherAgent
 from koordlet.daemon.settings import Settings
 from koordlet.executor.audit.log import AuditLog
-from koordlet.executor.budget import EvictionBudget
-from koordlet.executor.claim import ClaimState
+from koordlet.executor.claimmanager import ClaimManager
 from koordlet.executor.claimmetrics import ClaimMetrics
-from koordlet.executor.claims import ClaimDesk
-from koordlet.executor.contest import OnForeignChange
-from koordlet.executor.decisions import Decisions
-from koordlet.executor.eviction import EvictionApi, Fallback
-from koordlet.executor.evictor import Evictor
-from koordlet.executor.journal import Journal
-from koordlet.executor.kernelview import KernelView
-from koordlet.executor.kill import PodKiller
-from koordlet.executor.leftovers import Leftovers
-from koordlet.executor.metrics import EvictionMetrics
-from koordlet.executor.watching import Watcher
-from koordlet.executor.wish import Listener
-from koordlet.executor.worker import ThreadWorker
-from koordlet.executor.writer import Writer
+from koordlet.executor.claims.claim import ClaimState
+from koordlet.executor.claims.desired import Listener
+from koordlet.executor.evictions.budget import EvictionBudget
+from koordlet.executor.evictions.decisions import Decisions
+from koordlet.executor.evictions.eviction import EvictionApi, Fallback
+from koordlet.executor.evictions.evictor import Evictor
+from koordlet.executor.evictions.kill import PodKiller
+from koordlet.executor.evictions.metrics import EvictionMetrics
+from koordlet.executor.journal.journal import Journal
+from koordlet.executor.kernel.conflicts import OnForeignChange
+from koordlet.executor.kernel.view import KernelView
+from koordlet.executor.kernel.watching import Watcher
+from koordlet.executor.kernel.worker import ThreadWorker
+from koordlet.executor.kernel.writer import Writer
+from koordlet.executor.restorer import Restorer
+from koordlet.host.cgroups.layout import Layout
 from koordlet.host.descriptors import Descriptors
 from koordlet.host.host import Host
-from koordlet.host.layout import Layout
-from koordlet.util.clock import Clock
-from koordlet.util.owneddir import OwnedDirectory
 
 _CLAIMED, _LOOKED_AT, _WATCHED = 2048, 1024, 64  # kernel files that are held open for each
 ACTION_DESCRIPTORS = _CLAIMED + _LOOKED_AT + _WATCHED
@@ -44,8 +44,8 @@ class Actions:
     decisions: Decisions
     budget: EvictionBudget
     evictor: Evictor
-    claims: ClaimDesk
-    leftovers: Leftovers
+    claims: ClaimManager
+    restorer: Restorer
     kernel: KernelView
     other_agent: OtherAgent  # while there is one, every plugin only pretends
     lock: ActingLock  # while another koordlet has it, the same
@@ -73,7 +73,7 @@ def build_actions(
     """
     options = settings.options
 
-    async def pretends(plugin: str) -> bool:
+    async def is_dry_run(plugin: str) -> bool:
         if settings.dry_run.covers(plugin) or await other_agent.judged():
             return True
         return bool(await lock.judged())
@@ -95,7 +95,7 @@ def build_actions(
     evictor = Evictor(
         api,
         clock=clock,
-        dry_run=pretends,
+        dry_run=is_dry_run,
         budget=budget,
         decisions=decisions,
         metrics=metrics,
@@ -112,14 +112,14 @@ def build_actions(
         stats=claim_metrics.stats,
     )
     told = [audit_listener(settings, audit), claim_metrics.note, *listeners]
-    claims = ClaimDesk(writer, worker, clock, dry_run=pretends, listeners=told)
+    claims = ClaimManager(writer, worker, clock, dry_run=is_dry_run, listeners=told)
     claim_metrics.watch(claims.count, journal)
     return Actions(
         decisions=decisions,
         budget=budget,
         evictor=evictor,
         claims=claims,
-        leftovers=Leftovers(writer, worker, clock, told),
+        restorer=Restorer(writer, worker, clock, told),
         kernel=_kernel(settings, clock, layout),
         other_agent=other_agent,
         lock=lock,

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection
 
-from koordlet.api.otheragent import image_of, other_agent_pod
-from koordlet.kube.config import ApiConfig
-from koordlet.kube.ownpod import own_pod_uid
+from koord.kube.config import ApiConfig
+from koordlet.kubelet.ownpod import own_pod_uid
+from koordlet.rules.other_agent import image_of, other_agent_pod
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.statuswriters import StatusWriters
 

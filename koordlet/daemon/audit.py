@@ -5,7 +5,8 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from koordlet.daemon.roster import Roster
+from koord.component.components import ComponentSet
+from koord.util.clock import Clock
 from koordlet.daemon.settings import Settings
 from koordlet.executor.audit.changes import ChangeAudit
 from koordlet.executor.audit.files import Budget
@@ -15,14 +16,13 @@ from koordlet.executor.audit.query import AuditQuery
 from koordlet.executor.audit.reader import AuditReader
 from koordlet.executor.audit.wording import Wording
 from koordlet.executor.audit.writer import AuditWriter
-from koordlet.executor.claim import Key
-from koordlet.executor.target import Level
-from koordlet.executor.wish import Change, Listener
+from koordlet.executor.claims.claim import Key
+from koordlet.executor.claims.desired import Change, Listener
+from koordlet.executor.claims.target import Level
 from koordlet.host.errors import Unsupported
 from koordlet.host.host import Host
 from koordlet.plugin.base import ExtensionPlugin
 from koordlet.server.events import EventSources
-from koordlet.util.clock import Clock
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,10 +34,10 @@ class Audit:
     pages: AuditPages
     events: EventSources
 
-    def add_to(self, roster: Roster) -> None:
+    def add_to(self, components: ComponentSet) -> None:
         """Have it run."""
-        roster.add("audit log", self.log)
-        roster.runs["audit pages"] = self.pages.run
+        components.add("audit log", self.log)
+        components.runs["audit pages"] = self.pages.run
 
     async def flush(self) -> None:
         """Have readers see what was noted before."""

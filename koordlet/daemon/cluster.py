@@ -7,32 +7,33 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from koordlet.api.node import AddressType, Node
-from koordlet.api.nodeslo import NodeSLO
+from koord.api.node import AddressType, Node
+from koord.api.nodeslo import NodeSLO
+from koord.component.http.tokenguard import RATE, TokenGuard
+from koord.kube.client import ApiClient
+from koord.kube.config import ApiConfig, find_config
+from koord.kube.credentials import credentials_of
+from koord.kube.errors import ConfigError
+from koord.kube.events import EventRecorder
+from koord.kube.eviction import PodEvictions
+from koord.kube.metrics import EventMetrics, KubeletMetrics, KubeMetrics
+from koord.kube.ownnode import OwnNodeCheck, check_own_node
+from koord.kube.reviews import Reviews, User
+from koord.kube.transport import Limits, Transport
+from koord.util.clock import Clock
 from koordlet.daemon.agentsigns import pod_sign, writer_sign
 from koordlet.daemon.clusterpods import ClusterPods, build_pods
-from koordlet.daemon.duties import build_duties
 from koordlet.daemon.flags import DaemonFlags
+from koordlet.daemon.manager_fallback import build_duties
 from koordlet.daemon.otheragent import OtherAgent
+from koordlet.daemon.pluginclient import PluginClient
 from koordlet.daemon.settings import Settings
 from koordlet.daemon.topology import Topology, build_topology
-from koordlet.duties.duties import ManagerDuties
-from koordlet.kube.client import ApiClient
-from koordlet.kube.config import ApiConfig, find_config
-from koordlet.kube.credentials import credentials_of
-from koordlet.kube.errors import ConfigError
-from koordlet.kube.events import EventRecorder
-from koordlet.kube.eviction import PodEvictions
-from koordlet.kube.kubelet import KubeletClient, KubeletOptions
-from koordlet.kube.metrics import EventMetrics, KubeletMetrics, KubeMetrics
-from koordlet.kube.ownnode import OwnNodeCheck, check_own_node
-from koordlet.kube.pluginclient import PluginClient
-from koordlet.kube.reviews import Reviews, User
-from koordlet.kube.transport import Limits, Transport
+from koordlet.kubelet.client import KubeletClient, KubeletOptions
+from koordlet.manager_fallback.duties import ManagerDuties
 from koordlet.metriccache.cache import MetricCache
 from koordlet.reporter.cluster import ClusterSink
 from koordlet.reporter.pace import FleetPace
-from koordlet.server.tokenguard import RATE, TokenGuard
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.kubesources import (
     KubeNodeMetric,
@@ -40,7 +41,6 @@ from koordlet.statesinformer.kubesources import (
     kube_node,
     kube_node_slo,
 )
-from koordlet.util.clock import Clock
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,17 +2,17 @@
 
 from dataclasses import dataclass
 
+from koord.kube.client import ApiClient
+from koord.util.clock import Clock
 from koordlet.daemon.settings import Settings
 from koordlet.host.dirwatch import DirectoryWatch
-from koordlet.kube.client import ApiClient
-from koordlet.kube.kubelet import KubeletClient
+from koordlet.kubelet.client import KubeletClient
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.kubeletpods import KubeletPods
 from koordlet.statesinformer.kubepods import KubePods
 from koordlet.statesinformer.nodepods import NodePods
 from koordlet.statesinformer.podalarms import PodAlarms
-from koordlet.statesinformer.podbelief import PodBelief
-from koordlet.util.clock import Clock
+from koordlet.statesinformer.podlistguard import PodListGuard
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +34,15 @@ def build_pods(
 ) -> ClusterPods:
     """Make the parts; without an interval for the kubelet the API server alone lists pods."""
     alarms = PodAlarms()
-    belief = PodBelief(alarms.look)
+    guard = PodListGuard(alarms.look)
 
     def of_server() -> KubePods:
-        return KubePods(client, settings.node_name, belief, clock)
+        return KubePods(client, settings.node_name, guard, clock)
 
     listing: NodePods | KubePods
     if interval := settings.options.kubelet_sync_interval.value:
-        of_kubelet = KubeletPods(kubelet, belief, clock, interval=interval, ask=alarms.ask)
-        listing = NodePods(of_kubelet, of_server, belief, states.node, clock)
+        of_kubelet = KubeletPods(kubelet, guard, clock, interval=interval, ask=alarms.ask)
+        listing = NodePods(of_kubelet, of_server, guard, states.node, clock)
     else:
         listing = of_server()
     return ClusterPods(listing, alarms, DirectoryWatch(alarms.look.set))

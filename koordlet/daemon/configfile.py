@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from koordlet.util.documents import decode
-from koordlet.util.errors import InvalidObject, OptionError
-from koordlet.util.filewatch import FileReadError, read_bounded
+from koord.util.documents import decode
+from koord.util.errors import InvalidObject, OptionError
+from koord.util.filewatch import FileReadError, read_bounded
 
 MAX_BYTES = 64 << 10  # half a second to read
 LIVE_KEYS = frozenset(

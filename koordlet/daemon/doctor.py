@@ -6,13 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from koordlet.host.finding import Finding
+from koordlet.doctor.finding import Finding
+from koordlet.doctor.support import Claimable, findings
 from koordlet.host.host import Host
 from koordlet.host.paths import HostPaths
-from koordlet.host.support import Claimable, findings
 
 if TYPE_CHECKING:
-    from koordlet.kube.ownnode import OwnNodeCheck
+    from koord.kube.ownnode import OwnNodeCheck
 
 _FIX = (
     "apply deploy/admission.yaml on Kubernetes 1.30 or newer; the ClusterRoleBinding with the "

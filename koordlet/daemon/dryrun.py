@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from koord.util.logs import get_logger
 from koordlet.daemon.actions import Actions
 from koordlet.daemon.settings import Settings
-from koordlet.util.logs import get_logger
 
 ALL = "all"  # in place of a plugin's name
 

@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from koord.util.clock import Clock
 from koordlet.daemon.actions import Actions
 from koordlet.daemon.settings import Settings
-from koordlet.executor.claims import SLICE
-from koordlet.executor.inforce import ClaimedValue, as_json, is_about
+from koordlet.executor.claimmanager import SLICE
+from koordlet.executor.claims.inforce import ClaimedValue, as_json, is_about
 from koordlet.executor.lookups import look_at
 from koordlet.host.host import Host
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import PodMeta
-from koordlet.util.clock import Clock
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

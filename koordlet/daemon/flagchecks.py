@@ -4,14 +4,14 @@ import re
 from collections.abc import Callable, Iterable
 from enum import Enum
 
-from koordlet.duties.mode import DutyMode
+from koord.component.flagkinds import Kind, read_bool
+from koord.util import goduration
+from koord.util.address import split_address
+from koord.util.errors import OptionError
+from koord.util.logs import parse_levels
+from koord.util.nearest import nearest
 from koordlet.executor.dryrun import DryRun
-from koordlet.util import goduration
-from koordlet.util.address import split_address
-from koordlet.util.errors import OptionError
-from koordlet.util.flagkinds import Kind, read_bool
-from koordlet.util.logs import parse_levels
-from koordlet.util.nearest import nearest
+from koordlet.manager_fallback.mode import DutyMode
 
 _OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 

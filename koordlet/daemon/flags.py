@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
-from koordlet.api.node import AddressType
-from koordlet.api.otheragent import SYSTEM_NAMESPACES
-from koordlet.api.sloconfig import CONFIG_MAP, CONFIG_NAMESPACE
+from koord.api.node import AddressType
+from koord.api.sloconfig import CONFIG_MAP, CONFIG_NAMESPACE
+from koord.component.flags import Flag, FlagSet
+from koord.util.errors import OptionError
 from koordlet.daemon.flagchecks import (
     DRY_RUN,
     DUTY_MODE,
@@ -25,15 +26,14 @@ from koordlet.daemon.flagchecks import (
 from koordlet.daemon.inertflags import define_inert_flags
 from koordlet.daemon.mode import Mode
 from koordlet.daemon.rundir import default_run_dir
-from koordlet.duties.mode import DutyMode
 from koordlet.executor.audit.pages import LARGEST_PAGE
-from koordlet.executor.budget import LARGEST
-from koordlet.executor.contest import OnForeignChange
 from koordlet.executor.dryrun import DryRun
-from koordlet.executor.eviction import Fallback
-from koordlet.executor.leftovers import OnExit
-from koordlet.util.errors import OptionError
-from koordlet.util.flags import Flag, FlagSet
+from koordlet.executor.evictions.budget import LARGEST
+from koordlet.executor.evictions.eviction import Fallback
+from koordlet.executor.kernel.conflicts import OnForeignChange
+from koordlet.executor.restorer import OnExit
+from koordlet.manager_fallback.mode import DutyMode
+from koordlet.rules.other_agent import SYSTEM_NAMESPACES
 
 _LOCAL_ADDRESS = "127.0.0.1:9316"
 

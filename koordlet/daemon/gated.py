@@ -2,12 +2,12 @@
 
 import asyncio
 
-from koordlet.api.features import FeatureGates
-from koordlet.util.clock import Clock
-from koordlet.util.firstof import first_of
-from koordlet.util.health import OK, HealthCheck, PartHealth
-from koordlet.util.stop import Stop
-from koordlet.util.tasks import Run
+from koord.component.features import FeatureGates
+from koord.component.tasks import Run
+from koord.util.clock import Clock
+from koord.util.firstof import first_of
+from koord.util.health import OK, HealthCheck, PartHealth
+from koord.util.stop import Stop
 
 
 class Gated:

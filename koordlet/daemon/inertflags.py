@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from koord.component.flagkinds import BOOL, DURATION, FLOAT, INT, STRING, STRING_LIST, Kind
+from koord.component.flags import FlagSet
 from koordlet.daemon.flagchecks import at_least, one_of, two_digits
-from koordlet.util.flagkinds import BOOL, DURATION, FLOAT, INT, STRING, STRING_LIST, Kind
-from koordlet.util.flags import FlagSet
 
 HOUR = 3600.0
 _POLICY = one_of("Fail", "Ignore")

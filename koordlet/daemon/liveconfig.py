@@ -2,14 +2,14 @@
 
 import asyncio
 
+from koord.util.errors import OptionError
+from koord.util.filewatch import FileReadError, FileWatch
+from koord.util.health import OK, PartHealth, Status
+from koord.util.logs import get_logger, parse_levels, set_levels
+from koord.util.stop import Stop
 from koordlet.daemon.configfile import ConfigChange, ConfigFile, compare, load_config
 from koordlet.daemon.settings import Settings
 from koordlet.host.dirwatch import DirectoryWatch
-from koordlet.util.errors import OptionError
-from koordlet.util.filewatch import FileReadError, FileWatch
-from koordlet.util.health import OK, PartHealth, Status
-from koordlet.util.logs import get_logger, parse_levels, set_levels
-from koordlet.util.stop import Stop
 
 INTERVAL = 1.0  # seconds between two looks at the file when nothing tells of a change
 SETTLING = 0.2  # seconds for which it has to stand still, and between two looks in any case

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from koordlet.util.clock import Clock
-from koordlet.util.health import OK, PartHealth, Status
-from koordlet.util.logs import get_logger
-from koordlet.util.stop import Stop
+from koord.util.clock import Clock
+from koord.util.health import OK, PartHealth, Status
+from koord.util.logs import get_logger
+from koord.util.stop import Stop
 
 INTERVAL = 20.0  # seconds between two looks
 SHORT_INTERVAL = 1.0  # until the node's pods are known

@@ -6,26 +6,33 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from koordlet.api.nodemetric import MemoryPolicy
-from koordlet.collectors.metrics import CollectorMetrics
-from koordlet.collectors.reader import Reader
+from koord.api.nodemetric import MemoryPolicy
+from koord.component.components import ComponentSet, Part
+from koord.component.http.certificate import ServingCertificate
+from koord.component.http.looplag import LoopLag
+from koord.component.tasks import Run
+from koord.util.atomicfile import write_atomic
+from koord.util.clock import Clock
+from koord.util.health import OK, Health, PartHealth, Status
+from koord.util.owneddir import OwnedDirectory
+from koordlet.collectors.engine.metrics import CollectorMetrics
+from koordlet.collectors.engine.reader import Reader
+from koordlet.collectors.engine.sampler import Sampler
+from koordlet.collectors.engine.sampling import SamplingContext, SamplingPass
 from koordlet.collectors.registry import CollectorOptions, build_collectors
-from koordlet.collectors.sampler import Sampler
-from koordlet.collectors.sampling import SamplingPass, Surroundings
 from koordlet.daemon.actions import Actions, build_actions
 from koordlet.daemon.audit import Audit, build_audit
 from koordlet.daemon.dryrun import DryRunSwitch
 from koordlet.daemon.explain import Explainer
 from koordlet.daemon.liveconfig import LiveConfig
 from koordlet.daemon.otheragent import OtherAgent
-from koordlet.daemon.roster import Part, Roster
 from koordlet.daemon.settings import Settings
-from koordlet.host.cgrouptree import CgroupTree
+from koordlet.host.cgroups.cgrouptree import CgroupTree
 from koordlet.host.descriptors import Descriptors
 from koordlet.host.files import parse_file
 from koordlet.host.host import Host
-from koordlet.host.otheragent import other_agent_process
-from koordlet.host.procfiles import parse_boot_id
+from koordlet.host.proc.otheragent import other_agent_process
+from koordlet.host.proc.procfiles import parse_boot_id
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import Cadence, Keep
 from koordlet.plugin.client import UnavailableClient
@@ -34,19 +41,12 @@ from koordlet.qosmanager.manager import QOSManager
 from koordlet.replay.recorder import Append, Recorder
 from koordlet.reporter.loop import NodeMetricReporter, ReportOptions, standalone_interval
 from koordlet.reporter.report import AllSinks, FileSink
-from koordlet.server.certificate import ServingCertificate
 from koordlet.server.exposition import Exposition
-from koordlet.server.looplag import LoopLag
 from koordlet.statesinformer.callbacks import StateType
 from koordlet.statesinformer.filesources import node_file, node_slo_file
 from koordlet.statesinformer.hostnode import HostNode
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.podsource import PodSource
-from koordlet.util.atomicfile import write_atomic
-from koordlet.util.clock import Clock
-from koordlet.util.health import OK, Health, PartHealth, Status
-from koordlet.util.owneddir import OwnedDirectory
-from koordlet.util.tasks import Run
 
 if TYPE_CHECKING:
     from koordlet.daemon.cluster import Cluster
@@ -134,25 +134,25 @@ def build(
     live_config = LiveConfig(settings, settings.config_file) if settings.config_file else None
     certificate = _certificate(settings)
 
-    roster = Roster(health)
-    roster.add("states", states, ready=True)
-    roster.add("sampling", sampler, live=True, ready=True)
+    components = ComponentSet(health)
+    components.add("states", states, ready=True)
+    components.add("sampling", sampler, live=True, ready=True)
     health.register_group("collector", sampling.health)
     health.register("metric cache", lambda: _cache_health(cache))
     health.register_group("source", lambda: {source.name: source.health() for source in sources})
-    roster.runs |= {f"source {source.name}": source.run for source in sources}
-    roster.runs["loop lag"] = LoopLag(exposition.internal).run
-    roster.add("other agent", other_agent)
-    roster.add("acting lock", actions.lock)
-    roster.add("evictions", actions.evictor)
-    roster.runs["claims"] = actions.claims.run
-    roster.add("executor", actions.leftovers)
-    audit.add_to(roster)
-    roster.add("reporter", reporter)
-    roster.add("config", live_config)
-    roster.add("certificate", certificate)
+    components.runs |= {f"source {source.name}": source.run for source in sources}
+    components.runs["loop lag"] = LoopLag(exposition.internal).run
+    components.add("other agent", other_agent)
+    components.add("acting lock", actions.lock)
+    components.add("evictions", actions.evictor)
+    components.runs["claims"] = actions.claims.run
+    components.add("executor", actions.restorer)
+    audit.add_to(components)
+    components.add("reporter", reporter)
+    components.add("config", live_config)
+    components.add("certificate", certificate)
     if cluster is not None:
-        _add_cluster(roster, health, cluster)
+        _add_cluster(components, health, cluster)
     exposition.add_sources(sampling.sources)
     return Parts(
         settings=settings,
@@ -176,17 +176,17 @@ def build(
         live_config=live_config,
         cluster=cluster,
         certificate=certificate,
-        components=roster.runs,
+        components=components.runs,
     )
 
 
-def _add_cluster(roster: Roster, health: Health, cluster: "Cluster") -> None:
+def _add_cluster(components: ComponentSet, health: Health, cluster: "Cluster") -> None:
     health.register("tokens", cluster.guard.health)
-    roster.runs["events"] = cluster.events.run
-    roster.add("topology report", cluster.topology.report)
+    components.runs["events"] = cluster.events.run
+    components.add("topology report", cluster.topology.report)
     if cluster.duties is not None:
         health.register_group(cluster.duties.name, cluster.duties.health)
-        roster.runs[cluster.duties.name] = cluster.duties.run
+        components.runs[cluster.duties.name] = cluster.duties.run
 
 
 def _cache(
@@ -258,14 +258,14 @@ def _sampling(
             or states.node_metric_spec().memory_policy is MemoryPolicy.WITH_PAGE_CACHE
         ),
     )
-    surroundings = Surroundings(
+    context = SamplingContext(
         enabled=settings.gates.enabled,
         pods=states.pods,
         slo=states.node_slo,
         append=append,
     )
     metrics = CollectorMetrics(exposition.internal)
-    sampling = SamplingPass(collectors, periods, surroundings, clock, metrics)
+    sampling = SamplingPass(collectors, periods, context, clock, metrics)
     budget = options.descriptor_budget.value
     sampler = Sampler(
         sampling,

@@ -12,32 +12,32 @@ from functools import partial
 from prometheus_client import Gauge
 
 import koordlet
+from koord.component.http.guard import local_only
+from koord.component.http.site import HttpServer, UnixServer
+from koord.component.http.sockets import Address
+from koord.component.sdnotify import Notifier
+from koord.component.tasks import supervise
+from koord.util.clock import Clock
+from koord.util.errors import Unavailable
+from koord.util.health import worst
+from koord.util.logs import get_logger
+from koord.util.owneddir import OwnedDirectory
+from koord.util.stop import Stop
 from koordlet.daemon.actions import ACTION_DESCRIPTORS
 from koordlet.daemon.doctor import Doctor
 from koordlet.daemon.parts import Parts, build
 from koordlet.daemon.recording import record
 from koordlet.daemon.rundir import RunDir
-from koordlet.daemon.sdnotify import Notifier
 from koordlet.daemon.settings import Settings
-from koordlet.executor.inforce import cpu_limits
-from koordlet.executor.leftovers import OnExit
-from koordlet.executor.target import Level
+from koordlet.doctor.privileges import missing_privileges
+from koordlet.executor.claims.inforce import cpu_limits
+from koordlet.executor.claims.target import Level
+from koordlet.executor.restorer import OnExit
 from koordlet.host.descriptors import raise_nofile
-from koordlet.host.privileges import missing_privileges
 from koordlet.qosmanager.claimable import claimable_by_others
 from koordlet.server.app import HttpSources, create_app
 from koordlet.server.ctl import CtlSources, create_ctl_app
 from koordlet.server.exposition import Exposition
-from koordlet.server.guard import local_only
-from koordlet.server.site import HttpServer, UnixServer
-from koordlet.server.sockets import Address
-from koordlet.util.clock import Clock
-from koordlet.util.errors import Unavailable
-from koordlet.util.health import worst
-from koordlet.util.logs import get_logger
-from koordlet.util.owneddir import OwnedDirectory
-from koordlet.util.stop import Stop
-from koordlet.util.tasks import supervise
 
 OTHER_DESCRIPTORS = 512  # sockets, rings and logs, beside held kernel files
 STOP_LIMIT = 10.0  # seconds for an orderly stop, then the process ends as it is
@@ -119,7 +119,7 @@ class Daemon:
                 if owns_process:
                     _end_anyway_after(STOP_LIMIT)
                 if not self._keeps():
-                    await self._parts.actions.leftovers.end()
+                    await self._parts.actions.restorer.end()
                 background.set()
         finally:
             await self._ctl.stop()
@@ -129,7 +129,7 @@ class Daemon:
     async def _begin_acting(self, stop: Stop) -> None:
         """Deal with what an earlier process left in the kernel, and say what becomes of ours."""
         actions = self._parts.actions
-        await actions.leftovers.begin(self._parts.plugins.enabled() if self._keeps() else ())
+        await actions.restorer.begin(self._parts.plugins.enabled() if self._keeps() else ())
         actions.claims.leave_when(lambda: stop.is_set() and self._keeps())
 
     def _keeps(self) -> bool:
@@ -238,7 +238,7 @@ class Daemon:
             "gates_not_built": sorted(filter(gates.enabled, set(gates.names()) - set(working))),
             "manager_duties": self._manager_duties(),
             "needs_restart": list(parts.live_config.waiting) if parts.live_config else [],
-            "values": parts.actions.leftovers.counts(),
+            "values": parts.actions.restorer.counts(),
             "pods": len(parts.states.pods()),
             "series": cache.series,
             "cache_bytes": cache.file_bytes,

@@ -5,8 +5,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from koordlet.util.errors import KoordletError, UnsafeFile
-from koordlet.util.owneddir import OwnedDirectory
+from koord.util.errors import KoordletError, UnsafeFile
+from koord.util.owneddir import OwnedDirectory
 
 HOST_RUN_DIR = Path("/run/koordlet")
 CONTAINER_RUN_DIR = Path("/host-var-run-koordlet")

@@ -8,7 +8,10 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from koordlet.api.features import FeatureGates
+from koord.component.features import FeatureGates
+from koord.component.flags import FlagSet
+from koord.util.clock import Clock
+from koord.util.errors import OptionError
 from koordlet.daemon.builtgates import BUILT_GATES
 from koordlet.daemon.configfile import ConfigFile, load_config
 from koordlet.daemon.flags import DaemonFlags, define_flags
@@ -17,9 +20,6 @@ from koordlet.executor.dryrun import LiveDryRun
 from koordlet.host.paths import HostPaths
 from koordlet.plugin.registry import PluginRegistry
 from koordlet.qosmanager.config import QOSExtensionConfig
-from koordlet.util.clock import Clock
-from koordlet.util.errors import OptionError
-from koordlet.util.flags import FlagSet
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,14 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from koordlet.api.machine import NODE_CPU_INFO, Machine, NodeCpuInfo, NumaMemory
-from koordlet.api.node import Node
+from koord.api.machine import NODE_CPU_INFO, Machine, NodeCpuInfo, NumaMemory
+from koord.api.node import Node
+from koord.kube.client import ApiClient
+from koord.util.clock import Clock
 from koordlet.collectors.node_info import NODE_NUMA_INFO
 from koordlet.daemon.gated import Gated
 from koordlet.daemon.settings import Settings
-from koordlet.host.numa import NumaNode
-from koordlet.kube.client import ApiClient
-from koordlet.kube.kubelet import KubeletClient
+from koordlet.host.topology.numa import NumaNode
+from koordlet.kubelet.client import KubeletClient
 from koordlet.metriccache.cache import MetricCache
 from koordlet.reporter.topology import TopologyReporter
 from koordlet.statesinformer.informer import StatesInformer
@@ -18,7 +19,6 @@ from koordlet.statesinformer.kubeletfacts import KubeletSource
 from koordlet.statesinformer.kubesources import OwnObject
 from koordlet.statesinformer.kubetopology import KubeTopology
 from koordlet.statesinformer.topologysource import TopologySource
-from koordlet.util.clock import Clock
 
 GATE = "NodeTopologyReport"
 HUGE_PAGES_GATE = "HugePageReport"

@@ -6,13 +6,13 @@ A mistake is said in one sentence: what was wanted, what was found, and the near
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from koordlet.api.qos import KubeQoS, QoSClass
-from koordlet.executor.claim import MayClaim
-from koordlet.executor.combine import combinable
-from koordlet.executor.target import Level
+from koord.api.qos import KubeQoS, QoSClass
+from koord.util.nearest import nearest
+from koordlet.executor.claims.claim import ClaimScope
+from koordlet.executor.claims.combine import combinable
+from koordlet.executor.claims.target import Level
 from koordlet.host.resource import Resource, Root
 from koordlet.host.resources import BY_NAME
-from koordlet.util.nearest import nearest
 
 _GROUPS = (Level.QOS, Level.POD, Level.CONTAINER)
 
@@ -30,7 +30,7 @@ def levels_of(resource: Resource[Any]) -> tuple[Level, ...]:
     return (Level.PROCESS,) if "{}" in file.name else (Level.NODE,)
 
 
-def defect_of(may: MayClaim) -> str:
+def defect_of(may: ClaimScope) -> str:
     """Return why nothing can ever be claimed so; "" for nothing."""
     return next(_defects(may), "")
 
@@ -51,7 +51,7 @@ def _not_in_the_table(name: str, found: str) -> str:
     return f"wanted a resource of koordlet.plugin.resources, found {found}; the nearest is {known}"
 
 
-def _defects(may: MayClaim) -> Iterator[str]:
+def _defects(may: ClaimScope) -> Iterator[str]:
     if defect := resource_defect(may.resource):
         yield defect
         return

@@ -6,9 +6,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from koordlet.executor.journal import Journal
-from koordlet.executor.wish import Change
-from koordlet.executor.writerstats import WriterStats
+from koordlet.executor.claims.desired import Change
+from koordlet.executor.journal.journal import Journal
+from koordlet.executor.kernel.writerstats import WriterStats
 
 _Claims = Callable[[], Mapping[str, Mapping[str, int]]]
 

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-from koordlet.executor.claim import Key
-from koordlet.executor.inforce import Seen
-from koordlet.executor.kernelview import Kernel
-from koordlet.executor.target import Level
+from koord.util.clock import Clock
+from koord.util.firstof import first_of
+from koordlet.executor.claims.claim import Key
+from koordlet.executor.claims.inforce import Seen
+from koordlet.executor.claims.target import Level
+from koordlet.executor.kernel.view import Kernel
 from koordlet.host.resources import PROCESS_START
-from koordlet.util.clock import Clock
-from koordlet.util.firstof import first_of
 
 MOST = 2000  # values that one question reads; 5 us each while their files are held open
 SLICE = 200  # in one go of the thread that also looks for the plugins

@@ -4,7 +4,7 @@ import errno
 import os
 from typing import Self
 
-from koordlet.util.errors import KoordletError
+from koord.util.errors import KoordletError
 
 _HINTS = {
     errno.EACCES: "run as root, or give this process the capability CAP_DAC_READ_SEARCH",

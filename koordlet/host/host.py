@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
-from koordlet.host.cgroupfs import V1, V2, CgroupFs, subgroups
+from koordlet.host.cgroups.cgroupfs import V1, V2, CgroupFs, subgroups
+from koordlet.host.cgroups.kubeletdriver import driver_of_kubelet
+from koordlet.host.cgroups.kuberoots import KubeRoots
+from koordlet.host.cgroups.layout import Driver, Layout
 from koordlet.host.descriptors import Descriptors
 from koordlet.host.errors import KernelFileError, Unsupported, Vanished
-from koordlet.host.kubeletdriver import driver_of_kubelet
-from koordlet.host.kuberoots import KubeRoots
-from koordlet.host.layout import Driver, Layout
 from koordlet.host.paths import HostPaths
 from koordlet.host.resource import File, Resource, Root, Support
 from koordlet.host.resources import CPU_BVT, MEMORY_WMARK_RATIO

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from koordlet.host import cgroupfiles as cg
-from koordlet.host.cpuvalues import shares_to_weight
-from koordlet.util.cpulist import format_cpulist, parse_cpulist_file
+from koord.util.cpulist import format_cpulist, parse_cpulist_file
+from koordlet.host.cgroups import cgroupfiles as cg
+from koordlet.host.cgroups.cpuvalues import shares_to_weight
 
 T = TypeVar("T")
 

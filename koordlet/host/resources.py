@@ -7,24 +7,20 @@ cgroup-v2, accounting/psi, filesystems/proc).
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from koordlet.host import cgroupfiles as cg
-from koordlet.host import (
-    devicevalues,
-    kerneltext,
-    netfiles,
-    procfiles,
-    schedfeatures,
-    validators,
-)
-from koordlet.host.cpuvalues import MAX_SHARES, MAX_WEIGHT, MIN_SHARES, MIN_WEIGHT
-from koordlet.host.devicevalues import UINT32_MOST, UINT64_MOST, Numbers
-from koordlet.host.idlepages import parse_idle_pages
+from koord.util.cpulist import parse_cpulist_file
+from koordlet.host import kerneltext, validators
+from koordlet.host.cgroups import cgroupfiles as cg
+from koordlet.host.cgroups import devicevalues
+from koordlet.host.cgroups.cpuvalues import MAX_SHARES, MAX_WEIGHT, MIN_SHARES, MIN_WEIGHT
+from koordlet.host.cgroups.devicevalues import UINT32_MOST, UINT64_MOST, Numbers
+from koordlet.host.cgroups.idlepages import parse_idle_pages
+from koordlet.host.cgroups.numastat import parse_v1_numa_stat, parse_v2_numa_stat
 from koordlet.host.kerneltext import Text, text_for
-from koordlet.host.numastat import parse_v1_numa_stat, parse_v2_numa_stat
-from koordlet.host.psi import Pressure, parse_pressure
+from koordlet.host.net import netfiles
+from koordlet.host.proc import procfiles, schedfeatures
+from koordlet.host.proc.psi import Pressure, parse_pressure
 from koordlet.host.resource import File, Resource, Root, Support
 from koordlet.host.validators import Validator, in_range
-from koordlet.util.cpulist import parse_cpulist_file
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ Source: Koordinator's resource validators.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from koordlet.util.cpulist import parse_cpulist
+from koord.util.cpulist import parse_cpulist
 
 INT64_MAX = 2**63 - 1
 INT32_MAX = 2**31 - 1

@@ -6,6 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import cast
 
+from koord.util.clock import Clock, Stamp
+from koord.util.logs import LogState, get_logger
+from koord.util.nearest import nearest
+from koord.util.owneddir import OwnedDirectory, OwnedPath
 from koordlet.metriccache.aggregate import Aggregate
 from koordlet.metriccache.keys import UnknownSeries
 from koordlet.metriccache.kinds import KINDS, AnyKind, Cadence, K, Keep, Kind, P
@@ -13,10 +17,6 @@ from koordlet.metriccache.limits import TableLimits
 from koordlet.metriccache.ring import RingDiscarded
 from koordlet.metriccache.sample import Sample
 from koordlet.metriccache.table import Table
-from koordlet.util.clock import Clock, Stamp
-from koordlet.util.logs import LogState, get_logger
-from koordlet.util.nearest import nearest
-from koordlet.util.owneddir import OwnedDirectory, OwnedPath
 
 MAX_RETENTION = 3600.0  # seconds; longer windows asked for are cut to this
 MAX_KIND_BYTES = 16 * 1024 * 1024

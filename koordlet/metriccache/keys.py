@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
-from koordlet.util.errors import KoordletError
-from koordlet.util.nearest import nearest
+from koord.util.errors import KoordletError
+from koord.util.nearest import nearest
 
 
 class UnknownSeries(KoordletError):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from koord.util.nearest import nearest
 from koordlet.metriccache.keys import (
     AppKey,
     BeKey,
@@ -23,7 +24,6 @@ from koordlet.metriccache.keys import (
     no_key,
     properties_of,
 )
-from koordlet.util.nearest import nearest
 
 
 class Cadence(Enum):

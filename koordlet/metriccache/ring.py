@@ -7,6 +7,9 @@ from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from koord.util.clock import Stamp
+from koord.util.errors import KoordletError, UnsafeFile
+from koord.util.owneddir import FILE_MODE, OwnedPath
 from koordlet.metriccache.layout import (
     HEADER_BYTES,
     STAMP_BYTES,
@@ -21,9 +24,6 @@ from koordlet.metriccache.layout import (
     unpack_header,
     whole_columns,
 )
-from koordlet.util.clock import Stamp
-from koordlet.util.errors import KoordletError, UnsafeFile
-from koordlet.util.owneddir import FILE_MODE, OwnedPath
 
 
 class RingDiscarded(KoordletError):

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from koord.util.clock import Stamp
+from koord.util.owneddir import OwnedPath
 from koordlet.metriccache.keys import UnknownSeries
 from koordlet.metriccache.kinds import AnyKind
 from koordlet.metriccache.layout import Damaged, Geometry, Identity, Key, decode_key, encode_key
@@ -14,8 +16,6 @@ from koordlet.metriccache.ring import Ring, RingDiscarded
 from koordlet.metriccache.rows import Rows
 from koordlet.metriccache.sample import Sample
 from koordlet.metriccache.view import View
-from koordlet.util.clock import Stamp
-from koordlet.util.owneddir import OwnedPath
 
 _BLANK = array("d", [math.nan])
 

@@ -3,11 +3,11 @@
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
+from koord.util.clock import Stamp
 from koordlet.metriccache.aggregate import Aggregate, Window
 from koordlet.metriccache.layout import Key
 from koordlet.metriccache.ring import Ring
 from koordlet.metriccache.rows import Rows
-from koordlet.util.clock import Stamp
 
 _HALF_MILLISECOND = 0.0005  # windows include both ends, to the millisecond
 

@@ -1,20 +1,24 @@
-"""The public plugin API: all that a QoS plugin may use, besides koordlet.api.
+"""The public plugin API: all that a QoS plugin may use, besides koord.api.
 
 See docs/writing-plugins.md for a tutorial, and koordlet.plugin.testing for the test kit.
 """
 
-from koordlet.api.eviction import EvictionOutcome
-from koordlet.api.features import FeatureSpec, Stage
-from koordlet.api.fields import Fields
+from koord.api.eviction import EvictionOutcome
+from koord.api.fields import Fields
+from koord.component.features import FeatureSpec, Stage
+from koord.component.flags import Flag, FlagSet
+from koord.util.clock import Clock
+from koord.util.errors import InvalidObject, KoordletError, OptionError, Unavailable
+from koord.util.stop import Stop
 from koordlet.executor.audit.wording import Wording
-from koordlet.executor.claim import Claim, ClaimOutcome, ClaimState, MayClaim, Part
-from koordlet.executor.combine import scaled_quota
-from koordlet.executor.eviction import Eviction
-from koordlet.executor.kernelview import Kernel, Reading
-from koordlet.executor.target import Level, Target
+from koordlet.executor.claims.claim import Claim, ClaimOutcome, ClaimScope, ClaimState, Part
+from koordlet.executor.claims.combine import scaled_quota
+from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.evictions.eviction import Eviction
+from koordlet.executor.kernel.view import Kernel, Reading
 from koordlet.host import resources
-from koordlet.host.cpuvalues import milli_to_quota, milli_to_shares
-from koordlet.host.layout import Layout
+from koordlet.host.cgroups.cpuvalues import milli_to_quota, milli_to_shares
+from koordlet.host.cgroups.layout import Layout
 from koordlet.host.resource import Resource
 from koordlet.metriccache import keys, kinds
 from koordlet.metriccache.cache import MetricCache
@@ -46,10 +50,6 @@ from koordlet.plugin.upstreamgauge import UpstreamGauge
 from koordlet.plugin.victimrounds import VictimRounds, wanted
 from koordlet.statesinformer.callbacks import CallbackTarget, StateType, UpdateCbFn
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
-from koordlet.util.clock import Clock
-from koordlet.util.errors import InvalidObject, KoordletError, OptionError, Unavailable
-from koordlet.util.flags import Flag, FlagSet
-from koordlet.util.stop import Stop
 
 __all__ = [
     "WAITS_FOR_EVENTS",
@@ -58,6 +58,7 @@ __all__ = [
     "CallbackTarget",
     "Claim",
     "ClaimOutcome",
+    "ClaimScope",
     "ClaimState",
     "Client",
     "Clock",
@@ -79,7 +80,6 @@ __all__ = [
     "Level",
     "Limits",
     "Log",
-    "MayClaim",
     "Measured",
     "MetricCache",
     "NodeRatio",

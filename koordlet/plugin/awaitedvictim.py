@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from koordlet.api.evictionplan import EvictionTask, ReleaseTarget
+from koord.api.evictionplan import EvictionTask, ReleaseTarget
 from koordlet.plugin.states import States
 from koordlet.statesinformer.model import PodMeta
 

@@ -6,35 +6,43 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from koordlet.executor.claim import Claim, ClaimOutcome, Claims, Key, MayClaim, NoClaims, Part
-from koordlet.executor.eviction import (
+from koord.util.clock import Clock
+from koord.util.errors import OptionError, Unavailable
+from koord.util.stop import Stop
+from koordlet.executor.claims.claim import (
+    Claim,
+    ClaimOutcome,
+    Claims,
+    ClaimScope,
+    Key,
+    NoClaims,
+    Part,
+)
+from koordlet.executor.evictions.eviction import (
     Eviction,
     EvictionRequest,
     Evicts,
     HeldBack,
     UnavailableEvictor,
 )
-from koordlet.executor.kernelview import NoKernel
+from koordlet.executor.kernel.view import NoKernel
 from koordlet.plugin.client import Client
 from koordlet.plugin.publishing import Published, Publisher
 from koordlet.plugin.states import States
 from koordlet.statesinformer.model import PodMeta
-from koordlet.util.clock import Clock
-from koordlet.util.errors import OptionError, Unavailable
-from koordlet.util.stop import Stop
 
 if TYPE_CHECKING:
-    from koordlet.api.eviction import EvictionOutcome
-    from koordlet.api.features import FeatureSpec
-    from koordlet.api.pod import Pod
+    from koord.api.eviction import EvictionOutcome
+    from koord.api.pod import Pod
+    from koord.component.features import FeatureSpec
+    from koord.component.flags import FlagSet
     from koordlet.executor.audit.wording import Wording
-    from koordlet.executor.kernelview import Kernel
-    from koordlet.executor.target import Target
+    from koordlet.executor.claims.target import Target
+    from koordlet.executor.kernel.view import Kernel
     from koordlet.host.resource import Resource
     from koordlet.metriccache.cache import MetricCache
     from koordlet.metriccache.kinds import AnyKind
     from koordlet.plugin.metrics import PluginMetrics
-    from koordlet.util.flags import FlagSet
 
 
 class Log(Protocol):
@@ -86,7 +94,7 @@ class ExtensionPlugin(ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     """Gates of the collectors whose metrics it reads; /healthz tells when one of them is off."""
     limits: ClassVar[Limits] = Limits()
-    may_claim: ClassVar[tuple[MayClaim, ...]] = ()
+    may_claim: ClassVar[tuple[ClaimScope, ...]] = ()
     """The kernel values it may claim. Of two that may claim the same and are both enabled, the one
     that was enabled second is refused until the first is disabled."""
     publishes: ClassVar[tuple[Published, ...]] = ()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NoReturn, Protocol
 
-from koordlet.util.errors import Unavailable
+from koord.util.errors import Unavailable
 
 Object = dict[str, Any]
 """A Kubernetes object as plain JSON."""

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from koordlet.api.fields import Fields
+from koord.api.fields import Fields
+from koord.util.errors import InvalidObject, KoordletError
 from koordlet.plugin.rejections import Rejections
-from koordlet.util.errors import InvalidObject, KoordletError
 
 if TYPE_CHECKING:
     from koordlet.plugin.base import ExtensionPlugin

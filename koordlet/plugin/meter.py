@@ -13,7 +13,7 @@ from contextvars import ContextVar, copy_context
 from types import coroutine
 from typing import Any, Protocol, TypeVar
 
-from koordlet.util.errors import KoordletError
+from koord.util.errors import KoordletError
 
 T = TypeVar("T")
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from koord.util.snakecase import snake_case
 from koordlet.plugin.registry import PluginError
 from koordlet.plugin.upstreamgauge import MAX_SERIES as MOST_UPSTREAM
 from koordlet.plugin.upstreamgauge import UpstreamGauge
-from koordlet.util.snakecase import snake_case
 
 if TYPE_CHECKING:  # imported when the first metric is made: the package is slow to load
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram

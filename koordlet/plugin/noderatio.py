@@ -1,9 +1,9 @@
 """The CPU normalization ratio of this node, as plugins go by it."""
 
-from koordlet.api.normalization import normalization_ratio, noticeable
+from koord.util.errors import InvalidObject
 from koordlet.plugin.rejections import Rejections
 from koordlet.plugin.states import States
-from koordlet.util.errors import InvalidObject
+from koordlet.rules.normalization import normalization_ratio, noticeable
 
 _KEY = "node cpu normalization"
 

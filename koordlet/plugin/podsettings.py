@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from koordlet.api.pod import Pod
+from koord.api.pod import Pod
+from koord.util.errors import InvalidObject
 from koordlet.plugin.rejections import Rejections
-from koordlet.util.errors import InvalidObject
 
 W = TypeVar("W")
 

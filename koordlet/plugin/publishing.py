@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from koord.util.clock import Clock, stamp
+from koord.util.errors import OptionError
 from koordlet.metriccache.kinds import KINDS, AnyKind, Keep
 from koordlet.metriccache.sample import Sample
-from koordlet.util.clock import Clock, stamp
-from koordlet.util.errors import OptionError
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

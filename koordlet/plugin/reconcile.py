@@ -5,8 +5,9 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar
 
+from koord.util.stop import Stop
 from koordlet.executor.audit.wording import Wording
-from koordlet.executor.claim import Claim
+from koordlet.executor.claims.claim import Claim
 from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.client import Client
 from koordlet.plugin.podsettings import PodSettings
@@ -15,13 +16,12 @@ from koordlet.plugin.rejections import Rejections
 from koordlet.plugin.states import States
 from koordlet.statesinformer.callbacks import StateType
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
-from koordlet.util.stop import Stop
 
 if TYPE_CHECKING:
-    from koordlet.api.nodeslo import HostApplication
-    from koordlet.api.pod import Pod
+    from koord.api.nodeslo import HostApplication
+    from koord.api.pod import Pod
+    from koord.component.flags import Flag, FlagSet
     from koordlet.metriccache.cache import MetricCache
-    from koordlet.util.flags import Flag, FlagSet
 
 R = TypeVar("R")
 W = TypeVar("W")

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from koordlet.executor.claim import Claim, ClaimOutcome, ClaimState
-from koordlet.executor.target import Level
+from koordlet.executor.claims.claim import Claim, ClaimOutcome, ClaimState
+from koordlet.executor.claims.target import Level
 from koordlet.host.resource import Resource
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from koordlet.api.features import FeatureSpec
+from koord.component.features import FeatureSpec
+from koord.util.errors import KoordletError
 from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.shape import defect_of
-from koordlet.util.errors import KoordletError
 
 GROUP = "koordlet.qos_plugins"  # of entry points
 SHIPPED = "koordlet"  # the distribution whose plugins come first, so that nobody takes their names

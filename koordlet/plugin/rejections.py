@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from koordlet.util.errors import InvalidObject
+from koord.util.errors import InvalidObject
 
 if TYPE_CHECKING:
-    from koordlet.api.pod import Pod
+    from koord.api.pod import Pod
     from koordlet.plugin.base import ExtensionPlugin
     from koordlet.plugin.metrics import BoundedCounter, PluginMetrics
 

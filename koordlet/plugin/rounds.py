@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
-from koordlet.util.clock import Clock
-from koordlet.util.stop import Stop
+from koord.util.clock import Clock
+from koord.util.stop import Stop
 
 RoundDone = Callable[[float], None]
 """Called after each round that ended well, with its seconds."""

@@ -4,12 +4,12 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from koordlet.api.features import FeatureSpec
+from koord.component.features import FeatureSpec
+from koord.util.snakecase import snake_case
 from koordlet.executor import claimable
-from koordlet.executor.claim import MayClaim
+from koordlet.executor.claims.claim import ClaimScope
 from koordlet.plugin import publishing
 from koordlet.plugin.base import ExtensionPlugin, Limits
-from koordlet.util.snakecase import snake_case
 
 _PLAIN = {
     "init_flags": ("flags",),
@@ -77,10 +77,11 @@ def _limits_defects(limits: object) -> Iterator[str]:
 
 def _claim_defects(may_claim: object) -> Iterator[str]:
     if not isinstance(may_claim, tuple):
-        yield f"wanted a tuple in may_claim, found {may_claim!r}; write may_claim = (MayClaim(…),)"
+        hint = "write may_claim = (ClaimScope(…),)"
+        yield f"wanted a tuple in may_claim, found {may_claim!r}; {hint}"
         return
     for may in may_claim:
-        if not isinstance(may, MayClaim):
-            yield f"wanted MayClaim(…) in may_claim, found {may!r}"
+        if not isinstance(may, ClaimScope):
+            yield f"wanted ClaimScope(…) in may_claim, found {may!r}"
         elif defect := claimable.defect_of(may):
             yield f"may_claim: {defect}"

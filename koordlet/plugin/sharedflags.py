@@ -1,6 +1,6 @@
 """Flags of Koordinator that several plugins share."""
 
-from koordlet.util.flags import Flag, FlagSet
+from koord.component.flags import Flag, FlagSet
 
 
 def strategy_interval(flags: FlagSet) -> Flag[int]:

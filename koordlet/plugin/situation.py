@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from koordlet.api.node import Node
-from koordlet.api.nodeslo_strategies import ResourceThreshold
-from koordlet.api.pod import Pod
+from koord.api.node import Node
+from koord.api.nodeslo_strategies import ResourceThreshold
+from koord.api.pod import Pod
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.keys import PodKey
 from koordlet.metriccache.kinds import Kind

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
-from koordlet.api.evictiontasks import requested_by_tier
-from koordlet.api.priority import PriorityClass
+from koord.api.evictiontasks import requested_by_tier
+from koord.api.priority import PriorityClass
 from koordlet.statesinformer.model import PodMeta
 
 

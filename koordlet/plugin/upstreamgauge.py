@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from koordlet.util.errors import KoordletError
+from koord.util.errors import KoordletError
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import GaugeMetricFamily

@@ -5,17 +5,17 @@ A tool for plugins that evict. Rounds are those of the plugin; nothing here wait
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from koordlet.api.eviction import EvictionOutcome
-from koordlet.api.evictionplan import EvictionPlan, EvictionTask, amounts_text
-from koordlet.api.evictsettings import Hindrance
-from koordlet.api.pod import Pod
-from koordlet.executor.eviction import Eviction
+from koord.api.eviction import EvictionOutcome
+from koord.api.evictionplan import EvictionPlan, EvictionTask, amounts_text
+from koord.api.evictsettings import EvictionBlocked
+from koord.api.pod import Pod
+from koord.util.errors import Unavailable
+from koordlet.executor.evictions.eviction import Eviction
 from koordlet.plugin.awaitedvictim import MARGIN, AwaitedVictim, Verdict
 from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.situation import Measured, Situation
 from koordlet.plugin.states import States
 from koordlet.statesinformer.model import PodMeta
-from koordlet.util.errors import Unavailable
 
 ATTEMPTS = 10  # victims that a round asks for, when each is refused
 LONGEST_ROUND = 10.0  # seconds after which a round asks for no other victim
@@ -78,7 +78,7 @@ class VictimRounds:
         pods = self._states.pods()
         return Situation(slo.threshold, node, pods, self._measured, under_way, self._since)
 
-    async def step(self, found: Iterable[EvictionTask | Hindrance]) -> None:
+    async def step(self, found: Iterable[EvictionTask | EvictionBlocked]) -> None:
         """Do what there is to do in this round, given what the features want now."""
         tasks = []
         for each in found:
@@ -199,15 +199,15 @@ class VictimRounds:
                 message=message,
             )
 
-    def _hold_back(self, hindrance: Hindrance) -> None:
+    def _hold_back(self, blocked: EvictionBlocked) -> None:
         is_new = self._clock.monotonic() - self._began < WARM_UP
-        if is_new and hindrance.outcome is EvictionOutcome.NO_DATA:
+        if is_new and blocked.outcome is EvictionOutcome.NO_DATA:
             return
         self._plugin.hold_back(
-            hindrance.outcome,
-            feature=hindrance.feature,
-            reason=hindrance.reason,
-            message=str(hindrance),
+            blocked.outcome,
+            feature=blocked.feature,
+            reason=blocked.reason,
+            message=str(blocked),
         )
 
 
@@ -215,7 +215,7 @@ def wanted(
     plugin: ExtensionPlugin,
     looks: Mapping[str, Callable[[Situation], EvictionTask | None]],
     situation: Situation | None,
-) -> Iterator[EvictionTask | Hindrance]:
+) -> Iterator[EvictionTask | EvictionBlocked]:
     """What the features want whose gates are on, or what hinders them; by name, in order."""
     if situation is None:
         return
@@ -223,8 +223,8 @@ def wanted(
         if plugin.gate(feature):
             try:
                 task = look(situation)
-            except Hindrance as hindrance:
-                yield hindrance
+            except EvictionBlocked as blocked:
+                yield blocked
             else:
                 if task is not None:
                     yield task

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from koord.util.logs import get_logger
 from koordlet.plugin.meter import Meter
 from koordlet.plugin.registry import Registration
 from koordlet.qosmanager.guard import PluginBlocked
 from koordlet.qosmanager.outcome import PluginState
 from koordlet.qosmanager.quarantine import Quarantine
 from koordlet.qosmanager.turns import ClaimTurns
-from koordlet.util.logs import get_logger
 
 if TYPE_CHECKING:
     from koordlet.metriccache.cache import MetricCache

@@ -1,6 +1,6 @@
 """When a plugin that failed may try again, and when it counts as working again."""
 
-from koordlet.util.backoff import Backoff
+from koord.util.backoff import Backoff
 
 SETTLED = 300.0  # seconds that a run has to go well: the cool-down, so none fails more often
 SEVERAL = 3  # good rounds that it has to make in that time or later

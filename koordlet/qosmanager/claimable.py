@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from koordlet.host.support import Claimable
+from koordlet.doctor.support import Claimable
 from koordlet.plugin.registry import Registration
 from koordlet.qosmanager.discovery import SHIPPED
 

@@ -3,16 +3,16 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from koordlet.api.features import FeatureGates, FeatureSpec, Stage
+from koord.component.features import FeatureGates, FeatureSpec, Stage
+from koord.component.flags import Flag, FlagSet
+from koord.util.clock import Clock
+from koord.util.errors import OptionError
+from koord.util.logs import get_logger
+from koord.util.nearest import nearest
+from koord.util.snakecase import snake_case
 from koordlet.plugin.base import bind_gates
 from koordlet.plugin.metrics import PluginMetrics
 from koordlet.plugin.registry import PluginRegistry, Registration
-from koordlet.util.clock import Clock
-from koordlet.util.errors import OptionError
-from koordlet.util.flags import Flag, FlagSet
-from koordlet.util.logs import get_logger
-from koordlet.util.nearest import nearest
-from koordlet.util.snakecase import snake_case
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

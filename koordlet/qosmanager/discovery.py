@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 
-from koordlet.api.features import FeatureSpec
+from koord.component.features import FeatureSpec
+from koord.util.logs import get_logger
 from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.registry import GROUP, SHIPPED, PluginError, PluginRegistry
-from koordlet.util.logs import get_logger
 
 __all__ = ["GROUP", "SHIPPED", "discover", "source_of"]
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from koord.util.logs import get_logger
 from koordlet.plugin import meter
 from koordlet.qosmanager.hang import HangRecord
-from koordlet.util.logs import get_logger
 
 LOOK = 0.1  # CPU seconds between two looks at a step; it can take gigabytes within a second
 STACK_DEPTH = 15  # innermost frames that the log shows

@@ -9,8 +9,8 @@ import os
 from dataclasses import dataclass
 from typing import IO
 
-from koordlet.util.logs import get_logger
-from koordlet.util.owneddir import OwnedDirectory, OwnedPath
+from koord.util.logs import get_logger
+from koord.util.owneddir import OwnedDirectory, OwnedPath
 
 _BOOT_ID = 36  # bytes at the start of the step file, then one byte length and the name
 _NAME = 200  # longest name, in bytes

@@ -6,8 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from koordlet.api.features import FeatureGates
-from koordlet.executor.eviction import Evicts, UnavailableEvictor
+from koord.component.features import FeatureGates
+from koord.util.firstof import first_of
+from koord.util.health import PartHealth, Status
+from koord.util.logs import get_logger
+from koord.util.owneddir import OwnedDirectory
+from koord.util.stop import Stop
+from koordlet.executor.evictions.eviction import Evicts, UnavailableEvictor
 from koordlet.plugin.base import (
     bind_claims,
     bind_evictor,
@@ -27,18 +32,13 @@ from koordlet.qosmanager.outcome import PluginState
 from koordlet.qosmanager.quarantine import Quarantine
 from koordlet.qosmanager.runner import PluginRunner
 from koordlet.qosmanager.turns import ClaimTurns
-from koordlet.util.firstof import first_of
-from koordlet.util.health import PartHealth, Status
-from koordlet.util.logs import get_logger
-from koordlet.util.owneddir import OwnedDirectory
-from koordlet.util.stop import Stop
 
 if TYPE_CHECKING:
-    from koordlet.executor.claims import ClaimDesk
-    from koordlet.executor.kernelview import Kernel
+    from koord.util.health import Health
+    from koordlet.executor.claimmanager import ClaimManager
+    from koordlet.executor.kernel.view import Kernel
     from koordlet.metriccache.cache import MetricCache
     from koordlet.statesinformer.informer import StatesInformer
-    from koordlet.util.health import Health
 
 log = get_logger("koordlet.qosmanager")
 
@@ -100,7 +100,7 @@ class QOSManager:
         metric_cache: "MetricCache",
         states_informer: "StatesInformer",
         evictor: Evicts | None = None,
-        claims: "ClaimDesk | None" = None,
+        claims: "ClaimManager | None" = None,
         kernel: "Kernel | None" = None,
         health: "Health",
         run_dir: OwnedDirectory | None,

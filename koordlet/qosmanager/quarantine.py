@@ -4,10 +4,10 @@ import json
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
-from koordlet.util.clock import Clock
-from koordlet.util.errors import KoordletError
-from koordlet.util.logs import get_logger
-from koordlet.util.owneddir import OwnedDirectory
+from koord.util.clock import Clock
+from koord.util.errors import KoordletError
+from koord.util.logs import get_logger
+from koord.util.owneddir import OwnedDirectory
 
 MAX_BYTES = 1 << 20  # of the file
 

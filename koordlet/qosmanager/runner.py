@@ -5,6 +5,11 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from koord.util.clock import Clock
+from koord.util.firstof import first_of
+from koord.util.health import OK, PartHealth, Status
+from koord.util.logs import get_logger
+from koord.util.stop import Stop
 from koordlet.plugin.meter import Meter
 from koordlet.plugin.registry import Registration
 from koordlet.plugin.rounds import PacedStop
@@ -14,11 +19,6 @@ from koordlet.qosmanager.guard import PluginBlocked
 from koordlet.qosmanager.outcome import FailedRunError, Outcome, PluginState
 from koordlet.qosmanager.quarantine import Quarantine
 from koordlet.qosmanager.turns import ClaimTurns
-from koordlet.util.clock import Clock
-from koordlet.util.firstof import first_of
-from koordlet.util.health import OK, PartHealth, Status
-from koordlet.util.logs import get_logger
-from koordlet.util.stop import Stop
 
 if TYPE_CHECKING:
     from koordlet.metriccache.cache import MetricCache

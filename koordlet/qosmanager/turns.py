@@ -3,22 +3,22 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from koordlet.util.errors import OptionError
+from koord.util.errors import OptionError
 
 if TYPE_CHECKING:
-    from koordlet.executor.claim import MayClaim
-    from koordlet.executor.claims import ClaimDesk
+    from koordlet.executor.claimmanager import ClaimManager
+    from koordlet.executor.claims.claim import ClaimScope
 
 
 class ClaimTurns:
     """Judges what plugins may claim among those that are on, at the moment one is switched on."""
 
-    def __init__(self, claims: "ClaimDesk | None", freed: Callable[[], None]) -> None:
+    def __init__(self, claims: "ClaimManager | None", freed: Callable[[], None]) -> None:
         """claims None: nothing can be claimed. freed: called when one that was on no longer is."""
         self._claims = claims
         self._freed = freed
 
-    def take(self, plugin: str, may_claim: "tuple[MayClaim, ...]") -> str:
+    def take(self, plugin: str, may_claim: "tuple[ClaimScope, ...]") -> str:
         """Let a plugin claim what it declares; return why it may not, empty: it may.
 
         Again for a plugin whose turn it is changes nothing.

@@ -8,7 +8,7 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
-from koordlet.util.errors import InvalidObject
+from koord.util.errors import InvalidObject
 
 
 def encode(value: Any) -> Any:

@@ -12,11 +12,11 @@ from enum import StrEnum
 from itertools import repeat
 from typing import Any
 
+from koord.util.clock import Stamp
+from koord.util.documents import decode_line
+from koord.util.errors import InvalidObject
 from koordlet.metriccache.kinds import KINDS
 from koordlet.metriccache.sample import Sample
-from koordlet.util.clock import Stamp
-from koordlet.util.documents import decode_line
-from koordlet.util.errors import InvalidObject
 
 VERSION = 1
 _DIGITS = 6  # decimals of a sample: a millionth of a core, and whole bytes

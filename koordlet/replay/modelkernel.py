@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from koordlet.executor.claim import ClaimState, Key
-from koordlet.executor.kernelview import watch_with
-from koordlet.executor.watching import Notice, Reading, Reads
-from koordlet.executor.wish import RELEASE, Landed, Wish
-from koordlet.host.layout import Driver, Layout
+from koord.util.clock import Clock
+from koord.util.errors import InvalidObject
+from koordlet.executor.claims.claim import ClaimState, Key
+from koordlet.executor.claims.desired import RELEASE, ApplyResult, DesiredValue
+from koordlet.executor.kernel.view import watch_with
+from koordlet.executor.kernel.watching import Notice, Reading, Reads
+from koordlet.host.cgroups.layout import Driver, Layout
 from koordlet.host.resource import Resource
 from koordlet.host.resources import BY_NAME
 from koordlet.replay.codec import decode
-from koordlet.util.clock import Clock
-from koordlet.util.errors import InvalidObject
 
 T = TypeVar("T")
 
@@ -79,29 +79,29 @@ class ModelKernel:
         """As Kernel.supports: what was never read is taken to be there."""
         return True
 
-    def apply(self, wishes: Sequence[Wish]) -> list[Landed]:
+    def apply(self, desired_values: Sequence[DesiredValue]) -> list[ApplyResult]:
         """As Writer.apply: every wish is granted."""
-        return [self._apply(wish) for wish in wishes]
+        return [self._apply(desired) for desired in desired_values]
 
     def sweep(self) -> list[Key]:
         """As Writer.sweep: nobody else writes here."""
         return []
 
-    def _apply(self, wish: Wish) -> Landed:
-        place = _place(wish.key)
+    def _apply(self, desired: DesiredValue) -> ApplyResult:
+        place = _place(desired.key)
         before = self._reading(place)
         old = None if before is None else before.value
-        if wish.value is RELEASE:
+        if desired.value is RELEASE:
             known = place in self._claimed
             self._claimed.pop(place, None)
-            return Landed(ClaimState.GONE, self._originals.get(place), wrote=known)
-        if wish.original is not None:
-            self._originals[place] = wish.original
+            return ApplyResult(ClaimState.GONE, self._originals.get(place), wrote=known)
+        if desired.original is not None:
+            self._originals[place] = desired.original
         elif old is not None:
             self._originals.setdefault(place, old)
-        self._claimed[place] = wish.value
+        self._claimed[place] = desired.value
         original = self._originals.get(place)
-        return Landed(ClaimState.IN_FORCE, wish.value, original, wrote=old != wish.value)
+        return ApplyResult(ClaimState.IN_FORCE, desired.value, original, wrote=old != desired.value)
 
     def _reading(self, place: _Place) -> Reading | None:
         for known in (self._claimed, self._originals):

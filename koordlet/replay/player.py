@@ -7,22 +7,25 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from koordlet.api.eviction import EvictionAnswer, EvictionOutcome
-from koordlet.api.machine import NODE_CPU_INFO, NodeCpuInfo
-from koordlet.api.node import Node
-from koordlet.api.nodeslo import NodeSLO, merge_nodeslo
-from koordlet.api.nodetopology import NodeTopology
-from koordlet.api.pod import Pod
+from koord.api.eviction import EvictionAnswer, EvictionOutcome
+from koord.api.machine import NODE_CPU_INFO, NodeCpuInfo
+from koord.api.node import Node
+from koord.api.nodeslo import NodeSLO, merge_nodeslo
+from koord.api.pod import Pod
+from koord.util.clock import Stamp
+from koord.util.errors import InvalidObject
+from koord.util.simulatedclock import SimulatedClock
+from koord.util.stop import Stop
 from koordlet.collectors.node_info import NODE_NUMA_INFO
-from koordlet.executor.budget import EvictionBudget
-from koordlet.executor.claim import ClaimState
-from koordlet.executor.claims import ClaimDesk
-from koordlet.executor.decisions import Decisions
-from koordlet.executor.evictor import Evictor
-from koordlet.executor.metrics import EvictionMetrics
-from koordlet.executor.wish import Change
-from koordlet.executor.worker import InlineWorker
-from koordlet.host.numa import NumaNode
+from koordlet.executor.claimmanager import ClaimManager
+from koordlet.executor.claims.claim import ClaimState
+from koordlet.executor.claims.desired import Change
+from koordlet.executor.evictions.budget import EvictionBudget
+from koordlet.executor.evictions.decisions import Decisions
+from koordlet.executor.evictions.evictor import Evictor
+from koordlet.executor.evictions.metrics import EvictionMetrics
+from koordlet.executor.kernel.worker import InlineWorker
+from koordlet.host.topology.numa import NumaNode
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import Cadence, Keep
 from koordlet.plugin.base import ExtensionPlugin, bind_claims, bind_evictor, bind_publisher
@@ -33,12 +36,9 @@ from koordlet.replay.lines import Line, SampleReader
 from koordlet.replay.modelkernel import ModelKernel, layout_of
 from koordlet.replay.ordering import in_order
 from koordlet.replay.recorder import change_json
+from koordlet.rules.nodetopology import NodeTopology
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import PodMeta
-from koordlet.util.clock import Stamp
-from koordlet.util.errors import InvalidObject
-from koordlet.util.simulatedclock import SimulatedClock
-from koordlet.util.stop import Stop
 
 _INTERVALS = {
     Cadence.USAGE: 1.0,
@@ -102,7 +102,7 @@ class Player:
             self._kernel.learn_original(value["resource"], value["target"], value["original"])
             if value["value"] != value["original"] and value["state"] in _HOLDS:
                 self.played.done.append((self.played.began, _held_before(value)))
-        self._desk = ClaimDesk(
+        self._manager = ClaimManager(
             self._kernel, InlineWorker(), clock, dry_run=_in_earnest, listeners=[self._changed]
         )
         self._decisions = Decisions(clock)
@@ -123,7 +123,7 @@ class Player:
         over = Stop(self._clock)
         background = [
             asyncio.create_task(part.run(over))
-            for part in (self._states, self._desk, self._evictor)
+            for part in (self._states, self._manager, self._evictor)
         ]
         running: dict[str, asyncio.Task[None]] = {}
         for name, plugin in self._plugins.items():
@@ -228,8 +228,8 @@ class Player:
         return tuple(pod for pod in pods if pod.uid not in self._evicted)
 
     def _set_up(self, name: str, plugin: ExtensionPlugin) -> None:
-        self._desk.declare(name, plugin.may_claim)
-        bind_claims(plugin, self._desk, self._kernel)
+        self._manager.declare(name, plugin.may_claim)
+        bind_claims(plugin, self._manager, self._kernel)
         bind_evictor(plugin, self._evictor)
         publisher = Publisher(plugin.name, plugin.publishes, self._cache, self._clock)
         bind_publisher(plugin, publisher)

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import koordlet
-from koordlet.api.machine import NODE_CPU_INFO
+from koord.api.machine import NODE_CPU_INFO
+from koord.util.clock import Clock, Stamp
+from koord.util.errors import KoordletError
 from koordlet.collectors.node_info import NODE_NUMA_INFO
-from koordlet.executor.kernelview import Kernel
-from koordlet.executor.watching import Notice, Reading, Readings, Reads
-from koordlet.executor.wish import Change
-from koordlet.host.layout import Layout
+from koordlet.executor.claims.desired import Change
+from koordlet.executor.kernel.view import Kernel
+from koordlet.executor.kernel.watching import Notice, Reading, Readings, Reads
+from koordlet.host.cgroups.layout import Layout
 from koordlet.host.resource import Resource
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.sample import Sample
 from koordlet.replay.codec import encode
 from koordlet.replay.lines import VERSION, Line, SampleWriter, write_line
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.util.clock import Clock, Stamp
-from koordlet.util.errors import KoordletError
 
 MOST_LINES = 2000  # that wait for a slow reader
 INTERVAL = 1.0  # seconds between two looks at states and decisions
@@ -37,8 +37,8 @@ class Busy(KoordletError):
 class RecordSources:
     """What a record is made of beside samples, kernel reads and changes.
 
-    facts: node, gates, flags and the like, as JSON. in_force: as ClaimDesk.in_force. decisions: as
-    Decisions.explain, latest first.
+    facts: node, gates, flags and the like, as JSON. in_force: as ClaimManager.in_force.
+    decisions: as Decisions.explain, latest first.
     """
 
     states: StatesInformer

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from koord.util.errors import InvalidObject, KoordletError
 from koordlet.replay.lines import VERSION, Line, read_line, without
-from koordlet.util.errors import InvalidObject, KoordletError
 
 LONGEST_LINE = 16 << 20  # bytes; the pods of a node are one line
 MOST_BYTES = 8 << 30  # uncompressed

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from koordlet.api.quantity import Quantity
+from koord.api.quantity import Quantity
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import NODE_CPU_USAGE, NODE_MEMORY_USAGE, AnyKind
 from koordlet.statesinformer.informer import StatesInformer

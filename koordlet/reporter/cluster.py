@@ -5,9 +5,9 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from koordlet.kube.client import ApiClient
-from koordlet.kube.deadline import Deadline
-from koordlet.kube.errors import (
+from koord.kube.client import ApiClient
+from koord.kube.deadline import Deadline
+from koord.kube.errors import (
     ApiError,
     BadAnswer,
     Conflict,
@@ -21,14 +21,14 @@ from koordlet.kube.errors import (
     Unauthorized,
     Unreachable,
 )
-from koordlet.kube.resource import NODE_METRICS
-from koordlet.kube.transport import METADATA
-from koordlet.reporter.report import LeftToAnother, Report
+from koord.kube.resource import NODE_METRICS
+from koord.kube.transport import METADATA
+from koord.util.backoff import Backoff
+from koord.util.clock import Clock
+from koordlet.reporter.report import ObserveOnly, Report
 from koordlet.reporter.status import NotAsked
 from koordlet.statesinformer.model import ReportTarget
 from koordlet.statesinformer.statuswriters import FIELD_MANAGER
-from koordlet.util.backoff import Backoff
-from koordlet.util.clock import Clock
 
 # Seconds until a new report after one that failed, doubled at most by jitter.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 4.0  # what may pass by itself
@@ -106,7 +106,7 @@ class ClusterSink:
     async def write(self, report: Report) -> None:
         """As Sink.write."""
         if reason := await self._observe_only():
-            raise LeftToAnother(reason)
+            raise ObserveOnly(reason)
         uid, path = self._uid(), NODE_METRICS.object(self._node)
         found = False  # whether the server has shown the object just now
         try:

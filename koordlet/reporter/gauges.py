@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
-from koordlet.api.nodemetric import NodeMetricStatus, Usage
+from koord.api.nodemetric import NodeMetricStatus, Usage
 
 _Rows = Iterable[tuple[tuple[str, ...], Usage | None]]
 

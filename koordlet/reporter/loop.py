@@ -7,21 +7,21 @@ from dataclasses import dataclass, replace
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 
-from koordlet.api.nodemetric import NodeMetricStatus
+from koord.api.nodemetric import NodeMetricStatus
+from koord.util.clock import Clock
+from koord.util.errors import KoordletError, Unavailable
+from koord.util.health import OK, PartHealth, Status
+from koord.util.logs import LogState, get_logger
+from koord.util.stop import Stop
 from koordlet.metriccache.cache import MetricCache
 from koordlet.reporter.change import UsageChange
 from koordlet.reporter.gauges import status_families
 from koordlet.reporter.pace import CLOSEST, OwnPace, Pace
-from koordlet.reporter.report import LeftToAnother, Report, Sink, make_report
+from koordlet.reporter.report import ObserveOnly, Report, Sink, make_report
 from koordlet.reporter.status import NotAsked, Snapshot, Withheld, build_status
 from koordlet.statesinformer.callbacks import CallbackTarget, StateType
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import PodMeta
-from koordlet.util.clock import Clock
-from koordlet.util.errors import KoordletError, Unavailable
-from koordlet.util.health import OK, PartHealth, Status
-from koordlet.util.logs import LogState, get_logger
-from koordlet.util.stop import Stop
 
 log = get_logger("koordlet.reporter")
 
@@ -188,7 +188,7 @@ class NodeMetricReporter:
             self._check()
             self._latest = report = await asyncio.to_thread(self._make)
             await self._sink.write(report)
-        except LeftToAnother:
+        except ObserveOnly:
             outcome = "left"
         except Withheld as err:
             self._trouble("report.withheld", err)

@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Callable
 from typing import Protocol
 
+from koord.util.clock import Clock
 from koordlet.statesinformer.model import ReportTarget
-from koordlet.util.clock import Clock
 
 CLOSEST = 10.0  # seconds that two reports are apart at least, if the interval allows
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from koordlet.api.nodemetric import NodeMetricSpec, NodeMetricStatus, node_metric
-from koordlet.util.errors import KoordletError
+from koord.api.nodemetric import NodeMetricSpec, NodeMetricStatus, node_metric
+from koord.util.errors import KoordletError
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ def make_report(node: str, spec: NodeMetricSpec, status: NodeMetricStatus) -> Re
     return Report(spec, status, (text + "\n").encode("utf-8", "replace"))
 
 
-class LeftToAnother(KoordletError):
+class ObserveOnly(KoordletError):
     """The report was made, but another agent writes the one that counts."""
 
 
@@ -46,7 +46,7 @@ class Sink(Protocol):
         It is what it is: however often it has to be sent, its time stays that of its samples.
 
         Raises:
-            LeftToAnother: it is not wanted from us.
+            ObserveOnly: it is not wanted from us.
             KoordletError: it did not arrive; the message says why. The next report is new.
         """
 
@@ -88,12 +88,12 @@ class AllSinks:
             sink.check()
 
     async def write(self, report: Report) -> None:
-        """As Sink.write; raises the first error, LeftToAnother only if there is no other."""
+        """As Sink.write; raises the first error, ObserveOnly only if there is no other."""
         found = await asyncio.gather(
             *(sink.write(report) for sink in self._sinks), return_exceptions=True
         )
         errors = [error for error in found if error is not None]
-        for error in sorted(errors, key=lambda error: isinstance(error, LeftToAnother)):
+        for error in sorted(errors, key=lambda error: isinstance(error, ObserveOnly)):
             raise error
 
     def retry_in(self) -> float:

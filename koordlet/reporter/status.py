@@ -9,7 +9,7 @@ where they are collected.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from koordlet.api.nodemetric import (
+from koord.api.nodemetric import (
     AggregatedUsage,
     HostApplicationMetric,
     MemoryPolicy,
@@ -19,7 +19,8 @@ from koordlet.api.nodemetric import (
     PodMetric,
     Usage,
 )
-from koordlet.api.nodeslo import HostApplication
+from koord.api.nodeslo import HostApplication
+from koord.util.errors import KoordletError
 from koordlet.metriccache.aggregate import Aggregate
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import (
@@ -41,7 +42,6 @@ from koordlet.metriccache.kinds import (
     AnyKind,
 )
 from koordlet.statesinformer.model import PodMeta
-from koordlet.util.errors import KoordletError
 
 WARM = 0.5  # share of a window that a series must span before its aggregates count
 

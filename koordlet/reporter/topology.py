@@ -4,11 +4,9 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from koordlet.api.node import Node
-from koordlet.api.noderesourcetopology import Operation, Published, new_object, patch
-from koordlet.api.nodetopology import NodeTopology
-from koordlet.kube.client import ApiClient
-from koordlet.kube.errors import (
+from koord.api.node import Node
+from koord.kube.client import ApiClient
+from koord.kube.errors import (
     ApiError,
     BadAnswer,
     Conflict,
@@ -19,15 +17,17 @@ from koordlet.kube.errors import (
     TooManyRequests,
     Unreachable,
 )
-from koordlet.kube.resource import NODE_TOPOLOGIES
-from koordlet.reporter.disputes import Disputes
+from koord.kube.resource import NODE_TOPOLOGIES
+from koord.util.backoff import Backoff
+from koord.util.clock import Clock
+from koord.util.health import PartHealth, Status
+from koord.util.logs import LogState, get_logger
+from koord.util.stop import Stop
+from koordlet.reporter.correctionbackoff import CorrectionBackoff
+from koordlet.rules.noderesourcetopology import Operation, Published, new_object, patch
+from koordlet.rules.nodetopology import NodeTopology
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.kubetopology import KubeTopology
-from koordlet.util.backoff import Backoff
-from koordlet.util.clock import Clock
-from koordlet.util.health import PartHealth, Status
-from koordlet.util.logs import LogState, get_logger
-from koordlet.util.stop import Stop
 
 # Seconds after a write that failed, doubled at most by jitter: a server that is away comes back,
 # but one that refuses will not soon change its mind.
@@ -78,7 +78,7 @@ class TopologyReporter:
         self._observe_only = observe_only
         self._draw = draw  # a number from 0 to 1
         self._failures = Backoff(FIRST_PAUSE, LONGEST_REST, jitter=1.0, draw=draw)
-        self._disputes = Disputes(clock, interval, draw=draw)
+        self._corrections = CorrectionBackoff(clock, interval, draw=draw)
         self._written: NodeTopology | None = None  # what the object says, or said at first
         self._agreed: tuple[NodeTopology, Published] | None = None  # found to say the same
         self._unseen = -1  # how often it had changed before our latest write
@@ -122,7 +122,7 @@ class TopologyReporter:
             self._works()
             return
         correction = wanted is self._written
-        if correction and not self._disputes.may_correct():
+        if correction and not self._corrections.may_correct():
             return
         changes = self._own.changes
         await self._write(wanted, operations)

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from koordlet.server import healthtext
+from koord.component.http import healthtext
+from koord.component.http.guard import Guard, local_only
+from koord.component.http.healthtext import Parts
+from koord.component.http.middleware import MAX_BODY, limits
+from koord.component.http.responses import json_body, text_response
+from koord.util.clock import Clock
+from koord.util.health import Health, Status, worst
+from koord.util.ttlcache import TtlCache
 from koordlet.server.events import EventSources, events_handler
 from koordlet.server.explain import Explain, explain_handler
 from koordlet.server.exposition import FRESH_SECONDS, Exposition, View
-from koordlet.server.guard import Guard, local_only
-from koordlet.server.healthtext import Parts
-from koordlet.server.middleware import MAX_BODY, limits
 from koordlet.server.negotiation import accepts_gzip, choose_format
-from koordlet.server.responses import json_body, text_response
-from koordlet.util.clock import Clock
-from koordlet.util.health import Health, Status, worst
-from koordlet.util.ttlcache import TtlCache
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

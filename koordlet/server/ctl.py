@@ -8,17 +8,17 @@ from typing import Protocol
 
 from aiohttp import web
 
+from koord.component.http.middleware import MAX_BODY, limits
+from koord.component.http.responses import json_body, json_bytes
+from koord.util.clock import SystemClock
+from koord.util.errors import OptionError
+from koord.util.nearest import nearest
 from koordlet.executor.audit.query import AuditQuery, parse_query
 from koordlet.metriccache.cache import MetricCache
 from koordlet.server.explain import Explain, explain_handler
-from koordlet.server.middleware import MAX_BODY, limits
-from koordlet.server.responses import json_body, json_bytes
 from koordlet.server.top import top
 from koordlet.server.windows import DEFAULT_WINDOW, aggregates, find_kind, find_pod, parse_window
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.util.clock import SystemClock
-from koordlet.util.errors import OptionError
-from koordlet.util.nearest import nearest
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

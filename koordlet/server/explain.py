@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import web
 
-from koordlet.server.responses import json_body, json_bytes
+from koord.component.http.responses import json_body, json_bytes
 
 Explain = Callable[[str], Awaitable[Callable[[], Mapping[str, object]]]]
 """Looks what is known about a pod (namespace/name, name or UID) or a cgroup, or

@@ -18,12 +18,12 @@ from prometheus_client import (
     ProcessCollector,
 )
 
+from koord.component.http.shared import Shared
+from koord.util.clock import Clock, SystemClock
+from koord.util.logs import LogState, get_logger
 from koordlet.server.families import INTERNAL_FAMILIES, FamilySource, IsolatingRegistry
 from koordlet.server.page import Page
-from koordlet.server.shared import Shared
 from koordlet.server.textformat import TextFormat
-from koordlet.util.clock import Clock, SystemClock
-from koordlet.util.logs import LogState, get_logger
 
 FRESH_SECONDS = 1.0  # in which scrapes get what was rendered before: samples are no newer either
 

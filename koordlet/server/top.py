@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 
-from koordlet.api.nodemetric import time_text
-from koordlet.api.quantity import Quantity
-from koordlet.host.layout import qos_of
+from koord.api.nodemetric import time_text
+from koord.api.quantity import Quantity
+from koordlet.host.cgroups.layout import qos_of
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import (
     NODE_CPU_USAGE,

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 
-from koordlet.api.nodemetric import LONGEST_WINDOW
+from koord.api.nodemetric import LONGEST_WINDOW
+from koord.util import goduration
+from koord.util.errors import OptionError
+from koord.util.nearest import nearest
 from koordlet.metriccache.aggregate import Aggregate
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import AnyKind
 from koordlet.statesinformer.model import PodMeta
-from koordlet.util import goduration
-from koordlet.util.errors import OptionError
-from koordlet.util.nearest import nearest
 
 Key = tuple[str, ...]
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from koordlet.api.nodeslo import HostApplication
+from koord.api.nodeslo import HostApplication
+from koord.util.backoff import Backoff
+from koord.util.clock import Clock
+from koord.util.errors import KoordletError
+from koord.util.firstof import first_of
+from koord.util.logs import get_logger
+from koord.util.stop import Stop
 from koordlet.statesinformer.model import PodMeta
-from koordlet.util.backoff import Backoff
-from koordlet.util.clock import Clock
-from koordlet.util.errors import KoordletError
-from koordlet.util.firstof import first_of
-from koordlet.util.logs import get_logger
-from koordlet.util.stop import Stop
 
 if TYPE_CHECKING:
     from koordlet.statesinformer.subscription import Subscription

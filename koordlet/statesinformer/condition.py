@@ -1,8 +1,8 @@
 """How a source of states is doing: for /healthz, and for the log when that changes."""
 
-from koordlet.util.clock import Clock
-from koordlet.util.health import OK, PartHealth, Status
-from koordlet.util.logs import get_logger
+from koord.util.clock import Clock
+from koord.util.health import OK, PartHealth, Status
+from koord.util.logs import get_logger
 
 SILENCE = 5.0  # seconds without a finished round after which a source is called stuck
 

@@ -5,15 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from koordlet.api.node import Node, parse_node
-from koordlet.api.nodeslo import NodeSLO
+from koord.api.node import Node, parse_node
+from koord.api.nodeslo import NodeSLO
+from koord.util.clock import Clock
+from koord.util.health import PartHealth
+from koord.util.stop import Stop
 from koordlet.statesinformer.condition import Condition
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.objectfile import ObjectFile
 from koordlet.statesinformer.reading import Reading, read_node_slo
-from koordlet.util.clock import Clock
-from koordlet.util.health import PartHealth
-from koordlet.util.stop import Stop
 
 T = TypeVar("T")
 

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from koordlet.api.node import Node
+from koord.api.node import Node
+from koord.util.clock import Clock
+from koord.util.health import PartHealth
+from koord.util.stop import Stop
 from koordlet.host.errors import KernelFileError
 from koordlet.host.files import parse_file
-from koordlet.host.procfiles import parse_meminfo, parse_per_cpu_ticks
+from koordlet.host.proc.procfiles import parse_meminfo, parse_per_cpu_ticks
 from koordlet.statesinformer.condition import Condition
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.util.clock import Clock
-from koordlet.util.health import PartHealth
-from koordlet.util.stop import Stop
 
 T = TypeVar("T")
 

@@ -7,9 +7,13 @@ event loop. Readers may be on any thread: each state is one immutable object tha
 import asyncio
 from typing import TYPE_CHECKING
 
-from koordlet.api.node import Node
-from koordlet.api.nodemetric import NodeMetricSpec
-from koordlet.api.nodeslo import NodeSLO
+from koord.api.node import Node
+from koord.api.nodemetric import NodeMetricSpec
+from koord.api.nodeslo import NodeSLO
+from koord.util.clock import Clock
+from koord.util.errors import KoordletError
+from koord.util.health import OK, PartHealth, Status
+from koord.util.stop import Stop
 from koordlet.statesinformer.callbacks import (
     CALLBACK_DEADLINE,
     CallbackState,
@@ -20,13 +24,9 @@ from koordlet.statesinformer.callbacks import (
 )
 from koordlet.statesinformer.model import PodMeta
 from koordlet.statesinformer.subscription import Failed, Subscription
-from koordlet.util.clock import Clock
-from koordlet.util.errors import KoordletError
-from koordlet.util.health import OK, PartHealth, Status
-from koordlet.util.stop import Stop
 
 if TYPE_CHECKING:
-    from koordlet.api.nodetopology import NodeTopology
+    from koordlet.rules.nodetopology import NodeTopology
 
 
 class StatesInformer:

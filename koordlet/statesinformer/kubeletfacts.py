@@ -5,15 +5,15 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from koordlet.api.cpumanager import CpuManagerState
-from koordlet.api.kubeletconfig import STATIC, KubeletConfig, parse_kubelet_config
-from koordlet.api.nodetopology import KubeletFacts
-from koordlet.host.cpumanagerstate import cpu_manager_state_file, read_cpu_manager_state
+from koord.api.cpumanager import CpuManagerState
+from koord.api.kubeletconfig import STATIC, KubeletConfig, parse_kubelet_config
+from koord.util.backoff import Backoff
+from koord.util.clock import Clock
+from koord.util.errors import KoordletError, Unavailable
+from koord.util.filewatch import FileWatch
 from koordlet.host.errors import Unsupported, Vanished
-from koordlet.util.backoff import Backoff
-from koordlet.util.clock import Clock
-from koordlet.util.errors import KoordletError, Unavailable
-from koordlet.util.filewatch import FileWatch
+from koordlet.host.topology.cpumanagerstate import cpu_manager_state_file, read_cpu_manager_state
+from koordlet.rules.nodetopology import KubeletFacts
 
 PERIOD = 60.0  # seconds between two questions; a configuration changes when the kubelet restarts
 FIRST_PAUSE = 3.0  # seconds, when the kubelet does not answer

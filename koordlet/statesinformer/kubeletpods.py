@@ -2,15 +2,15 @@
 
 import math
 
-from koordlet.kube.errors import ApiError, ConfigError, KubeError, NoAddress, NotTrusted
-from koordlet.kube.kubelet import KubeletClient
-from koordlet.statesinformer.podbelief import SECOND_LOOK, PodBelief
-from koordlet.util.alarm import Alarm
-from koordlet.util.backoff import Backoff
-from koordlet.util.clock import Clock
-from koordlet.util.health import OK, PartHealth, Status
-from koordlet.util.logs import LogState, get_logger
-from koordlet.util.stop import Stop
+from koord.kube.errors import ApiError, ConfigError, KubeError, NoAddress, NotTrusted
+from koord.util.alarm import Alarm
+from koord.util.backoff import Backoff
+from koord.util.clock import Clock
+from koord.util.health import OK, PartHealth, Status
+from koord.util.logs import LogState, get_logger
+from koord.util.stop import Stop
+from koordlet.kubelet.client import KubeletClient
+from koordlet.statesinformer.podlistguard import SECOND_LOOK, PodListGuard
 
 GAP = 0.5  # seconds between two requests at least, however often cgroups come and go
 # Seconds after cgroups changed to ask: at once, and again, for the kubelet looks at containers once
@@ -24,7 +24,7 @@ log = get_logger("koordlet.statesinformer")
 
 
 class KubeletPods:
-    """Tells the pods to a PodBelief: every interval, and at once when ask is set.
+    """Tells the pods to a PodListGuard: every interval, and at once when ask is set.
 
     interval is in seconds. While the kubelet does not answer, the pods stay as they were.
     """
@@ -32,14 +32,14 @@ class KubeletPods:
     def __init__(
         self,
         kubelet: KubeletClient,
-        belief: PodBelief,
+        guard: PodListGuard,
         clock: Clock,
         *,
         interval: float,
         ask: Alarm,
     ) -> None:
         self._kubelet = kubelet
-        self._belief = belief
+        self._guard = guard
         self._clock = clock
         self._interval = interval
         self._alarm = ask
@@ -68,17 +68,17 @@ class KubeletPods:
             self._note(err)
             return err
         self._works()
-        self._belief.take(found)
+        self._guard.take(found)
         return None
 
     def health(self) -> PartHealth:
         """Degraded while the kubelet does not answer, or its list is not believed."""
-        reason = f"the last list stays: {self._error}" if self._error else self._belief.doubt
+        reason = f"the last list stays: {self._error}" if self._error else self._guard.doubt
         return PartHealth(Status.DEGRADED, reason) if reason else OK
 
     def _is_hopeless(self, error: KubeError) -> bool:
         trouble = self._clock.monotonic() - self._failed_at
-        return self._belief.is_empty or trouble >= PATIENCE or is_refusal(error)
+        return self._guard.is_empty or trouble >= PATIENCE or is_refusal(error)
 
     def _note(self, error: KubeError) -> None:
         self._failed_at = min(self._failed_at, self._clock.monotonic())
@@ -108,7 +108,7 @@ class KubeletPods:
         if self._error is not None:
             pause = self._backoff.next()
             return pause, pause
-        return GAP, SECOND_LOOK if self._belief.doubt else self._interval
+        return GAP, SECOND_LOOK if self._guard.doubt else self._interval
 
 
 def is_refusal(error: KubeError) -> bool:

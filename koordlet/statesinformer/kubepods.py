@@ -2,17 +2,17 @@
 
 import asyncio
 
-from koordlet.api.pod import Pod, PodList, distinct, parse_pod
-from koordlet.kube.answers import Object
-from koordlet.kube.client import ApiClient
-from koordlet.kube.reflector import Reflector, Watched
-from koordlet.kube.resource import PODS, field_selector
-from koordlet.kube.store import Change, ChangeKind
-from koordlet.statesinformer.podbelief import SECOND_LOOK, PodBelief
-from koordlet.util.clock import Clock
-from koordlet.util.firstof import first_of
-from koordlet.util.health import PartHealth, Status
-from koordlet.util.stop import Stop
+from koord.api.pod import Pod, PodList, distinct, parse_pod
+from koord.kube.answers import Object
+from koord.kube.client import ApiClient
+from koord.kube.reflector import Reflector, Watched
+from koord.kube.resource import PODS, field_selector
+from koord.kube.store import Change, ChangeKind
+from koord.util.clock import Clock
+from koord.util.firstof import first_of
+from koord.util.health import PartHealth, Status
+from koord.util.stop import Stop
+from koordlet.statesinformer.podlistguard import SECOND_LOOK, PodListGuard
 
 
 class KubePods:
@@ -21,9 +21,11 @@ class KubePods:
     name = "pod list"
     problem = ""  # see health
 
-    def __init__(self, client: ApiClient, node_name: str, belief: PodBelief, clock: Clock) -> None:
+    def __init__(
+        self, client: ApiClient, node_name: str, guard: PodListGuard, clock: Clock
+    ) -> None:
         self._client = client
-        self._belief = belief
+        self._guard = guard
         self._clock = clock
         self._watched = Watched(
             name="pods",
@@ -40,7 +42,7 @@ class KubePods:
 
     def poll(self) -> PodList | None:
         """Return the list when it has changed since the last call. For any thread."""
-        return self._belief.poll()
+        return self._guard.poll()
 
     async def run(self, stop: Stop) -> None:
         """Follow the pods until stop."""
@@ -53,8 +55,8 @@ class KubePods:
 
     def health(self) -> PartHealth:
         """Degraded while the server is away, a pod is not understood, or a list not believed."""
-        if self._belief.doubt:
-            return PartHealth(Status.DEGRADED, self._belief.doubt)
+        if self._guard.doubt:
+            return PartHealth(Status.DEGRADED, self._guard.doubt)
         return self._reflector.health()
 
     async def _follow_until_doubt(self, stop: Stop) -> None:
@@ -77,7 +79,7 @@ class KubePods:
     def _take(self) -> None:
         was_listed, self._was_listed, self._taking = self._was_listed, False, False
         pods = distinct(self._reflector.objects.values())
-        if not self._belief.take(pods, told=not was_listed):
+        if not self._guard.take(pods, told=not was_listed):
             self._doubt.set()
 
 

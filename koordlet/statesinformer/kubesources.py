@@ -4,27 +4,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from koordlet.api.fields import Fields
-from koordlet.api.node import Node, parse_node
-from koordlet.api.nodemetric import NodeMetricSpec, parse_spec
-from koordlet.api.nodeslo import NodeSLO
-from koordlet.kube.answers import Object
-from koordlet.kube.client import ApiClient
-from koordlet.kube.eventobjects import Event, EventType, ObjectRef
-from koordlet.kube.reflector import Absent, Reflector, Watched
-from koordlet.kube.resource import NODE_METRICS, NODE_SLOS, NODES, Resource, field_selector
-from koordlet.kube.store import Change, ChangeKind
+from koord.api.fields import Fields
+from koord.api.node import Node, parse_node
+from koord.api.nodemetric import NodeMetricSpec, parse_spec
+from koord.api.nodeslo import NodeSLO
+from koord.kube.answers import Object
+from koord.kube.client import ApiClient
+from koord.kube.eventobjects import Event, EventType, ObjectRef
+from koord.kube.reflector import Absent, Reflector, Watched
+from koord.kube.resource import NODE_METRICS, NODE_SLOS, NODES, Resource, field_selector
+from koord.kube.store import Change, ChangeKind
+from koord.util.clock import Clock
+from koord.util.errors import InvalidObject
+from koord.util.health import OK, PartHealth, Status
+from koord.util.logs import get_logger
+from koord.util.stop import Stop
 from koordlet.statesinformer.callbacks import StateType
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import ReportTarget
 from koordlet.statesinformer.reading import Reading, read_node_slo
 from koordlet.statesinformer.statuswriters import StatusWriters, status_writers
 from koordlet.statesinformer.stored import Stored, stored
-from koordlet.util.clock import Clock
-from koordlet.util.errors import InvalidObject
-from koordlet.util.health import OK, PartHealth, Status
-from koordlet.util.logs import get_logger
-from koordlet.util.stop import Stop
 
 T = TypeVar("T")
 Emit = Callable[[Event], None]

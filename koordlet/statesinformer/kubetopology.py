@@ -1,14 +1,14 @@
 """The NodeResourceTopology object of this node, followed on the API server by watch."""
 
-from koordlet.api.noderesourcetopology import Published, parse_published
-from koordlet.kube.answers import Object
-from koordlet.kube.client import ApiClient
-from koordlet.kube.reflector import Absent
-from koordlet.kube.resource import NODE_TOPOLOGIES
-from koordlet.kube.store import ChangeKind
+from koord.kube.answers import Object
+from koord.kube.client import ApiClient
+from koord.kube.reflector import Absent
+from koord.kube.resource import NODE_TOPOLOGIES
+from koord.kube.store import ChangeKind
+from koord.util.clock import Clock
+from koordlet.rules.noderesourcetopology import Published, parse_published
 from koordlet.statesinformer.kubesources import OwnObject
 from koordlet.statesinformer.reading import Reading
-from koordlet.util.clock import Clock
 
 _ABSENT = Absent(
     pause=150.0,

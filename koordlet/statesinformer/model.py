@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from koordlet.api.pod import Pod
-from koordlet.api.qos import KubeQoS, QoSClass
+from koord.api.pod import Pod
+from koord.api.qos import KubeQoS, QoSClass
 
 
 @dataclass(frozen=True, slots=True)

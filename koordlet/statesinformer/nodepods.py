@@ -4,17 +4,17 @@ import asyncio
 import dataclasses
 from collections.abc import Callable
 
-from koordlet.api.node import Node
-from koordlet.api.pod import PodList
-from koordlet.kube.errors import Forbidden, KubeError, Unauthorized
+from koord.api.node import Node
+from koord.api.pod import PodList
+from koord.kube.errors import Forbidden, KubeError, Unauthorized
+from koord.util.backoff import Backoff
+from koord.util.clock import Clock
+from koord.util.health import PartHealth, Status
+from koord.util.logs import get_logger
+from koord.util.stop import Stop
 from koordlet.statesinformer.kubeletpods import KubeletPods, is_refusal
 from koordlet.statesinformer.kubepods import KubePods
-from koordlet.statesinformer.podbelief import PodBelief
-from koordlet.util.backoff import Backoff
-from koordlet.util.clock import Clock
-from koordlet.util.health import PartHealth, Status
-from koordlet.util.logs import get_logger
-from koordlet.util.stop import Stop
+from koordlet.statesinformer.podlistguard import PodListGuard
 
 NODE_INTERVAL = 0.25  # seconds between two looks for the Node, which says where the kubelet is
 FIRST_RETRY, LAST_RETRY = 10.0, 300.0  # seconds between attempts with a kubelet given up
@@ -37,13 +37,13 @@ class NodePods:
         self,
         kubelet: KubeletPods,
         server: Callable[[], KubePods],
-        belief: PodBelief,
+        guard: PodListGuard,
         node: Callable[[], Node | None],
         clock: Clock,
     ) -> None:
         self._kubelet = kubelet
         self._make_server = server
-        self._belief = belief
+        self._guard = guard
         self._node = node
         self._clock = clock
         self._server: KubePods | None = None  # None: the kubelet is asked
@@ -51,7 +51,7 @@ class NodePods:
 
     def poll(self) -> PodList | None:
         """Return the list when it has changed since the last call. For any thread."""
-        return self._belief.poll()
+        return self._guard.poll()
 
     async def run(self, stop: Stop) -> None:
         """Keep the list until stop."""

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from koordlet.util.documents import decode
-from koordlet.util.errors import InvalidObject
-from koordlet.util.filewatch import FileReadError, FileWatch
+from koord.util.documents import decode
+from koord.util.errors import InvalidObject
+from koord.util.filewatch import FileReadError, FileWatch
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from koordlet.util.alarm import Alarm
+from koord.util.alarm import Alarm
 
 
 class CgroupEvents(Protocol):

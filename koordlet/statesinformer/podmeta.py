@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from koordlet.api.pod import ContainerStatus, Pod
-from koordlet.host.layout import UNKNOWN_RUNTIME, ContainerName, Driver, Layout
-from koordlet.host.podtracks import ContainerDir, PodDir
+from koord.api.pod import ContainerStatus, Pod
+from koordlet.host.cgroups.layout import UNKNOWN_RUNTIME, ContainerName, Driver, Layout
+from koordlet.host.cgroups.podtracks import ContainerDir, PodDir
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
 
 STATIC_POD_UID = "kubernetes.io/config.hash"  # the UID by which the kubelet names the cgroup

@@ -6,20 +6,20 @@ import math
 from pathlib import Path
 from typing import Protocol
 
-from koordlet.api.pod import PodList, parse_pod_list
-from koordlet.host.cgrouptree import CgroupTree
-from koordlet.host.layout import Driver, Layout
-from koordlet.host.podtracks import TreeScan
+from koord.api.pod import PodList, parse_pod_list
+from koord.util.clock import Clock
+from koord.util.health import PartHealth
+from koord.util.logs import LogState, get_logger
+from koord.util.stop import Stop
+from koordlet.host.cgroups.cgrouptree import CgroupTree
+from koordlet.host.cgroups.layout import Driver, Layout
+from koordlet.host.cgroups.podtracks import TreeScan
 from koordlet.statesinformer.condition import Condition
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import PodMeta
 from koordlet.statesinformer.objectfile import ObjectFile
 from koordlet.statesinformer.podalarms import CgroupEvents, PodAlarms
 from koordlet.statesinformer.podmeta import discovered, joined, main_layout
-from koordlet.util.clock import Clock
-from koordlet.util.health import PartHealth
-from koordlet.util.logs import LogState, get_logger
-from koordlet.util.stop import Stop
 
 INTERVAL = 1.0  # seconds between two scans
 OFFSET = 0.5  # seconds from the start to the first of them: sampling has its turns at full seconds,

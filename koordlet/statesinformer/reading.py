@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from koordlet.api.nodeslo import NodeSLO, merge_nodeslo
+from koord.api.nodeslo import NodeSLO, merge_nodeslo
+from koord.util.errors import InvalidObject
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.util.errors import InvalidObject
 
 T = TypeVar("T")
 

@@ -3,10 +3,10 @@
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from koordlet.api.fields import Fields
-from koordlet.kube.answers import Object
-from koordlet.util.clock import Clock
-from koordlet.util.errors import InvalidObject
+from koord.api.fields import Fields
+from koord.kube.answers import Object
+from koord.util.clock import Clock
+from koord.util.errors import InvalidObject
 
 FIELD_MANAGER = "koordlet-reporter"
 """Our own name in managedFields. Koordinator's agent is called koordlet there, by its program."""

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from koordlet.api.jsonrules import JsonObject
-from koordlet.kube.answers import Object
+from koord.api.jsonrules import JsonObject
+from koord.kube.answers import Object
 
 
 @dataclass(frozen=True, slots=True)

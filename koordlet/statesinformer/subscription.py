@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from koordlet.statesinformer.callbacks import StateType, UpdateCbFn
 
 if TYPE_CHECKING:
-    from koordlet.api.node import Node
-    from koordlet.api.nodeslo import NodeSLO
-    from koordlet.api.nodetopology import NodeTopology
+    from koord.api.node import Node
+    from koord.api.nodeslo import NodeSLO
+    from koordlet.rules.nodetopology import NodeTopology
     from koordlet.statesinformer.informer import StatesInformer
     from koordlet.statesinformer.model import PodMeta
 

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 
-from koordlet.api.machine import Machine
-from koordlet.api.nodetopology import TopologyInputs, node_topology
+from koord.api.machine import Machine
+from koord.util.clock import Clock
+from koord.util.errors import KoordletError, Unavailable
+from koord.util.health import OK, PartHealth, Status
+from koord.util.logs import LogState, get_logger
+from koord.util.stop import Stop
+from koordlet.rules.nodetopology import TopologyInputs, node_topology
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.kubeletfacts import KubeletSource
-from koordlet.util.clock import Clock
-from koordlet.util.errors import KoordletError, Unavailable
-from koordlet.util.health import OK, PartHealth, Status
-from koordlet.util.logs import LogState, get_logger
-from koordlet.util.stop import Stop
 
 _PATIENCE = 60.0  # seconds after the start in which it is normal not to know everything
 

@@ -9,16 +9,15 @@ resources.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from koordlet.api.batchresources import BatchResources, BatchShare, batch_resources
-from koordlet.api.nodeslo import NodeSLO
-from koordlet.api.nodeslo_strategies import CPUSuppressPolicy
-from koordlet.api.pod import Pod
-from koordlet.api.qos import QoSClass
+from koord.api.nodeslo import NodeSLO
+from koord.api.nodeslo_strategies import CPUSuppressPolicy
+from koord.api.pod import Pod
+from koord.api.qos import QoSClass
 from koordlet.plugin import (
     Claim,
+    ClaimScope,
     Client,
     Level,
-    MayClaim,
     MetricCache,
     NodeRatio,
     PluginRegistry,
@@ -33,6 +32,7 @@ from koordlet.plugin import (
     resources,
     scaled_quota,
 )
+from koordlet.plugin.rules import BatchResources, BatchShare, batch_resources
 
 NAME = "BatchResource"
 NO_LIMIT = -1
@@ -105,7 +105,7 @@ class BatchResource(ReconcilingPlugin[BatchRule, BatchResources]):
 
     gates = (NAME,)
     may_claim = tuple(
-        MayClaim(resource, level, frozenset({QoSClass.BE}))
+        ClaimScope(resource, level, frozenset({QoSClass.BE}))
         for resource in _RESOURCES
         for level in (Level.POD, Level.CONTAINER)
     )

@@ -7,16 +7,16 @@ for their CPU quotas. What the quota is without it follows from the limit.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from koordlet.api.pod import Container, Pod
-from koordlet.api.podtotals import pod_limit
-from koordlet.api.qos import QoSClass
-from koordlet.api.quantity import Quantity
-from koordlet.api.resourcestatus import allocated_cpus
+from koord.api.pod import Container, Pod
+from koord.api.podtotals import pod_limit
+from koord.api.qos import QoSClass
+from koord.api.quantity import Quantity
+from koord.api.resourcestatus import allocated_cpus
 from koordlet.plugin import (
     Claim,
+    ClaimScope,
     Client,
     Level,
-    MayClaim,
     MetricCache,
     NodeRatio,
     Part,
@@ -95,7 +95,7 @@ class CPUNormalization(ReconcilingPlugin[float, Limits]):
 
     gates = (NAME,)
     may_claim = tuple(
-        MayClaim(resources.CPU_QUOTA, level, part=Part.RATIO)
+        ClaimScope(resources.CPU_QUOTA, level, part=Part.RATIO)
         for level in (Level.POD, Level.CONTAINER)
     )
     follows = (StateType.NODE_METADATA,)

@@ -9,17 +9,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from koordlet.api.annotation import json_annotation, place
-from koordlet.api.jsonrules import MapOf
-from koordlet.api.jsonvalues import INT64
-from koordlet.api.pod import Pod
+from koord.api.annotation import json_annotation, place
+from koord.api.jsonrules import MapOf
+from koord.api.jsonvalues import INT64
+from koord.api.pod import Pod
 from koordlet.plugin import (
     Claim,
+    ClaimScope,
     Client,
     ContainerMeta,
     InvalidObject,
     Level,
-    MayClaim,
     MetricCache,
     PluginRegistry,
     PodMeta,
@@ -103,7 +103,7 @@ class OOMScoreAdj(PodRoundsPlugin[Scores]):
     """Keeps the OOM scores of processes; those that a process starts inherit its own."""
 
     gates = (NAME,)
-    may_claim = (MayClaim(resources.OOM_SCORE_ADJ, Level.PROCESS),)
+    may_claim = (ClaimScope(resources.OOM_SCORE_ADJ, Level.PROCESS),)
 
     def setup(self, client: Client, metric_cache: MetricCache, states_informer: States) -> None:
         super().setup(client, metric_cache, states_informer)

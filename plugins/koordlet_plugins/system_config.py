@@ -7,15 +7,15 @@ value that is no longer asked for gets back what it was.
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, NamedTuple
 
-from koordlet.api.nodeslo_strategies import SystemStrategy
-from koordlet.api.quantity import Quantity
+from koord.api.nodeslo_strategies import SystemStrategy
+from koord.api.quantity import Quantity
 from koordlet.plugin import (
     Claim,
+    ClaimScope,
     Client,
     ExtensionPlugin,
     FlagSet,
     Level,
-    MayClaim,
     MetricCache,
     Part,
     PluginRegistry,
@@ -116,8 +116,8 @@ class SystemConfig(ExtensionPlugin):
     """Keeps the node's parameters as the NodeSLO has them."""
 
     gates = ("SystemConfig",)
-    may_claim: ClassVar[tuple[MayClaim, ...]] = tuple(
-        MayClaim(
+    may_claim: ClassVar[tuple[ClaimScope, ...]] = tuple(
+        ClaimScope(
             one.resource,
             Level.NODE,
             part=one.part,

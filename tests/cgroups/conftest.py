@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from koordlet.host import resources as r
-from koordlet.host.cgroupfs import CgroupFs
+from koordlet.host.cgroups.cgroupfs import CgroupFs
 from koordlet.host.descriptors import Descriptors
 from koordlet.host.host import Host
 from koordlet.host.paths import HostPaths

@@ -5,15 +5,16 @@ from collections.abc import Collection, Iterable
 import pytest
 from prometheus_client import CollectorRegistry
 
-from koordlet.api.nodeslo import NodeSLO
-from koordlet.collectors.lease import Lease
-from koordlet.collectors.metrics import CollectorMetrics
+from koord.api.nodeslo import NodeSLO
+from koord.util.clock import Stamp, SystemClock
+from koordlet.collectors.engine.lease import Lease
+from koordlet.collectors.engine.metrics import CollectorMetrics
+from koordlet.collectors.engine.reader import Reader
+from koordlet.collectors.engine.sampling import SamplingContext, SamplingPass
+from koordlet.collectors.engine.skips import Skips
 from koordlet.collectors.node_network import NodeNetworkCollector
-from koordlet.collectors.reader import Reader
 from koordlet.collectors.registry import CollectorOptions, build_collectors
-from koordlet.collectors.sampling import SamplingPass, Surroundings
-from koordlet.collectors.skips import Skips
-from koordlet.host.cgrouptree import CgroupTree
+from koordlet.host.cgroups.cgrouptree import CgroupTree
 from koordlet.host.host import Host
 from koordlet.host.resource import Resource
 from koordlet.host.resources import CPU_USAGE
@@ -22,7 +23,6 @@ from koordlet.metriccache.kinds import Cadence, Keep, Kind
 from koordlet.metriccache.sample import Sample
 from koordlet.statesinformer.model import PodMeta
 from koordlet.statesinformer.podmeta import discovered
-from koordlet.util.clock import Stamp, SystemClock
 
 from .conftest import VERSION, Process, Tree
 
@@ -55,7 +55,7 @@ class Node:
         self.sampling = SamplingPass(
             self.collectors,
             PERIODS,
-            Surroundings(
+            SamplingContext(
                 enabled=lambda _: True,
                 pods=lambda: self.pods,
                 slo=lambda: self.slo,

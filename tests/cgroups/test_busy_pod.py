@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.host.cgrouptree import CgroupTree
-from koordlet.util.clock import SystemClock
+from koord.util.clock import SystemClock
+from koordlet.host.cgroups.cgrouptree import CgroupTree
 
 from .conftest import Tree
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from koordlet.executor.claim import ClaimState, Key
-from koordlet.executor.journal import Journal
-from koordlet.executor.target import Level, Target
-from koordlet.executor.wish import RELEASE, Wish
-from koordlet.executor.writer import Writer
+from koord.util.clock import SystemClock
+from koord.util.owneddir import OwnedDirectory
+from koordlet.executor.claims.claim import ClaimState, Key
+from koordlet.executor.claims.desired import RELEASE, DesiredValue
+from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.journal.journal import Journal
+from koordlet.executor.kernel.writer import Writer
 from koordlet.host import resources as r
 from koordlet.host.host import Host
-from koordlet.util.clock import SystemClock
-from koordlet.util.owneddir import OwnedDirectory
 
 from .conftest import MIB, VERSION, Tree
 
@@ -47,8 +47,8 @@ def writer(host: Host, tmp_path: Path) -> Iterator[Callable[[], Writer]]:
         journal.close()
 
 
-def wish(row: Any, place: str, value: Any) -> Wish:
-    return Wish(Key(Target(Level.POD, place), row), value, None, ("Test",))
+def desired(row: Any, place: str, value: Any) -> DesiredValue:
+    return DesiredValue(Key(Target(Level.POD, place), row), value, None, ("Test",))
 
 
 def texts(host: Host) -> dict[tuple[str, str], bytes]:
@@ -73,15 +73,15 @@ def test_a_tree_is_squeezed_shifted_and_put_back(host, writer):
         (CPUS[-1:], 20_000, 10_000),
         (CPUS, 90_000, 60_000),
     ):
-        wishes = [wish(r.CPUSET_CPUS_WANTED, place, frozenset(cpus)) for place in GROUPS]
-        wishes += [wish(r.CPU_QUOTA, place, quota) for place in GROUPS]
-        wishes += [wish(r.MEMORY_LIMIT, place, 64 * MIB + quota) for place in GROUPS]
+        desired_values = [desired(r.CPUSET_CPUS_WANTED, place, frozenset(cpus)) for place in GROUPS]
+        desired_values += [desired(r.CPU_QUOTA, place, quota) for place in GROUPS]
+        desired_values += [desired(r.MEMORY_LIMIT, place, 64 * MIB + quota) for place in GROUPS]
         if has(host, r.CPU_BURST):
-            wishes += [wish(r.CPU_BURST, place, burst) for place in GROUPS]
-        landed = squeeze.apply(wishes[::-1])
-        assert {one.state for one in landed} == {IN_FORCE}, landed
-        assert all(one.wrote for one in landed)
-        assert not any(one.wrote for one in squeeze.apply(wishes))
+            desired_values += [desired(r.CPU_BURST, place, burst) for place in GROUPS]
+        applied = squeeze.apply(desired_values[::-1])
+        assert {one.state for one in applied} == {IN_FORCE}, applied
+        assert all(one.wrote for one in applied)
+        assert not any(one.wrote for one in squeeze.apply(desired_values))
         assert not squeeze.sweep()
     again = writer()  # as after kill -9
 
@@ -93,7 +93,7 @@ def test_shares_come_back_after_idleness(host, writer):
     """The kernel sets them aside, and resets them."""
     if not has(host, r.CPU_IDLE):
         pytest.skip("this kernel has no cpu.idle")
-    idle, shares = (wish(row, "be/pod1", 1) for row in (r.CPU_IDLE, r.CPU_SHARES))
+    idle, shares = (desired(row, "be/pod1", 1) for row in (r.CPU_IDLE, r.CPU_SHARES))
     squeeze = writer()
     squeeze.apply([shares._replace(value=2048)])
     before = Path(host.path(r.CPU_SHARES, "be/pod1")).read_bytes()
@@ -111,21 +111,21 @@ def test_what_the_kernel_refuses_is_an_outcome(tree, host, writer):
     """EINVAL, EBUSY and a group that ends: told in words, and nothing is left behind."""
     before, squeeze = texts(host), writer()
 
-    [short] = squeeze.apply([wish(r.CPU_QUOTA, "be/pod2", 999)])
+    [short] = squeeze.apply([desired(r.CPU_QUOTA, "be/pod2", 999)])
     assert (short.state, "Invalid argument" in short.message) == (FAILED, True)
     if VERSION == 1:
         Path(host.path(r.CPU_QUOTA, "be/pod1")).write_text("50000")
-        [child] = squeeze.apply([wish(r.CPU_QUOTA, "be", 20_000)])
+        [child] = squeeze.apply([desired(r.CPU_QUOTA, "be", 20_000)])
         assert (child.state, "Invalid argument" in child.message) == (FAILED, True)
         Path(host.path(r.CPU_QUOTA, "be/pod1")).write_text("-1")
-        [busy] = squeeze.apply([wish(r.CPUSET_CPUS_WANTED, "be", frozenset(CPUS[:1]))])
+        [busy] = squeeze.apply([desired(r.CPUSET_CPUS_WANTED, "be", frozenset(CPUS[:1]))])
         assert (busy.state, "busy" in busy.message) == (FAILED, len(CPUS) > 1)
     assert texts(host) == before
     assert not squeeze.unclaimed()
 
-    squeeze.apply([wish(r.CPU_QUOTA, "be/pod2", 50_000)])
+    squeeze.apply([desired(r.CPU_QUOTA, "be/pod2", 50_000)])
     tree.remove("be/pod2")
-    [gone] = squeeze.apply([wish(r.CPU_QUOTA, "be/pod2", 60_000)])
+    [gone] = squeeze.apply([desired(r.CPU_QUOTA, "be/pod2", 60_000)])
     assert gone.state is GONE
     tree.make("be/pod2")
     assert not squeeze.unclaimed()
@@ -133,16 +133,16 @@ def test_what_the_kernel_refuses_is_an_outcome(tree, host, writer):
 
 
 PLUGIN = """\
-from koordlet.api.qos import KubeQoS
-from koordlet.plugin import Claim, ExtensionPlugin, FeatureSpec, Level, MayClaim, Stage, Target
+from koord.api.qos import KubeQoS
+from koordlet.plugin import Claim, ExtensionPlugin, FeatureSpec, Level, ClaimScope, Stage, Target
 from koordlet.plugin import resources
-from koordlet.util.owneddir import OwnedDirectory
+from koord.util.owneddir import OwnedDirectory
 
 class Squeeze(ExtensionPlugin):
     spec = FeatureSpec(default=True, stage=Stage.BETA)
     may_claim = (
-        MayClaim(resources.CPU_SHARES, Level.QOS),
-        MayClaim(resources.MEMORY_LIMIT, Level.QOS),
+        ClaimScope(resources.CPU_SHARES, Level.QOS),
+        ClaimScope(resources.MEMORY_LIMIT, Level.QOS),
     )
 
     def setup(self, client, metric_cache, states_informer):

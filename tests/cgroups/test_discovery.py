@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.host.cgrouptree import CHECK_TURNS, LIST_TURNS, CgroupTree
+from koord.util.clock import SystemClock
+from koordlet.host.cgroups.cgrouptree import CHECK_TURNS, LIST_TURNS, CgroupTree
 from koordlet.host.dirwatch import DirectoryWatch
-from koordlet.util.clock import SystemClock
 
 from .conftest import Tree
 
@@ -103,7 +103,7 @@ def test_a_cgroup_deleted_while_it_is_listed_is_no_problem(
             tree.remove("kubepods/burstable/pod1")
         return real_stat(path, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("koordlet.host.cgrouptree.os.stat", remove_then_stat)
+    monkeypatch.setattr("koordlet.host.cgroups.cgrouptree.os.stat", remove_then_stat)
 
     scan = scanner.scan()
     assert not scan.problems

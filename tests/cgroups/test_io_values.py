@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from koordlet.executor.claim import ClaimState, Key
-from koordlet.executor.journal import Journal
-from koordlet.executor.target import Level, Target
-from koordlet.executor.wish import RELEASE, Wish
-from koordlet.executor.writer import Writer
+from koord.util.clock import SystemClock
+from koord.util.owneddir import OwnedDirectory
+from koordlet.executor.claims.claim import ClaimState, Key
+from koordlet.executor.claims.desired import RELEASE, DesiredValue
+from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.journal.journal import Journal
+from koordlet.executor.kernel.writer import Writer
 from koordlet.host import resources as r
 from koordlet.host.host import Host
-from koordlet.util.clock import SystemClock
-from koordlet.util.owneddir import OwnedDirectory
 
 from .conftest import VERSION, Tree
 
@@ -50,8 +50,8 @@ def host(tree: Tree, make_host: Callable[[], Host]) -> Host:
     return make_host()
 
 
-def wish(row: Any, value: Any) -> Wish:
-    return Wish(Key(Target(Level.POD, "pod"), row), value, None, ("Test",))
+def desired(row: Any, value: Any) -> DesiredValue:
+    return DesiredValue(Key(Target(Level.POD, "pod"), row), value, None, ("Test",))
 
 
 def file_of(host: Host, row: Any) -> Path:
@@ -75,15 +75,15 @@ def test_limits_by_device(host, tmp_path, row):
     writer = Writer(host, Journal(OwnedDirectory.open(tmp_path), "this-boot"), SystemClock())
 
     for value in ({first: one}, {first: other, second: one}, {second: other}, {first: one}, {}):
-        [landed] = writer.apply([wish(row, value)])
-        assert (landed.state, landed.value) == (IN_FORCE, value), landed
+        [applied] = writer.apply([desired(row, value)])
+        assert (applied.state, applied.value) == (IN_FORCE, value), applied
         assert host.read(row, "pod") == value
         assert not writer.sweep()
-    writer.apply([wish(row, {first: other, second: one})])
+    writer.apply([desired(row, {first: other, second: one})])
     again = Writer(host, Journal(OwnedDirectory.open(tmp_path), "this-boot"), SystemClock())
-    [landed] = again.restore(again.unclaimed())
+    [applied] = again.restore(again.unclaimed())
 
-    assert landed.state is GONE
+    assert applied.state is GONE
     assert file.read_bytes() == before
 
 
@@ -94,10 +94,10 @@ def test_a_device_that_is_not_there(host, tmp_path, row):
     file, (one, _) = file_of(host, row), LIMITS[row]
     writer = Writer(host, Journal(OwnedDirectory.open(tmp_path), "this-boot"), SystemClock())
 
-    [landed] = writer.apply([wish(row, {DISKS[0]: one, "4095:77": one})])
+    [applied] = writer.apply([desired(row, {DISKS[0]: one, "4095:77": one})])
 
-    assert landed.state is FAILED
-    assert "no such device" in landed.message
+    assert applied.state is FAILED
+    assert "no such device" in applied.message
     assert file.read_bytes() == b""
     assert not writer.ledger.journal.records
 
@@ -109,12 +109,12 @@ def test_weights(host, tmp_path, row):
     before = file.read_bytes()
     writer = Writer(host, Journal(OwnedDirectory.open(tmp_path), "this-boot"), SystemClock())
 
-    [landed] = writer.apply([wish(row, 250)])
-    assert (landed.state, landed.value, landed.original) == (IN_FORCE, 250, 100)
+    [applied] = writer.apply([desired(row, 250)])
+    assert (applied.state, applied.value, applied.original) == (IN_FORCE, 250, 100)
     assert file.read_bytes() != before
-    [refused] = writer.apply([wish(row, 10_001)])
+    [refused] = writer.apply([desired(row, 10_001)])
     assert (refused.state, "out of its range" in refused.message) == (FAILED, True)
-    writer.apply([wish(row, RELEASE)])
+    writer.apply([desired(row, RELEASE)])
 
     assert file.read_bytes() == before
 
@@ -123,10 +123,10 @@ def test_a_group_that_ends_takes_its_limits_along(tree, host, tmp_path):
     """The kernel says "no such device" then, too."""
     row = next(row for row in LIMITS if os.path.exists(host.path(row, "pod")))
     writer = Writer(host, Journal(OwnedDirectory.open(tmp_path), "this-boot"), SystemClock())
-    writer.apply([wish(row, {DISKS[0]: LIMITS[row][0]})])
+    writer.apply([desired(row, {DISKS[0]: LIMITS[row][0]})])
     tree.remove("pod")
 
-    [landed] = writer.apply([wish(row, {DISKS[0]: LIMITS[row][1]})])
+    [applied] = writer.apply([desired(row, {DISKS[0]: LIMITS[row][1]})])
 
-    assert landed.state is GONE
+    assert applied.state is GONE
     assert not writer.ledger.journal.records

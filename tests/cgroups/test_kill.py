@@ -1,10 +1,10 @@
 """Killing a pod on a real kernel: its cgroup is empty afterwards, and nobody else notices."""
 
-from koordlet.executor.eviction import Killing
-from koordlet.executor.kill import PodKiller
-from koordlet.executor.worker import InlineWorker
-from koordlet.host.cgroupfs import CgroupFs
-from koordlet.util.clock import SystemClock
+from koord.util.clock import SystemClock
+from koordlet.executor.evictions.eviction import Killing
+from koordlet.executor.evictions.kill import PodKiller
+from koordlet.executor.kernel.worker import InlineWorker
+from koordlet.host.cgroups.cgroupfs import CgroupFs
 
 POD, NEIGHBOUR = "kubepods/besteffort/podu1", "kubepods/besteffort/podu2"
 FORK = "if not os.fork(): time.sleep(600)"

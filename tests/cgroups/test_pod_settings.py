@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.api.node import Node
-from koordlet.api.normalization import NORMALIZATION_RATIO
-from koordlet.api.pod import Container
-from koordlet.api.qos import QOS_LABEL, KubeQoS
-from koordlet.api.resourcestatus import RESOURCE_STATUS
+from koord.api.node import Node
+from koord.api.pod import Container
+from koord.api.qos import QOS_LABEL, KubeQoS
+from koord.api.resourcestatus import RESOURCE_STATUS
 from koordlet.host.descriptors import Descriptors
 from koordlet.host.host import Host
-from koordlet.plugin import Claim, Level, MayClaim, Part, PodMeta, Target, resources
+from koordlet.plugin import Claim, ClaimScope, Level, Part, PodMeta, Target, resources
 from koordlet.plugin.testing import PluginHarness, make_pod
+from koordlet.rules.normalization import NORMALIZATION_RATIO
 from koordlet_plugins.batch_resource import BatchResource
 from koordlet_plugins.cpu_normalization import CPUNormalization, Limits
 from koordlet_plugins.cpuset_allocator.plugin import CPUSetAllocator
@@ -107,7 +107,7 @@ class Bursting(CPUNormalization):
 
     may_claim = (
         *CPUNormalization.may_claim,
-        *(MayClaim(QUOTA, level, part=Part.EXTRA) for level in (Level.POD, Level.CONTAINER)),
+        *(ClaimScope(QUOTA, level, part=Part.EXTRA) for level in (Level.POD, Level.CONTAINER)),
     )
 
     def claims(self, meta: PodMeta, wants: Limits, rule: float) -> Iterator[Claim]:

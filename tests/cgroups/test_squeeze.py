@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.host.cgroupfs import CgroupFs
+from koordlet.host.cgroups.cgroupfs import CgroupFs
 
 from .conftest import REAL
 

@@ -11,7 +11,7 @@ from component import components, patched
 from prometheus_client import CollectorRegistry
 
 from koordlet.daemon.settings import Settings, load_settings
-from koordlet.host.privileges import CAPABILITIES
+from koordlet.doctor.privileges import CAPABILITIES
 from koordlet.plugin.testing import SimulatedClock
 from koordlet.qosmanager.discovery import discover
 

@@ -13,15 +13,15 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from koordlet.api.node import parse_node
-from koordlet.api.nodeslo import merge_nodeslo
-from koordlet.api.pod import parse_pod_list
+from koord.api.node import parse_node
+from koord.api.nodeslo import merge_nodeslo
+from koord.api.pod import parse_pod_list
+from koord.component.flags import FlagSet
 from koordlet.cli.ctl.arguments import parse
 from koordlet.daemon.configfile import parse_config
 from koordlet.daemon.settings import load_settings
 from koordlet.plugin.testing import SimulatedClock
 from koordlet.qosmanager.discovery import discover
-from koordlet.util.flags import FlagSet
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = ("README.md", "docs/operations.md", "docs/differences.md", "docs/architecture.md")

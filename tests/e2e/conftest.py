@@ -14,14 +14,14 @@ from apiserver import ApiServer
 from controlplane import REPOSITORY, ControlPlane, build, kubeconfig_of_a_cluster, missing
 from rights import Right, wanted_by
 
-from koordlet.kube.client import ApiClient
-from koordlet.kube.config import ApiConfig
-from koordlet.kube.errors import AlreadyExists, NotFound
-from koordlet.kube.kubeconfig import load, split_list
-from koordlet.kube.resource import Resource
-from koordlet.kube.transport import Limits, Transport
-from koordlet.util import documents
-from koordlet.util.clock import SystemClock
+from koord.kube.client import ApiClient
+from koord.kube.config import ApiConfig
+from koord.kube.errors import AlreadyExists, NotFound
+from koord.kube.kubeconfig import load, split_list
+from koord.kube.resource import Resource
+from koord.kube.transport import Limits, Transport
+from koord.util import documents
+from koord.util.clock import SystemClock
 
 CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
 PATIENCE = 30.0  # real seconds

@@ -14,15 +14,15 @@ from controlplane import REPOSITORY
 from front import Front
 from overlay import overlay
 
-from koordlet.api.pod import Pod
-from koordlet.kube.client import ApiClient
-from koordlet.kube.config import ApiConfig
-from koordlet.kube.eventobjects import Event, EventType, ObjectRef, Series, new_event
-from koordlet.kube.eviction import eviction
-from koordlet.kube.ownnode import check_own_node
-from koordlet.kube.resource import NODE_METRICS
-from koordlet.kube.transport import Transport
-from koordlet.util.clock import SystemClock
+from koord.api.pod import Pod
+from koord.kube.client import ApiClient
+from koord.kube.config import ApiConfig
+from koord.kube.eventobjects import Event, EventType, ObjectRef, Series, new_event
+from koord.kube.eviction import eviction
+from koord.kube.ownnode import check_own_node
+from koord.kube.resource import NODE_METRICS
+from koord.kube.transport import Transport
+from koord.util.clock import SystemClock
 
 WEB = Pod("shop", "web", "u1")
 HAPPENED = Event(

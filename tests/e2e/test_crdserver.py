@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from controlplane import ControlPlane
 
-from koordlet.kube import errors
-from koordlet.kube.client import ApiClient
-from koordlet.kube.reflector import Reflector, Watched
-from koordlet.kube.resource import NODE_METRICS, NODE_SLOS, NODE_TOPOLOGIES, field_selector
-from koordlet.kube.store import Change, ChangeKind, without_managed_fields
-from koordlet.kube.watch import EventType, WatchEvent, WatchLimits
-from koordlet.util.clock import SystemClock
-from koordlet.util.health import OK
-from koordlet.util.stop import Stop
+from koord.kube import errors
+from koord.kube.client import ApiClient
+from koord.kube.reflector import Reflector, Watched
+from koord.kube.resource import NODE_METRICS, NODE_SLOS, NODE_TOPOLOGIES, field_selector
+from koord.kube.store import Change, ChangeKind, without_managed_fields
+from koord.kube.watch import EventType, WatchEvent, WatchLimits
+from koord.util.clock import SystemClock
+from koord.util.health import OK
+from koord.util.stop import Stop
 
 Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
 

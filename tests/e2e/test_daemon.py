@@ -15,10 +15,10 @@ from front import Front
 from kubelet import TOKEN, Kubelet, make_kubelet, rbac
 from realdaemon import running
 
-from koordlet.kube.client import ApiClient
-from koordlet.kube.config import ApiConfig
-from koordlet.kube.errors import KubeError
-from koordlet.kube.resource import NODE_METRICS, NODES, PODS
+from koord.kube.client import ApiClient
+from koord.kube.config import ApiConfig
+from koord.kube.errors import KubeError
+from koord.kube.resource import NODE_METRICS, NODES, PODS
 from koordlet.plugin.testing import FakeHost
 
 UID = "11111111-2222-3333-4444-555555555555"

@@ -10,11 +10,11 @@ import pytest
 from front import Front
 from realdaemon import running
 
+from koord.kube.client import MERGE_PATCH, ApiClient
+from koord.kube.config import ApiConfig
+from koord.kube.errors import NotFound
+from koord.kube.resource import CONFIG_MAPS, LEASES, NODE_METRICS, NODE_SLOS, NODES, Resource
 from koordlet.cli.ctl.client import Client as CtlClient
-from koordlet.kube.client import MERGE_PATCH, ApiClient
-from koordlet.kube.config import ApiConfig
-from koordlet.kube.errors import NotFound
-from koordlet.kube.resource import CONFIG_MAPS, LEASES, NODE_METRICS, NODE_SLOS, NODES, Resource
 from koordlet.plugin.testing import FakeHost
 
 PATIENCE = 60.0  # real seconds

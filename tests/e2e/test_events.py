@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from front import Front
 
-from koordlet.api.eviction import EvictionOutcome
-from koordlet.api.pod import Pod
-from koordlet.kube.client import ApiClient
-from koordlet.kube.config import ApiConfig
-from koordlet.kube.events import EventRecorder
-from koordlet.kube.eviction import PodEvictions
-from koordlet.kube.resource import PODS
-from koordlet.kube.transport import Transport
+from koord.api.eviction import EvictionOutcome
+from koord.api.pod import Pod
+from koord.kube.client import ApiClient
+from koord.kube.config import ApiConfig
+from koord.kube.events import EventRecorder
+from koord.kube.eviction import PodEvictions
+from koord.kube.resource import PODS
+from koord.kube.transport import Transport
+from koord.util.stop import Stop
 from koordlet.plugin.testing import SimulatedClock
-from koordlet.util.stop import Stop
 
 CRUNCH = Pod("jobs", "crunch", "uid-crunch")
 EVENTS = "/api/v1/namespaces/jobs/events"

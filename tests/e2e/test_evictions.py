@@ -15,8 +15,8 @@ from faults import refuse
 from front import Front
 from realdaemon import running
 
-from koordlet.kube.config import ApiConfig
-from koordlet.kube.resource import EVENTS, NODES, PODS
+from koord.kube.config import ApiConfig
+from koord.kube.resource import EVENTS, NODES, PODS
 from koordlet.plugin.testing import FakeHost
 
 Eventually = Callable[[Callable[[], bool]], Awaitable[None]]

@@ -12,9 +12,9 @@ import pytest
 from front import Front
 from realdaemon import running
 
-from koordlet.kube.client import ApiClient
-from koordlet.kube.config import ApiConfig
-from koordlet.kube.resource import NODE_METRICS, NODES
+from koord.kube.client import ApiClient
+from koord.kube.config import ApiConfig
+from koord.kube.resource import NODE_METRICS, NODES
 from koordlet.plugin.testing import FakeHost
 
 PATIENCE = 60.0  # real seconds

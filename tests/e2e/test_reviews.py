@@ -13,8 +13,8 @@ from faults import answer
 from front import Front
 from realdaemon import running
 
-from koordlet.kube.config import ApiConfig
-from koordlet.kube.resource import ACCESS_REVIEWS, NODES, TOKEN_REVIEWS
+from koord.kube.config import ApiConfig
+from koord.kube.resource import ACCESS_REVIEWS, NODES, TOKEN_REVIEWS
 from koordlet.plugin.testing import FakeHost
 
 

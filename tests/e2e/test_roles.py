@@ -17,10 +17,10 @@ from overlay import overlay
 from realdaemon import running
 from rights import Right, allows, of_server, role
 
-from koordlet.kube.client import ApiClient
-from koordlet.kube.config import ApiConfig
-from koordlet.kube.errors import NotFound
-from koordlet.kube.resource import NODE_METRICS, NODE_SLOS, NODE_TOPOLOGIES, NODES, PODS, Resource
+from koord.kube.client import ApiClient
+from koord.kube.config import ApiConfig
+from koord.kube.errors import NotFound
+from koord.kube.resource import NODE_METRICS, NODE_SLOS, NODE_TOPOLOGIES, NODES, PODS, Resource
 from koordlet.plugin.testing import FakeHost
 
 PATIENCE = 90.0  # real seconds

@@ -14,10 +14,10 @@ from front import Front
 from kubelet import TOKEN, Kubelet, make_kubelet, rbac
 from realdaemon import running
 
-from koordlet.kube.client import ApiClient
-from koordlet.kube.config import ApiConfig
-from koordlet.kube.errors import NotFound
-from koordlet.kube.resource import NODE_TOPOLOGIES, NODES, Resource
+from koord.kube.client import ApiClient
+from koord.kube.config import ApiConfig
+from koord.kube.errors import NotFound
+from koord.kube.resource import NODE_TOPOLOGIES, NODES, Resource
 from koordlet.plugin.testing import FakeHost
 
 PATIENCE = 60.0  # real seconds

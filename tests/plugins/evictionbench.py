@@ -4,11 +4,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from koordlet.api.node import Node
-from koordlet.api.nodeslo import merge_nodeslo
-from koordlet.api.pod import Container
-from koordlet.api.qos import KubeQoS
-from koordlet.executor.eviction import Killing
+from koord.api.node import Node
+from koord.api.nodeslo import merge_nodeslo
+from koord.api.pod import Container
+from koord.api.qos import KubeQoS
+from koordlet.executor.evictions.eviction import Killing
 from koordlet.plugin import ExtensionPlugin, Kind, PodMeta
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 

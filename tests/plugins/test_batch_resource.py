@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from koordlet.api.node import Node
-from koordlet.api.nodeslo import NodeSLO
-from koordlet.api.nodeslo_strategies import CPUSuppressPolicy, ResourceThreshold
-from koordlet.api.normalization import NORMALIZATION_RATIO
-from koordlet.api.pod import Container
-from koordlet.api.qos import QOS_LABEL, KubeQoS
+from koord.api.node import Node
+from koord.api.nodeslo import NodeSLO
+from koord.api.nodeslo_strategies import CPUSuppressPolicy, ResourceThreshold
+from koord.api.pod import Container
+from koord.api.qos import QOS_LABEL, KubeQoS
 from koordlet.plugin import PodMeta, resources
 from koordlet.plugin.testing import FakeHost, FakePod, PluginHarness, make_pod
+from koordlet.rules.normalization import NORMALIZATION_RATIO
 from koordlet_plugins.batch_resource import BatchResource, BatchRule, batch_claims, has_own_quota
 
 GIB = 2**30

@@ -2,13 +2,13 @@
 
 import pytest
 
-from koordlet.api.node import Node
-from koordlet.api.normalization import NORMALIZATION_RATIO, noticeable
-from koordlet.api.pod import Container
-from koordlet.api.qos import QOS_LABEL, KubeQoS
-from koordlet.api.resourcestatus import RESOURCE_STATUS
+from koord.api.node import Node
+from koord.api.pod import Container
+from koord.api.qos import QOS_LABEL, KubeQoS
+from koord.api.resourcestatus import RESOURCE_STATUS
 from koordlet.plugin import InvalidObject, resources
 from koordlet.plugin.testing import PluginHarness, make_pod
+from koordlet.rules.normalization import NORMALIZATION_RATIO, noticeable
 from koordlet_plugins.cpu_normalization import CPUNormalization, Limits, cpu_limits
 
 QUOTA = resources.CPU_QUOTA

@@ -6,23 +6,23 @@ import json
 import pytest
 from machines import PAIRS, machine
 
-from koordlet.api.cpupools import CpuPool
-from koordlet.api.kubeletconfig import NO_POLICY, STATIC
-from koordlet.api.node import Node
-from koordlet.api.nodereservation import SystemQoS
-from koordlet.api.nodeslo import HostApplication, NodeSLO
-from koordlet.api.nodetopology import (
+from koord.api.kubeletconfig import NO_POLICY, STATIC
+from koord.api.node import Node
+from koord.api.nodereservation import SystemQoS
+from koord.api.nodeslo import HostApplication, NodeSLO
+from koord.api.qos import QOS_LABEL, KubeQoS, QoSClass
+from koord.api.resourcestatus import RESOURCE_STATUS
+from koord.util.cpulist import format_cpulist, parse_cpulist
+from koordlet.plugin import InvalidObject, PodMeta, resources
+from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
+from koordlet.rules.cpupools import CpuPool
+from koordlet.rules.nodetopology import (
     CpuManagerPolicy,
     KubeletFacts,
     NodeTopology,
     TopologyInputs,
     node_topology,
 )
-from koordlet.api.qos import QOS_LABEL, KubeQoS, QoSClass
-from koordlet.api.resourcestatus import RESOURCE_STATUS
-from koordlet.plugin import InvalidObject, PodMeta, resources
-from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
-from koordlet.util.cpulist import format_cpulist, parse_cpulist
 from koordlet_plugins.cpuset_allocator.plugin import CPUSetAllocator
 from koordlet_plugins.cpuset_allocator.rules import (
     CpusetRule,

@@ -15,14 +15,14 @@ PROGRAM = textwrap.dedent(
     """
     import asyncio, json, sys
     from prometheus_client import CollectorRegistry
-    from koordlet.api.features import FeatureGates
-    from koordlet.api.node import Node
+    from koord.component.features import FeatureGates
+    from koord.api.node import Node
     from koordlet.plugin import FlagSet, PluginRegistry, UnavailableClient, kinds
     from koordlet.plugin.testing import ScriptedMetrics, SimulatedClock
     from koordlet.qosmanager import QOSExtensionConfig, QOSManager, discover
     from koordlet.statesinformer.informer import StatesInformer
-    from koordlet.util.health import Health
-    from koordlet.util.stop import Stop
+    from koord.util.health import Health
+    from koord.util.stop import Stop
 
     async def main():
         clock, registry = SimulatedClock(), PluginRegistry()

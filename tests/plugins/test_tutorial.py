@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from koordlet.api.eviction import EvictionOutcome
-from koordlet.api.node import Node
-from koordlet.api.nodemetric import NodeMetricSpec
-from koordlet.api.nodeslo import NodeSLO
-from koordlet.api.nodetopology import NodeTopology
-from koordlet.executor.evictor import ENDING_FOR
-from koordlet.kube.eviction import PATIENCE
+from koord.api.eviction import EvictionOutcome
+from koord.api.node import Node
+from koord.api.nodemetric import NodeMetricSpec
+from koord.api.nodeslo import NodeSLO
+from koord.kube.eviction import PATIENCE
+from koordlet.executor.evictions.evictor import ENDING_FOR
 from koordlet.plugin import StateType, Stop
 from koordlet.plugin.base import Limits
 from koordlet.plugin.testing import SimulatedClock
@@ -24,6 +23,7 @@ from koordlet.qosmanager.breaker import Breaker
 from koordlet.qosmanager.guard import GuardOptions
 from koordlet.qosmanager.metrics import PluginFamilies
 from koordlet.qosmanager.outcome import Outcome
+from koordlet.rules.nodetopology import NodeTopology
 from koordlet.statesinformer.informer import StatesInformer
 
 PAGE = Path(__file__).parents[2] / "docs" / "writing-plugins.md"

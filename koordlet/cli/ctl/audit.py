@@ -7,12 +7,12 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from koord.util.errors import OptionError
+from koord.util.printable import printable_json
 from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import BadQuestion, Client
 from koordlet.cli.ctl.tables import emit, figure, prose, show, table
 from koordlet.executor.audit.query import MOST, AuditQuery
-from koordlet.util.errors import OptionError
-from koordlet.util.printable import printable_json
 
 FOLLOW_INTERVAL = 1.0  # seconds between two looks
 

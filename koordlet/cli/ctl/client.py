@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from koord.util.errors import KoordletError
 from koordlet.daemon.rundir import CONTAINER_RUN_DIR, HOST_RUN_DIR, default_run_dir
-from koordlet.util.errors import KoordletError
 
 SOCKET = "ctl.sock"
 MOST_BYTES = 64 << 20  # of an answer, or of a line of a long one

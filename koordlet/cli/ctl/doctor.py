@@ -11,7 +11,7 @@ from koordlet.cli.ctl.client import BadAnswer, Client, NoDaemon, NotAllowed
 from koordlet.cli.ctl.roots import given_roots, host_paths
 from koordlet.cli.ctl.tables import figure, heading, pairs, prose, show, table
 
-_Finding = Mapping[str, Any]  # as koordlet.host.finding.Finding, and "wanted" by a gate at work
+_Finding = Mapping[str, Any]  # as koordlet.doctor.finding.Finding, and "wanted" by a gate at work
 
 
 def run(client: Client, options: Options) -> int:
@@ -60,10 +60,10 @@ def _local(options: Options, seen_by: str) -> dict[str, Any]:
     """What this process finds. Imports are here because asking a daemon needs none of them."""
     from dataclasses import asdict
 
-    from koordlet.api.features import FeatureGates
+    from koord.component.features import FeatureGates
     from koordlet.daemon.builtgates import BUILT_GATES
+    from koordlet.doctor.support import findings
     from koordlet.host.host import Host
-    from koordlet.host.support import findings
     from koordlet.plugin.registry import PluginRegistry
     from koordlet.qosmanager.claimable import claimable_by_others
     from koordlet.qosmanager.discovery import discover

@@ -12,11 +12,11 @@ from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from koord.util.errors import KoordletError
 from koordlet.cli.ctl.client import Client
 from koordlet.cli.ctl.keyboard import QUIT, SUSPEND, keyboard
 from koordlet.cli.ctl.tables import console, prose
 from koordlet.cli.ctl.top import ORDERS, headline, rows, sort_pods
-from koordlet.util.errors import KoordletError
 
 TIMEOUT = 2.0  # seconds; a key has to wait for it when the daemon hangs
 

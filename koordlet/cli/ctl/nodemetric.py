@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
-from koordlet.api.quantity import Quantity
+from koord.api.quantity import Quantity
 from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import Client
 from koordlet.cli.ctl.tables import Name, figure, heading, pairs, prose, show, table

@@ -6,11 +6,11 @@ import os
 import time
 from pathlib import Path
 
+from koord.util.errors import KoordletError
 from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import Client
 from koordlet.cli.ctl.tables import prose, show
 from koordlet.cli.ctl.units import size, span
-from koordlet.util.errors import KoordletError
 
 SILENCE = 30.0  # seconds without a line after which the daemon is given up
 MOST_BYTES = 1 << 30  # of the file

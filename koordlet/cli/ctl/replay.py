@@ -9,8 +9,14 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from rich.console import RenderableType
 
-from koordlet.api.features import FeatureGates
-from koordlet.api.nodeslo import NodeSLO, merge_nodeslo
+from koord.api.nodeslo import NodeSLO, merge_nodeslo
+from koord.component.features import FeatureGates
+from koord.component.flags import FlagSet
+from koord.util.documents import decode
+from koord.util.errors import InvalidObject, KoordletError, OptionError
+from koord.util.filewatch import read_bounded
+from koord.util.logs import LevelSpec, configure
+from koord.util.simulatedclock import SimulatedClock
 from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import BadQuestion, Client
 from koordlet.cli.ctl.tables import figure, heading, prose, show, table
@@ -22,12 +28,6 @@ from koordlet.qosmanager.discovery import discover
 from koordlet.replay.comparison import as_json
 from koordlet.replay.player import Played, Player
 from koordlet.replay.recordfile import RecordFile
-from koordlet.util.documents import decode
-from koordlet.util.errors import InvalidObject, KoordletError, OptionError
-from koordlet.util.filewatch import read_bounded
-from koordlet.util.flags import FlagSet
-from koordlet.util.logs import LevelSpec, configure
-from koordlet.util.simulatedclock import SimulatedClock
 
 MAX_NODESLO = 1 << 20  # bytes
 

@@ -7,21 +7,21 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from koord.util.clock import SystemClock
+from koord.util.errors import KoordletError, UnsafeFile
+from koord.util.owneddir import OwnedDirectory
 from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import Client
 from koordlet.cli.ctl.roots import given_roots, host_paths
 from koordlet.cli.ctl.tables import figure, prose, show, table
 from koordlet.daemon.rundir import RunDir, RunDirHeld
-from koordlet.executor.claim import ClaimState, Key
-from koordlet.executor.journal import FILE, Journal
-from koordlet.executor.wish import Landed
-from koordlet.executor.writer import Writer
+from koordlet.executor.claims.claim import ClaimState, Key
+from koordlet.executor.claims.desired import ApplyResult
+from koordlet.executor.journal.journal import FILE, Journal
+from koordlet.executor.kernel.writer import Writer
 from koordlet.host.files import parse_file
 from koordlet.host.host import Host
-from koordlet.host.procfiles import parse_boot_id
-from koordlet.util.clock import SystemClock
-from koordlet.util.errors import KoordletError, UnsafeFile
-from koordlet.util.owneddir import OwnedDirectory
+from koordlet.host.proc.procfiles import parse_boot_id
 
 _ROOT_INODE = 1  # of a cgroup hierarchy as a whole; a namespace's part of it has another
 
@@ -128,11 +128,11 @@ def _check_view(host: Host) -> None:
         )
 
 
-def _as_json(key: Key, landed: Landed) -> dict[str, Any]:
-    if landed.state is not ClaimState.GONE:
-        return {"value": str(key), "outcome": "failed", "message": landed.message}
-    now = landed.value
+def _as_json(key: Key, applied: ApplyResult) -> dict[str, Any]:
+    if applied.state is not ClaimState.GONE:
+        return {"value": str(key), "outcome": "failed", "message": applied.message}
+    now = applied.value
     message = ",".join(map(str, sorted(now))) if isinstance(now, frozenset) else now
-    message = landed.message if now is None else str(message)
-    outcome = "restored" if landed.wrote else "left"
+    message = applied.message if now is None else str(message)
+    outcome = "restored" if applied.wrote else "left"
     return {"value": str(key), "outcome": outcome, "message": message}

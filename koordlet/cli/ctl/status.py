@@ -47,15 +47,15 @@ def kept_view(kept: Sequence[Mapping[str, Any]], why: str) -> Iterator[Renderabl
 def boot_id() -> str:
     """The id of this boot."""
     from koordlet.host.files import parse_file
-    from koordlet.host.procfiles import parse_boot_id
+    from koordlet.host.proc.procfiles import parse_boot_id
 
     return parse_file(Path("/proc/sys/kernel/random/boot_id"), parse_boot_id)
 
 
 def _kept_values(run_dirs: Sequence[Path]) -> list[dict[str, Any]]:
     """From the journal; imported here because asking a daemon does not need it."""
-    from koordlet.executor.journal import left_in
-    from koordlet.util.owneddir import OwnedDirectory
+    from koord.util.owneddir import OwnedDirectory
+    from koordlet.executor.journal.journal import left_in
 
     boot = boot_id()
     found: list[OwnedDirectory] = []

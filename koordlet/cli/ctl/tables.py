@@ -9,8 +9,8 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
+from koord.util.printable import printable, printable_json
 from koordlet.cli.ctl.units import ABSENT, shorten
-from koordlet.util.printable import printable, printable_json
 
 GAP = 2  # spaces between columns
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from koordlet.util.cpulist import format_cpulist
+from koord.util.cpulist import format_cpulist
 
 ABSENT = "-"
 

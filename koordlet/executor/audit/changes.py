@@ -3,19 +3,19 @@
 from collections.abc import Callable
 from typing import Any
 
+from koord.util.cpulist import format_cpulist
 from koordlet.executor.audit.event import AuditEvent, Subject
 from koordlet.executor.audit.wording import ANY_CGROUP, ANY_FILE, Wording
-from koordlet.executor.claim import Key
-from koordlet.executor.target import Level
-from koordlet.executor.wish import Change
-from koordlet.util.cpulist import format_cpulist
+from koordlet.executor.claims.claim import Key
+from koordlet.executor.claims.desired import Change
+from koordlet.executor.claims.target import Level
 
 _SUBJECTS = {Level.NODE: Subject.NODE, Level.QOS: Subject.NODE, Level.POD: Subject.POD}
-_PRETENDED = "would_"
+_DRY_RUN = "would_"
 
 
 class ChangeAudit:
-    """A listener to changes of claimed values; see koordlet.executor.wish."""
+    """A listener to changes of claimed values; see koordlet.executor.claims.desired."""
 
     def __init__(
         self,
@@ -48,8 +48,8 @@ class ChangeAudit:
         """Reason and message; what is pretended is called so."""
         in_cgroup = change.key.target.level not in (Level.NODE, Level.PROCESS)
         words = self._wording(change) or (ANY_CGROUP if in_cgroup else ANY_FILE)
-        what = change.what.removeprefix(_PRETENDED)
-        prefix = _PRETENDED if what != change.what else ""
+        what = change.what.removeprefix(_DRY_RUN)
+        prefix = _DRY_RUN if what != change.what else ""
         path, value = self._path(change.key), _text(change.new)
         if what == "set":
             return prefix + words.reason, words.message.format(path=path, value=value)

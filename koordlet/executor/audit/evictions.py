@@ -1,8 +1,8 @@
 """Evictions as audit events: Koordinator's words, and then the reason."""
 
-from koordlet.api.eviction import EvictionOutcome
+from koord.api.eviction import EvictionOutcome
 from koordlet.executor.audit.event import EVICTION, AuditEvent, Subject
-from koordlet.executor.eviction import EvictionRequest
+from koordlet.executor.evictions.eviction import EvictionRequest
 
 
 def eviction_event(request: EvictionRequest, outcome: EvictionOutcome) -> AuditEvent:

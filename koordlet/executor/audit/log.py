@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter
 
+from koord.util.atomicfile import FileWriteError
+from koord.util.clock import Clock
+from koord.util.firstof import first_of
+from koord.util.health import OK, PartHealth, Status
+from koord.util.logs import LogState, get_logger
+from koord.util.stop import Stop
 from koordlet.executor.audit.event import AuditEvent, encode
 from koordlet.executor.audit.writer import AuditWriter
-from koordlet.util.atomicfile import FileWriteError
-from koordlet.util.clock import Clock
-from koordlet.util.firstof import first_of
-from koordlet.util.health import OK, PartHealth, Status
-from koordlet.util.logs import LogState, get_logger
-from koordlet.util.stop import Stop
 
 PENDING_BYTES = 1 << 20  # of events that could not be written yet; then the oldest are lost
 BATCH_LINES = 256  # written at a time

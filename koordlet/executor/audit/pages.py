@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from koord.util.clock import Clock
+from koord.util.errors import KoordletError
+from koord.util.stop import Stop
 from koordlet.executor.audit.reader import AuditReader
-from koordlet.util.clock import Clock
-from koordlet.util.errors import KoordletError
-from koordlet.util.stop import Stop
 
 IDLE = 600.0  # seconds without a request after which a reader is closed
 LARGEST_PAGE = 100_000  # events that a flag may allow a client to ask for at once

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from koord.util.errors import OptionError
 from koordlet.executor.audit.reader import AuditReader
-from koordlet.util.errors import OptionError
 
 DEFAULT, MOST = 50, 2048  # events in an answer
 MOST_LINES = 200_000  # looked at for it; the whole log has about as many

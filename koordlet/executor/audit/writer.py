@@ -4,10 +4,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from koord.util.atomicfile import FileWriteError
+from koord.util.clock import Clock
+from koord.util.owneddir import OwnedDirectory, OwnedPath
 from koordlet.executor.audit.files import CURRENT, Budget, rotated, rotated_name
-from koordlet.util.atomicfile import FileWriteError
-from koordlet.util.clock import Clock
-from koordlet.util.owneddir import OwnedDirectory, OwnedPath
 
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT
 

@@ -1,5 +1,5 @@
 """Simulated time for tests of plugins."""
 
-from koordlet.util.simulatedclock import SimulatedClock
+from koord.util.simulatedclock import SimulatedClock
 
 __all__ = ["SimulatedClock"]

@@ -3,9 +3,9 @@
 from collections import deque
 from dataclasses import dataclass
 
-from koordlet.api.eviction import EvictionAnswer, EvictionOutcome
-from koordlet.api.pod import Pod
-from koordlet.util.clock import Clock
+from koord.api.eviction import EvictionAnswer, EvictionOutcome
+from koord.api.pod import Pod
+from koord.util.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ class ScriptedEvictions:
     async def evict(self, pod: Pod, grace_seconds: int | None) -> EvictionAnswer:
         """As koordlet.executor's EvictionApi."""
         answer, after = EvictionAnswer(EvictionOutcome.EVICTED), 0.0
-        if standing := self._standing.get(f"{pod.namespace}/{pod.name}"):
-            answer, after = standing
+        if applied_values := self._standing.get(f"{pod.namespace}/{pod.name}"):
+            answer, after = applied_values
         elif self._next:
             answer, after = self._next.popleft()
         await self._clock.sleep(after)

@@ -8,22 +8,25 @@ from typing import Any, Self
 
 from prometheus_client import CollectorRegistry
 
-from koordlet.api.node import Node
-from koordlet.api.nodeslo import NodeSLO
-from koordlet.executor.budget import EvictionBudget
-from koordlet.executor.claims import ClaimDesk
-from koordlet.executor.claimtable import ClaimTable
-from koordlet.executor.decisions import Decisions
-from koordlet.executor.eviction import Kills
-from koordlet.executor.evictor import Evictor
-from koordlet.executor.inforce import Seen, as_json, is_about
-from koordlet.executor.journal import Journal
-from koordlet.executor.kernelview import KernelView
-from koordlet.executor.metrics import EvictionMetrics
-from koordlet.executor.watching import read_now
-from koordlet.executor.wish import Change
-from koordlet.executor.worker import InlineWorker
-from koordlet.executor.writer import Writer
+from koord.api.node import Node
+from koord.api.nodeslo import NodeSLO
+from koord.component.flags import FlagSet
+from koord.util.snakecase import snake_case
+from koord.util.stop import Stop
+from koordlet.executor.claimmanager import ClaimManager
+from koordlet.executor.claims.desired import Change
+from koordlet.executor.claims.inforce import Seen, as_json, is_about
+from koordlet.executor.claims.table import ClaimTable
+from koordlet.executor.evictions.budget import EvictionBudget
+from koordlet.executor.evictions.decisions import Decisions
+from koordlet.executor.evictions.eviction import Kills
+from koordlet.executor.evictions.evictor import Evictor
+from koordlet.executor.evictions.metrics import EvictionMetrics
+from koordlet.executor.journal.journal import Journal
+from koordlet.executor.kernel.view import KernelView
+from koordlet.executor.kernel.watching import read_now
+from koordlet.executor.kernel.worker import InlineWorker
+from koordlet.executor.kernel.writer import Writer
 from koordlet.host.descriptors import Descriptors
 from koordlet.host.host import Host
 from koordlet.metriccache.kinds import K, Kind, P
@@ -50,9 +53,6 @@ from koordlet.plugin.testing.metrics import ScriptedMetrics
 from koordlet.plugin.testing.shipped import claims_beside
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import PodMeta
-from koordlet.util.flags import FlagSet
-from koordlet.util.snakecase import snake_case
-from koordlet.util.stop import Stop
 
 PATIENCE = 86_400.0  # simulated seconds that `rounds` waits before it gives up
 
@@ -122,7 +122,7 @@ class PluginHarness:
 
         self.dry_run = dry_run
 
-        async def pretends(_: str) -> bool:
+        async def is_dry_run(_: str) -> bool:
             return self.dry_run
 
         self.evictions = ScriptedEvictions(self.clock)
@@ -130,7 +130,7 @@ class PluginHarness:
         self._evictor = Evictor(
             None if standalone else self.evictions,
             clock=self.clock,
-            dry_run=pretends,
+            dry_run=is_dry_run,
             budget=EvictionBudget(
                 lambda: evict_budget_per_hour, self.clock, directory=None, boot_id=""
             ),
@@ -144,7 +144,7 @@ class PluginHarness:
         self.changes: list[Change] = []
         self._kernel: Host | None = None
         self._check_conflicts()
-        self._desk = self._claim_desk(host, pretends) if host else None
+        self._manager = self._claim_manager(host, is_dry_run) if host else None
         self._client = client or UnavailableClient()
         self._rounds = 0
         self._meter = Meter(self.name, now=self.clock.monotonic)
@@ -161,8 +161,8 @@ class PluginHarness:
             asyncio.create_task(self.states.run(self._over), name="states informer"),
             asyncio.create_task(self._evictor.run(self._over), name="evictions"),
         )
-        if self._desk is not None:
-            self._background += (asyncio.create_task(self._desk.run(self._over), name="claims"),)
+        if self._manager is not None:
+            self._background += (asyncio.create_task(self._manager.run(self._over), name="claims"),)
         await self.clock.settle()
         with self._meter.step():
             self.plugin.setup(self._client, self.metrics.cache, self._subscription.states)
@@ -202,9 +202,9 @@ class PluginHarness:
 
     def claims(self, place: str = "") -> list[dict[str, Any]]:
         """The claimed values as `koordletctl explain --output json` has them."""
-        if self._desk is None or self._kernel is None:
+        if self._manager is None or self._kernel is None:
             return []
-        found = [each for each in self._desk.snapshot() if is_about(each.key, place)]
+        found = [each for each in self._manager.snapshot() if is_about(each.key, place)]
         reads = [(key.resource, key.target.place) for key, _, _ in found]
         readings = read_now(self._kernel, self.clock, reads)
         now = self.clock.wall()
@@ -243,8 +243,8 @@ class PluginHarness:
         if callbacks:
             await asyncio.wait(callbacks)
         await self._meter.drive(self.plugin.stop())
-        if self._desk is not None:
-            await self._desk.withdraw_all(self.name)
+        if self._manager is not None:
+            await self._manager.withdraw_all(self.name)
         left = [left for left in self._meter.tasks if not left.done()]
         for straggler in left:
             self._meter.drop(straggler)
@@ -293,18 +293,20 @@ class PluginHarness:
         meter = self._meter
         return Cost(self._rounds, meter.cpu_seconds, meter.longest_step)
 
-    def _claim_desk(self, host: FakeHost, pretends: Callable[[str], Awaitable[bool]]) -> ClaimDesk:
+    def _claim_manager(
+        self, host: FakeHost, is_dry_run: Callable[[str], Awaitable[bool]]
+    ) -> ClaimManager:
         # Files of a directory may vanish under a held descriptor, which those of a kernel cannot.
         kernel, worker = Host(host.paths, Descriptors(0)), InlineWorker()
         self._kernel = kernel
         values = FakeKernelValues(kernel)
         writer = Writer(kernel, Journal(None, ""), self.clock, values=values)
-        desk = ClaimDesk(
-            writer, worker, self.clock, dry_run=pretends, listeners=[self.changes.append]
+        manager = ClaimManager(
+            writer, worker, self.clock, dry_run=is_dry_run, listeners=[self.changes.append]
         )
-        desk.declare(self.name, self.plugin.may_claim)
-        bind_claims(self.plugin, desk, KernelView(kernel, worker, self.clock))
-        return desk
+        manager.declare(self.name, self.plugin.may_claim)
+        bind_claims(self.plugin, manager, KernelView(kernel, worker, self.clock))
+        return manager
 
     def _check_conflicts(self) -> None:
         table = ClaimTable()

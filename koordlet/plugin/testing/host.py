@@ -4,8 +4,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from koordlet.api.qos import KubeQoS
-from koordlet.host.layout import Driver, Layout
+from koord.api.qos import KubeQoS
+from koordlet.host.cgroups.layout import Driver, Layout
 from koordlet.host.paths import HostPaths
 from koordlet.plugin.testing import kernelfiles
 from koordlet.plugin.testing.cgroup import PSI_RESOURCES, V1_CONTROLLERS, FakeGroup

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from koordlet.executor.claim import Key
-from koordlet.executor.kernelvalues import KernelValues
+from koordlet.executor.claims.claim import Key
+from koordlet.executor.kernel.kernelvalues import KernelValues
 
 
 class FakeKernelValues(KernelValues):

@@ -4,15 +4,15 @@ from collections.abc import Collection, Iterator
 from functools import cache
 from importlib.metadata import entry_points
 
-from koordlet.api.features import KOORDLET_GATES, FeatureSpec
-from koordlet.executor.claim import MayClaim
+from koord.component.features import KOORDLET_GATES, FeatureSpec
+from koordlet.executor.claims.claim import ClaimScope
 from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.registry import GROUP, SHIPPED, PluginRegistry, Registration
 
 
 def claims_beside(
     plugin: ExtensionPlugin, gates: Collection[str] | None
-) -> Iterator[tuple[str, tuple[MayClaim, ...]]]:
+) -> Iterator[tuple[str, tuple[ClaimScope, ...]]]:
     """Name and may_claim of the shipped plugins that are on beside the one under test.
 
     gates: those that are on; None: those that are on by default.

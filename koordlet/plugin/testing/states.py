@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from koordlet.api.pod import Container, ContainerStatus, Pod
-from koordlet.api.qos import KubeQoS
-from koordlet.host.layout import Driver, Layout
+from koord.api.pod import Container, ContainerStatus, Pod
+from koord.api.qos import KubeQoS
+from koordlet.host.cgroups.layout import Driver, Layout
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
 
 _LAYOUT = Layout.default(Driver.CGROUPFS)

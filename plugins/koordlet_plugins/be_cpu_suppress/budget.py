@@ -5,7 +5,7 @@ Source: Koordinator, pkg/koordlet/qosmanager/plugins/cpusuppress: calculateBESup
 
 from dataclasses import dataclass
 
-from koordlet.api.nodeusage import UsageSplit
+from koordlet.plugin.rules import UsageSplit
 
 
 @dataclass(frozen=True, slots=True)

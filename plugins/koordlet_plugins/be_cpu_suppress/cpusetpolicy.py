@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from koordlet.api.resourcestatus import is_pinned
+from koord.api.resourcestatus import is_pinned
 from koordlet.plugin import Claim, ExtensionPlugin, Target, resources
 from koordlet_plugins.be_cpu_suppress.budget import Room
 from koordlet_plugins.be_cpu_suppress.cpusets import BestEffortCpus

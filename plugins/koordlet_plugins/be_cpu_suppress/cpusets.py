@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
-from koordlet.api.cpupools import shared_cpus
-from koordlet.api.machine import Cpu, CpuTopology
-from koordlet.api.pod import Pod
+from koord.api.machine import Cpu, CpuTopology
+from koord.api.pod import Pod
+from koordlet.plugin.rules import shared_cpus
 from koordlet_plugins.be_cpu_suppress.budget import Room
 from koordlet_plugins.be_cpu_suppress.picking import pick
 from koordlet_plugins.be_cpu_suppress.quota import STEP

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from koordlet.api.nodeusage import UsageSplit
+from koordlet.plugin.rules import UsageSplit
 from koordlet_plugins.be_cpu_suppress.budget import Budget, Room
 from koordlet_plugins.be_cpu_suppress.fastlane import Frame, Looks
 from koordlet_plugins.be_cpu_suppress.rounds import Round

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from koordlet.api.nodeusage import UsageSplit
 from koordlet.plugin import Reading
+from koordlet.plugin.rules import UsageSplit
 from koordlet_plugins.be_cpu_suppress.budget import Budget
 
 LOOKS = 3

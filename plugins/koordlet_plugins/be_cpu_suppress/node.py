@@ -3,11 +3,11 @@
 import operator
 from typing import NamedTuple
 
-from koordlet.api.kubeletconfig import STATIC
-from koordlet.api.machine import NODE_CPU_INFO, NodeCpuInfo
-from koordlet.api.nodereservation import set_aside_cpus
-from koordlet.api.nodetopology import NodeTopology
+from koord.api.kubeletconfig import STATIC
+from koord.api.machine import NODE_CPU_INFO, NodeCpuInfo
+from koord.api.nodereservation import set_aside_cpus
 from koordlet.plugin import MetricCache, States
+from koordlet.plugin.rules import NodeTopology
 from koordlet_plugins.be_cpu_suppress.cpusets import BestEffortCpus
 
 

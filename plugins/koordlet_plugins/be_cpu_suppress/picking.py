@@ -6,7 +6,7 @@ Source: Koordinator, pkg/koordlet/qosmanager/plugins/cpusuppress: calculateBESup
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from koordlet.api.machine import Cpu
+from koord.api.machine import Cpu
 
 
 def pick(count: int, cpus: Iterable[Cpu]) -> list[int]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from koordlet.api.qos import KubeQoS, QoSClass
+from koord.api.qos import KubeQoS, QoSClass
 from koordlet.plugin import Kernel, Layout, Level, PodMeta, Target
 
 DEPTH = 2  # pods, and containers with their sandboxes

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from koordlet.api.nodeslo_strategies import CPUSuppressPolicy
-from koordlet.api.qos import KubeQoS, QoSClass
+from koord.api.nodeslo_strategies import CPUSuppressPolicy
+from koord.api.qos import KubeQoS, QoSClass
 from koordlet.plugin import (
+    ClaimScope,
     Client,
     ExtensionPlugin,
     FlagSet,
     Level,
-    MayClaim,
     MetricCache,
     Reading,
     Resource,
@@ -58,11 +58,11 @@ class BECPUSuppress(ExtensionPlugin):
     gates = (GATE,)
     modes = (MANAGER,)
     may_claim = (
-        MayClaim(resources.CPU_QUOTA, Level.QOS, _GROUP, wording=_QUOTA_SET),
-        MayClaim(_CPUS, Level.QOS, _GROUP, wording=_CPUS_SET),
-        MayClaim(_CPUS, Level.POD, _PODS, wording=_CPUS_SET),
-        MayClaim(_CPUS, Level.CONTAINER, _PODS, wording=_CPUS_SET),
-        MayClaim(resources.CPU_IDLE, Level.POD, _PODS),
+        ClaimScope(resources.CPU_QUOTA, Level.QOS, _GROUP, wording=_QUOTA_SET),
+        ClaimScope(_CPUS, Level.QOS, _GROUP, wording=_CPUS_SET),
+        ClaimScope(_CPUS, Level.POD, _PODS, wording=_CPUS_SET),
+        ClaimScope(_CPUS, Level.CONTAINER, _PODS, wording=_CPUS_SET),
+        ClaimScope(resources.CPU_IDLE, Level.POD, _PODS),
     )
 
     def init_flags(self, flags: FlagSet) -> None:

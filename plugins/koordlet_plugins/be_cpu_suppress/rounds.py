@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from koordlet.api.node import Node
-from koordlet.api.nodeslo import CgroupBase, NodeSLO
-from koordlet.api.nodeusage import (
+from koord.api.node import Node
+from koord.api.nodeslo import CgroupBase, NodeSLO
+from koord.api.qos import KubeQoS
+from koord.api.quantity import Quantity
+from koordlet.plugin import AnyKind, MetricCache, PodMeta, kinds
+from koordlet.plugin.rules import (
     UsageSplit,
     is_best_effort,
     is_best_effort_app,
     node_reserved,
     split_usage,
 )
-from koordlet.api.qos import KubeQoS
-from koordlet.api.quantity import Quantity
-from koordlet.plugin import AnyKind, MetricCache, PodMeta, kinds
 from koordlet_plugins.be_cpu_suppress.budget import Budget
 from koordlet_plugins.be_cpu_suppress.fastlane import Frame
 

@@ -2,11 +2,11 @@
 
 import mmap
 
-from koordlet.api.nodeslo_qos import MemoryQoS
-from koordlet.api.pod import Container, Pod
-from koordlet.api.podrequests import BATCH_MEMORY, pod_request
-from koordlet.api.qos import QoSClass
-from koordlet.api.quantity import Quantity
+from koord.api.nodeslo_qos import MemoryQoS
+from koord.api.pod import Container, Pod
+from koord.api.podrequests import BATCH_MEMORY, pod_request
+from koord.api.qos import QoSClass
+from koord.api.quantity import Quantity
 
 NO_LIMIT = -1
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from koordlet.api.qos import KubeQoS
+from koord.api.qos import KubeQoS
 from koordlet_plugins.cgroup_reconcile.grants import Shares
 
 

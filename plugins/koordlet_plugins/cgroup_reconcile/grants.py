@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from koordlet.api.nodeslo_qos import MemoryQoS
-from koordlet.api.pod import Container, Pod
-from koordlet.api.podtotals import pod_limit
+from koord.api.nodeslo_qos import MemoryQoS
+from koord.api.pod import Container, Pod
+from koord.api.podtotals import pod_limit
 from koordlet.plugin import Resource, resources
 from koordlet_plugins.cgroup_reconcile.amounts import (
     NO_LIMIT,

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from koordlet.api.annotation import json_annotation
-from koordlet.api.nodeslo_defaults import RECOMMENDED
-from koordlet.api.nodeslo_qos import MemoryQoS, QoSClassStrategy, ResourceQoS
-from koordlet.api.pod import Pod
-from koordlet.api.qos import KubeQoS, QoSClass
-from koordlet.api.wire import shape_of, wire
+from koord.api.annotation import json_annotation
+from koord.api.nodeslo_defaults import RECOMMENDED
+from koord.api.nodeslo_qos import MemoryQoS, QoSClassStrategy, ResourceQoS
+from koord.api.pod import Pod
+from koord.api.qos import KubeQoS, QoSClass
+from koord.api.wire import shape_of, wire
 
 ANNOTATION = "koordinator.sh/memoryQOS"
 NONE, AUTO = "none", "auto"  # policies; any other keeps the node's values

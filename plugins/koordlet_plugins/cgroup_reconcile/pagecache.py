@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from koordlet.api.nodeslo_qos import MemoryQoS
+from koord.api.nodeslo_qos import MemoryQoS
 
 
 class PageCacheLimit(NamedTuple):

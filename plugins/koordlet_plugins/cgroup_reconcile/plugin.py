@@ -3,16 +3,16 @@
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, NamedTuple
 
-from koordlet.api.nodeslo_qos import ResourceQoS
-from koordlet.api.pod import Pod
-from koordlet.api.qos import KubeQoS
-from koordlet.api.quantity import Quantity
+from koord.api.nodeslo_qos import ResourceQoS
+from koord.api.pod import Pod
+from koord.api.qos import KubeQoS
+from koord.api.quantity import Quantity
 from koordlet.plugin import (
     Claim,
+    ClaimScope,
     Client,
     FlagSet,
     Level,
-    MayClaim,
     MetricCache,
     PodMeta,
     PodSettings,
@@ -70,12 +70,12 @@ class Rule(NamedTuple):
     supported: frozenset[Resource[int]]  # what this kernel has
 
 
-def _may_claim() -> Iterator[MayClaim]:
+def _may_claim() -> Iterator[ClaimScope]:
     for level, rows in _BY_LEVEL.items():
         for row in rows:
             kind = "mergeable mem" if row in _MERGEABLE else "mem"
             message = f"update calculated {kind} resources: {row.files[2].name} to : {{value}}"
-            yield MayClaim(row, level, wording=Wording("cgroup reconcile", message))
+            yield ClaimScope(row, level, wording=Wording("cgroup reconcile", message))
 
 
 class CgroupReconcile(ReconcilingPlugin[Rule, OwnMemoryQoS]):
@@ -83,7 +83,7 @@ class CgroupReconcile(ReconcilingPlugin[Rule, OwnMemoryQoS]):
 
     gates = ("CgroupReconcile",)
     follows = (StateType.NODE_SLO_SPEC, StateType.NODE_METADATA)
-    may_claim: ClassVar[tuple[MayClaim, ...]] = tuple(_may_claim())
+    may_claim: ClassVar[tuple[ClaimScope, ...]] = tuple(_may_claim())
 
     def init_flags(self, flags: FlagSet) -> None:
         self._interval = strategy_interval(flags)

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from koordlet.api.annotation import json_annotation
-from koordlet.api.nodeslo_defaults import CPU_BURST
-from koordlet.api.nodeslo_strategies import CPUBurst
-from koordlet.api.pod import Container, Pod
-from koordlet.api.podtotals import pod_limit
-from koordlet.api.qos import QoSClass
-from koordlet.api.quantity import Quantity
+from koord.api.annotation import json_annotation
+from koord.api.nodeslo_defaults import CPU_BURST
+from koord.api.nodeslo_strategies import CPUBurst
+from koord.api.pod import Container, Pod
+from koord.api.podtotals import pod_limit
+from koord.api.qos import QoSClass
+from koord.api.quantity import Quantity
 from koordlet.plugin import (
     ContainerMeta,
     PodMeta,

@@ -5,17 +5,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from koordlet.api.node import Node
-from koordlet.api.nodeslo_strategies import CPUBurst as Settings
-from koordlet.api.podrequests import pod_request
-from koordlet.api.quantity import Quantity
+from koord.api.node import Node
+from koord.api.nodeslo_strategies import CPUBurst as Settings
+from koord.api.podrequests import pod_request
+from koord.api.quantity import Quantity
 from koordlet.plugin import (
     Claim,
+    ClaimScope,
     Client,
     ExtensionPlugin,
     FlagSet,
     Level,
-    MayClaim,
     MetricCache,
     NodeRatio,
     Part,
@@ -78,8 +78,8 @@ class CPUBurst(ExtensionPlugin):
     """Gives throttled latency-sensitive containers more CPU for a while."""
 
     gates = ("CPUBurst",)
-    may_claim: ClassVar[tuple[MayClaim, ...]] = tuple(
-        MayClaim(
+    may_claim: ClassVar[tuple[ClaimScope, ...]] = tuple(
+        ClaimScope(
             resource,
             level,
             part=part,

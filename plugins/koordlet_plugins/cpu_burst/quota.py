@@ -2,7 +2,7 @@
 
 from enum import Enum
 
-from koordlet.api.nodeslo_strategies import CPUBurst, CPUBurstPolicy
+from koord.api.nodeslo_strategies import CPUBurst, CPUBurstPolicy
 from koordlet_plugins.cpu_burst.sharepool import PoolState
 
 PERIOD_US = 100_000

@@ -1,6 +1,6 @@
 """Budgets of CPU time above the limit: saved while a container is quiet, spent in a burst."""
 
-from koordlet.api.nodeslo_strategies import CPUBurst
+from koord.api.nodeslo_strategies import CPUBurst
 
 QUIET = 60.0  # percent of the limit below which a container saves
 FIRST_SHARE = (

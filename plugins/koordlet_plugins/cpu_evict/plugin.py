@@ -3,27 +3,27 @@
 import math
 from collections.abc import Callable
 
-from koordlet.api.eviction import EvictionOutcome
-from koordlet.api.evictionplan import EvictionTask
-from koordlet.api.evictiontasks import (
+from koord.api.eviction import EvictionOutcome
+from koord.api.evictionplan import EvictionTask
+from koord.api.evictiontasks import (
     OWNERS_ORDER,
     RequestFeature,
     UsedFeature,
     requested_task,
     used_task,
 )
-from koordlet.api.evictsettings import (
-    Hindrance,
+from koord.api.evictsettings import (
+    EvictionBlocked,
     capacity_of,
     request_ceiling,
     requested_band,
     usage_ceiling,
     used_band,
 )
-from koordlet.api.nodeslo_strategies import ResourceThreshold
-from koordlet.api.podrequests import BATCH_CPU, amount, cpu_resource
-from koordlet.api.releases import requested_cpu_release
-from koordlet.api.victims import by_priority, offered
+from koord.api.nodeslo_strategies import ResourceThreshold
+from koord.api.podrequests import BATCH_CPU, amount, cpu_resource
+from koord.api.releases import requested_cpu_release
+from koord.api.victims import by_priority, offered
 from koordlet.plugin import (
     WAITS_FOR_EVENTS,
     Client,
@@ -134,7 +134,7 @@ class CPUEvict(ExtensionPlugin):
         found = self._cache.aggregate(kinds.NODE_CPU_USAGE, (), window)
         if found is None or self._cache.last(kinds.NODE_CPU_USAGE) is None:
             message = "wanted the node's CPU usage, found none of late"
-            raise Hindrance(BY_USAGE, EvictionOutcome.NO_DATA, message)
+            raise EvictionBlocked(BY_USAGE, EvictionOutcome.NO_DATA, message)
         used = math.trunc(found.avg() * 1000)
         return used_task(
             feature,

@@ -3,19 +3,19 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from koordlet.api.eviction import EvictionOutcome
-from koordlet.api.evictionplan import EvictionTask, ReleaseTarget
-from koordlet.api.evictsettings import Hindrance, satisfaction_band
-from koordlet.api.nodeslo_strategies import CPUEvictPolicy, ResourceThreshold
-from koordlet.api.pod import Pod
-from koordlet.api.podrequests import BATCH_CPU, pod_request
-from koordlet.api.releases import (
+from koord.api.eviction import EvictionOutcome
+from koord.api.evictionplan import EvictionTask, ReleaseTarget
+from koord.api.evictsettings import EvictionBlocked, satisfaction_band
+from koord.api.nodeslo_strategies import CPUEvictPolicy, ResourceThreshold
+from koord.api.pod import Pod
+from koord.api.podrequests import BATCH_CPU, pod_request
+from koord.api.releases import (
     Satisfaction,
     allocatable_batch_cpu,
     is_covered,
     satisfaction_release,
 )
-from koordlet.api.victims import best_effort, by_share
+from koord.api.victims import best_effort, by_share
 from koordlet.plugin import MetricCache, kinds
 
 NAME = "BECPUEvict"
@@ -70,12 +70,12 @@ def build_task(
     usage is what a pod uses, in cores; allocatable the node's batch CPU.
 
     Raises:
-        Hindrance: the NodeSLO is not complete, or figures are missing.
+        EvictionBlocked: the NodeSLO is not complete, or figures are missing.
     """
     band = satisfaction_band(NAME, slo)
     if figures is None:
         message = "wanted request, limit and usage of best-effort pods, found none of late"
-        raise Hindrance(NAME, EvictionOutcome.NO_DATA, message)
+        raise EvictionBlocked(NAME, EvictionOutcome.NO_DATA, message)
     if not is_covered(figures.counts, interval, window):
         return None
     mean, now = figures.mean, figures.now

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 
-from koordlet.api.pod import Pod
-from koordlet.api.qos import QoSClass
+from koord.api.pod import Pod
+from koord.api.qos import QoSClass
 from koordlet.plugin import (
     Claim,
+    ClaimScope,
     Client,
     FlagSet,
     InvalidObject,
     Level,
-    MayClaim,
     MetricCache,
     Part,
     PodMeta,
@@ -50,10 +50,10 @@ class CPUSetAllocator(ReconcilingPlugin[CpusetRule, PodCpus]):
     gates = (NAME,)
     modes = (BE_MANAGER, PER_CPU)
     may_claim = (
-        MayClaim(resources.CPUSET_CPUS_WANTED, Level.CONTAINER, part=Part.PIN),
-        MayClaim(resources.CPUSET_CPUS_WANTED, Level.POD, part=Part.PIN),
-        MayClaim(resources.CPU_QUOTA, Level.POD, _QUOTA_CLASSES),
-        MayClaim(resources.CPU_QUOTA, Level.CONTAINER, _QUOTA_CLASSES),
+        ClaimScope(resources.CPUSET_CPUS_WANTED, Level.CONTAINER, part=Part.PIN),
+        ClaimScope(resources.CPUSET_CPUS_WANTED, Level.POD, part=Part.PIN),
+        ClaimScope(resources.CPU_QUOTA, Level.POD, _QUOTA_CLASSES),
+        ClaimScope(resources.CPU_QUOTA, Level.CONTAINER, _QUOTA_CLASSES),
     )
     follows = (StateType.NODE_TOPOLOGY, StateType.NODE_SLO_SPEC)
 

@@ -1,7 +1,7 @@
 """How many CPUs pods share, and which, under Koordinator's names."""
 
-from koordlet.api.cpupools import CpuPool
 from koordlet.plugin import PluginMetrics, UpstreamGauge
+from koordlet.plugin.rules import CpuPool
 from koordlet_plugins.cpuset_allocator.rules import Pools
 
 _PREFIX = "koordlet_cpuset_"

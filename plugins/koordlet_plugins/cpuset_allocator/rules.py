@@ -7,14 +7,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from koordlet.api.cpupools import CpuPool
-from koordlet.api.kubeletconfig import STATIC
-from koordlet.api.nodereservation import SYSTEM_QOS_RESOURCE, SystemQoS
-from koordlet.api.nodetopology import NodeTopology
-from koordlet.api.pod import Pod
-from koordlet.api.qos import KubeQoS, QoSClass
-from koordlet.api.resourcestatus import RESOURCE_STATUS, ResourceStatus, resource_status
+from koord.api.kubeletconfig import STATIC
+from koord.api.nodereservation import SYSTEM_QOS_RESOURCE, SystemQoS
+from koord.api.pod import Pod
+from koord.api.qos import KubeQoS, QoSClass
+from koord.api.resourcestatus import RESOURCE_STATUS, ResourceStatus, resource_status
 from koordlet.plugin import InvalidObject
+from koordlet.plugin.rules import CpuPool, NodeTopology
 
 OWN_CPUS = frozenset({QoSClass.LSE, QoSClass.LSR})  # classes of pods that may have some
 

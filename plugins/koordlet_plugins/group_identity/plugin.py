@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from koordlet.api.pod import Pod
-from koordlet.api.qos import KubeQoS
+from koord.api.pod import Pod
+from koord.api.qos import KubeQoS
 from koordlet.plugin import (
     Claim,
+    ClaimScope,
     Client,
     Level,
-    MayClaim,
     MetricCache,
     PodMeta,
     ReconcilingPlugin,
@@ -38,9 +38,12 @@ class GroupIdentity(ReconcilingPlugin[Identities, PodIdentity]):
 
     gates = (NAME,)
     may_claim = (
-        *(MayClaim(resources.CPU_BVT, level) for level in (Level.QOS, Level.POD, Level.CONTAINER)),
-        MayClaim(resources.SCHED_GROUP_IDENTITY, Level.NODE),
-        MayClaim(resources.SCHED_CORE, Level.NODE),
+        *(
+            ClaimScope(resources.CPU_BVT, level)
+            for level in (Level.QOS, Level.POD, Level.CONTAINER)
+        ),
+        ClaimScope(resources.SCHED_GROUP_IDENTITY, Level.NODE),
+        ClaimScope(resources.SCHED_CORE, Level.NODE),
     )
     follows = (StateType.NODE_SLO_SPEC,)
 

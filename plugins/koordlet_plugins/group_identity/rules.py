@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from koordlet.api.annotation import pod_annotation
-from koordlet.api.jsonvalues import between
-from koordlet.api.nodeslo_qos import CPUPolicy, CPUQoS, ResourceQoS
-from koordlet.api.pod import Pod
-from koordlet.api.qos import KubeQoS, QoSClass
-from koordlet.api.wire import shape_of, wire
+from koord.api.annotation import pod_annotation
+from koord.api.jsonvalues import between
+from koord.api.nodeslo_qos import CPUPolicy, CPUQoS, ResourceQoS
+from koord.api.pod import Pod
+from koord.api.qos import KubeQoS, QoSClass
+from koord.api.wire import shape_of, wire
 
 CPU_QOS = "koordinator.sh/cpuQOS"  # annotation of an LS pod
 

@@ -3,27 +3,27 @@
 import math
 from collections.abc import Callable
 
-from koordlet.api.eviction import EvictionOutcome
-from koordlet.api.evictionplan import EvictionTask
-from koordlet.api.evictiontasks import (
+from koord.api.eviction import EvictionOutcome
+from koord.api.evictionplan import EvictionTask
+from koord.api.evictiontasks import (
     OWNERS_ORDER,
     RequestFeature,
     UsedFeature,
     requested_task,
     used_task,
 )
-from koordlet.api.evictsettings import (
-    Hindrance,
+from koord.api.evictsettings import (
+    EvictionBlocked,
     capacity_of,
     request_ceiling,
     requested_band,
     usage_ceiling,
     used_band,
 )
-from koordlet.api.pod import Pod
-from koordlet.api.podrequests import memory_resource
-from koordlet.api.releases import requested_memory_release
-from koordlet.api.victims import best_effort, by_priority, by_share, offered
+from koord.api.pod import Pod
+from koord.api.podrequests import memory_resource
+from koord.api.releases import requested_memory_release
+from koord.api.victims import best_effort, by_priority, by_share, offered
 from koordlet.plugin import (
     WAITS_FOR_EVENTS,
     Client,
@@ -134,7 +134,7 @@ class MemoryEvict(ExtensionPlugin):
         used = self._cache.last(kinds.NODE_MEMORY_USAGE)
         if used is None:
             message = "wanted the node's memory usage, found none of late"
-            raise Hindrance(name, EvictionOutcome.NO_DATA, message)
+            raise EvictionBlocked(name, EvictionOutcome.NO_DATA, message)
         feature = UsedFeature(
             name=name, resource="memory", band=band, order=order, under_way=name in now.under_way
         )
@@ -160,18 +160,18 @@ class MemoryEvict(ExtensionPlugin):
         return requested_task(feature, asked, now.node.allocatable, now.measured)
 
     async def _pressed(
-        self, found: list[EvictionTask | Hindrance], under_way: frozenset[str]
-    ) -> list[EvictionTask | Hindrance]:
+        self, found: list[EvictionTask | EvictionBlocked], under_way: frozenset[str]
+    ) -> list[EvictionTask | EvictionBlocked]:
         """The same without the tasks that pressure is too low for."""
-        passed: list[EvictionTask | Hindrance] = []
+        passed: list[EvictionTask | EvictionBlocked] = []
         for each in found:
             needs = isinstance(each, EvictionTask) and each.feature not in (BY_REQUESTS, *under_way)
             try:
                 if isinstance(each, EvictionTask) and needs:
                     check_pressure(each, await self._node_pressure(), self._rule)
                 passed.append(each)
-            except Hindrance as hindrance:
-                passed.append(hindrance)
+            except EvictionBlocked as blocked:
+                passed.append(blocked)
         return passed
 
     async def _node_pressure(self) -> Pressure:

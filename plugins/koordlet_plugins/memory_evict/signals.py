@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from koordlet.api.eviction import EvictionOutcome
-from koordlet.api.evictionplan import EvictionTask
-from koordlet.api.evictsettings import Hindrance
+from koord.api.eviction import EvictionOutcome
+from koord.api.evictionplan import EvictionTask
+from koord.api.evictsettings import EvictionBlocked
 from koordlet.plugin import OptionError
 
 
@@ -56,16 +56,18 @@ def check_pressure(task: EvictionTask, pressure: Pressure, rule: PressureRule) -
     """Let a task pass when there is enough pressure as well.
 
     Raises:
-        Hindrance: there is not, or it is not known.
+        EvictionBlocked: there is not, or it is not known.
     """
     if rule.signals is Signals.USAGE or not pressure.supported:
         return
     if pressure.percent is None:
         message = "wanted the node's memory pressure, found none of late"
-        raise Hindrance(task.feature, EvictionOutcome.NO_DATA, message, reason=task.trigger)
+        raise EvictionBlocked(task.feature, EvictionOutcome.NO_DATA, message, reason=task.trigger)
     if pressure.percent < rule.percent:
         message = (
             f"tasks waited for memory {pressure.percent:.1f} % of the last 10 s, wanted "
             f"{rule.percent:g} % (--memory-evict-pressure)"
         )
-        raise Hindrance(task.feature, EvictionOutcome.NO_PRESSURE, message, reason=task.trigger)
+        raise EvictionBlocked(
+            task.feature, EvictionOutcome.NO_PRESSURE, message, reason=task.trigger
+        )

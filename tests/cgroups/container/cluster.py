@@ -13,7 +13,7 @@ from typing import Any
 from apiserver import ApiServer
 from certificates import Authority
 
-from koordlet.kube.resource import NODE_METRICS, NODES, PODS
+from koord.kube.resource import NODE_METRICS, NODES, PODS
 
 from .runc import Container
 

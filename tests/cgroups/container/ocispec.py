@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from koordlet.api.quantity import Quantity
+from koord.api.quantity import Quantity
 
 from .seccomp import runtime_default
 

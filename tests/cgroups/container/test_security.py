@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from koordlet.doctor.privileges import missing_capabilities
 from koordlet.host.host import Host
-from koordlet.host.privileges import missing_capabilities
 from koordlet.host.resources import CPU_SHARES
 
 from ..conftest import REAL, VERSION, Tree

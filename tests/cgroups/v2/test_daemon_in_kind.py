@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-from koordlet.api.quantity import Quantity
+from koord.api.quantity import Quantity
 
 from ..conftest import MIB, Tree, touch
 

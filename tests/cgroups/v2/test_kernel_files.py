@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.host import cgroupfiles
 from koordlet.host import resources as r
+from koordlet.host.cgroups import cgroupfiles
 from koordlet.host.errors import KernelFileError, Unsupported
 from koordlet.host.host import Host
 

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from koordlet.api.nodemetric import NodeMetricSpec
+from koord.api.nodemetric import NodeMetricSpec
+from koord.util.clock import SystemClock
 from koordlet.host import resources as r
-from koordlet.host.numa import numa_node_ids
+from koordlet.host.topology.numa import numa_node_ids
 from koordlet.metriccache import kinds as k
 from koordlet.reporter.status import Snapshot, build_status
-from koordlet.util.clock import SystemClock
 
 from ..conftest import MIB, REAL, Tree, burn, touch
 from ..sampling import Node

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from koordlet.api.kubeletconfig import KubeletConfig
-from koordlet.api.machine import (
+from koord.api.kubeletconfig import KubeletConfig
+from koord.api.machine import (
     NODE_CPU_INFO,
     Cpu,
     CpuBasics,
@@ -17,11 +17,10 @@ from koordlet.api.machine import (
     NodeCpuInfo,
     NumaMemory,
 )
-from koordlet.api.node import Node
-from koordlet.api.nodeslo import merge_nodeslo
-from koordlet.api.nodetopology import KubeletFacts, NodeTopology, TopologyInputs, node_topology
-from koordlet.api.qos import QOS_LABEL, KubeQoS
-from koordlet.executor.kernelview import watch_with
+from koord.api.node import Node
+from koord.api.nodeslo import merge_nodeslo
+from koord.api.qos import QOS_LABEL, KubeQoS
+from koordlet.executor.kernel.view import watch_with
 from koordlet.plugin import (
     Kernel,
     PodMeta,
@@ -31,6 +30,7 @@ from koordlet.plugin import (
     resources,
 )
 from koordlet.plugin.testing import FakeHost, PluginHarness, SimulatedClock, make_pod
+from koordlet.rules.nodetopology import KubeletFacts, NodeTopology, TopologyInputs, node_topology
 from koordlet_plugins.be_cpu_suppress.plugin import GATE, BECPUSuppress
 
 STEP = 0.05  # simulated seconds in which usage stays the same

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.api.nodeslo import CgroupBase, HostApplication
-from koordlet.api.nodeusage import UsageSplit, is_best_effort, is_best_effort_app, split_usage
-from koordlet.api.pod import Pod
-from koordlet.api.qos import QOS_LABEL, KubeQoS
+from koord.api.nodeslo import CgroupBase, HostApplication
+from koord.api.pod import Pod
+from koord.api.qos import QOS_LABEL, KubeQoS
+from koordlet.rules.nodeusage import UsageSplit, is_best_effort, is_best_effort_app, split_usage
 from koordlet_plugins.be_cpu_suppress.budget import Budget, Room
 from koordlet_plugins.be_cpu_suppress.quota import (
     CALM_BAND,

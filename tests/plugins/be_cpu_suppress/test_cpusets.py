@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.api.machine import Cpu, CpuTopology
-from koordlet.api.pod import Pod
-from koordlet.api.qos import QOS_LABEL
-from koordlet.api.resourcestatus import RESOURCE_STATUS, is_pinned
-from koordlet.util.cpulist import format_cpulist, parse_cpulist
+from koord.api.machine import Cpu, CpuTopology
+from koord.api.pod import Pod
+from koord.api.qos import QOS_LABEL
+from koord.api.resourcestatus import RESOURCE_STATUS, is_pinned
+from koord.util.cpulist import format_cpulist, parse_cpulist
 from koordlet_plugins.be_cpu_suppress.budget import Room
 from koordlet_plugins.be_cpu_suppress.cpusets import BestEffortCpus
 from koordlet_plugins.be_cpu_suppress.picking import pick

@@ -2,8 +2,8 @@
 
 import pytest
 
-from koordlet.api.nodeusage import UsageSplit
 from koordlet.plugin import Reading
+from koordlet.rules.nodeusage import UsageSplit
 from koordlet_plugins.be_cpu_suppress.budget import Budget, Room
 from koordlet_plugins.be_cpu_suppress.evidence import CALM_ROUNDS, Judge
 from koordlet_plugins.be_cpu_suppress.fastlane import LOOKS, FastUse, Frame, Looks

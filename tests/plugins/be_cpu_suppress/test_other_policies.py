@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from koordlet.api.machine import Cpu
-from koordlet.api.nodereservation import NODE_RESERVATION, SYSTEM_QOS_RESOURCE
-from koordlet.api.qos import QOS_LABEL, KubeQoS
-from koordlet.api.resourcestatus import RESOURCE_STATUS
+from koord.api.machine import Cpu
+from koord.api.nodereservation import NODE_RESERVATION, SYSTEM_QOS_RESOURCE
+from koord.api.qos import QOS_LABEL, KubeQoS
+from koord.api.resourcestatus import RESOURCE_STATUS
 from koordlet.plugin.testing import make_pod
 from koordlet_plugins.be_cpu_suppress.plugin import GATE, MANAGER
 

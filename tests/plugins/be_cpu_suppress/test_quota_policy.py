@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from koordlet.api.qos import KubeQoS
+from koord.api.qos import KubeQoS
 from koordlet.plugin import FlagSet, OptionError, kinds
 from koordlet.plugin.testing import make_pod
 from koordlet_plugins.be_cpu_suppress.options import SuppressFlags

@@ -4,10 +4,10 @@ import mmap
 
 import pytest
 
-from koordlet.api.nodeslo import merge_nodeslo
-from koordlet.api.nodeslo_qos import MemoryQoS
-from koordlet.api.pod import Container, Pod
-from koordlet.api.qos import KubeQoS
+from koord.api.nodeslo import merge_nodeslo
+from koord.api.nodeslo_qos import MemoryQoS
+from koord.api.pod import Container, Pod
+from koord.api.qos import KubeQoS
 from koordlet.plugin import KoordletError, resources
 from koordlet.plugin.testing import make_pod
 from koordlet_plugins.cgroup_reconcile.amounts import (

@@ -2,9 +2,9 @@
 
 import pytest
 
-from koordlet.api.nodeslo_strategies import CPUBurst, CPUBurstPolicy
-from koordlet.api.pod import Container
-from koordlet.api.qos import KubeQoS
+from koord.api.nodeslo_strategies import CPUBurst, CPUBurstPolicy
+from koord.api.pod import Container
+from koord.api.qos import KubeQoS
 from koordlet.plugin import KoordletError
 from koordlet.plugin.testing import make_pod
 from koordlet_plugins.cpu_burst.plan import (

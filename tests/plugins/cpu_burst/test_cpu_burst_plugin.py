@@ -2,10 +2,10 @@
 
 import pytest
 
-from koordlet.api.node import Node
-from koordlet.api.nodeslo import merge_nodeslo
-from koordlet.api.pod import Container
-from koordlet.plugin import Level, MayClaim, Part, Target, kinds, resources
+from koord.api.node import Node
+from koord.api.nodeslo import merge_nodeslo
+from koord.api.pod import Container
+from koordlet.plugin import ClaimScope, Level, Part, Target, kinds, resources
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 from koordlet_plugins.cpu_burst import CPUBurst
 
@@ -179,7 +179,7 @@ class NormalizedBurst(CPUBurst):
     """CPUBurst beside something that divides the quotas of a pod and its container by two."""
 
     may_claim = CPUBurst.may_claim + tuple(
-        MayClaim(resources.CPU_QUOTA, level, part=Part.RATIO)
+        ClaimScope(resources.CPU_QUOTA, level, part=Part.RATIO)
         for level in (Level.POD, Level.CONTAINER)
     )
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from koordlet.api.evictability import EVICTION_POLICY
+from koord.api.evictability import EVICTION_POLICY
 from koordlet.plugin import EvictionOutcome, OptionError, kinds
 from koordlet.plugin.testing import make_pod
 from koordlet_plugins.memory_evict.plugin import MemoryEvict

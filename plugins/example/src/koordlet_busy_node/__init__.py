@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from koordlet.api.quantity import Quantity
+from koord.api.quantity import Quantity
 from koordlet.plugin import (
     Client,
     ExtensionPlugin,

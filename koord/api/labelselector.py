@@ -1,0 +1,89 @@
+"""Label selectors: which nodes an entry of a configuration is for.
+
+Source: Kubernetes, metav1.LabelSelector and apimachinery labels.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from koord.api.wire import shape_of, wire
+from koord.util.errors import InvalidObject
+
+_NAME = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_KEY = re.compile(rf"(?:(?P<prefix>{_LABEL}(?:\.{_LABEL})*)/)?{_NAME}")
+_VALUE = re.compile(rf"(?:{_NAME})?")
+_LONGEST_PREFIX = 253  # characters
+_WITH_VALUES, _WITHOUT_VALUES = ("In", "NotIn"), ("Exists", "DoesNotExist")
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """What one label has to be."""
+
+    key: str = wire("key", "")
+    operator: str = wire("operator", "")
+    values: tuple[str, ...] = wire("values", ())
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """A label that is absent is in no list of values."""
+        if self.operator in _WITH_VALUES:
+            return (labels.get(self.key) in self.values) == (self.operator == "In")
+        return (self.key in labels) == (self.operator == "Exists")
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSelector:
+    """A conjunction of requirements; the empty one matches everything."""
+
+    match_labels: Mapping[str, str] = wire("matchLabels", factory=dict)
+    match_expressions: tuple[Requirement, ...] = wire("matchExpressions", ())
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether an object with these labels is meant."""
+        return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
+            one.matches(labels) for one in self.match_expressions
+        )
+
+
+SELECTOR = shape_of(LabelSelector)
+
+
+def parse_selector(value: object, where: str) -> LabelSelector:
+    """Return the selector of a canonical JSON object.
+
+    Raises:
+        InvalidObject: Kubernetes would refuse it: an operator is unknown, has the wrong number of
+            values, or a key or value cannot be that of a label.
+    """
+    selector = SELECTOR.load(value)
+    for key, text in selector.match_labels.items():
+        _check_key(key, f"{where}.matchLabels")
+        _check_value(text, f"{where}.matchLabels.{key}")
+    for index, one in enumerate(selector.match_expressions):
+        _check(one, f"{where}.matchExpressions[{index}]")
+    return selector
+
+
+def _check(one: Requirement, where: str) -> None:
+    _check_key(one.key, f"{where}.key")
+    if one.operator not in _WITH_VALUES + _WITHOUT_VALUES:
+        wanted = " or ".join(_WITH_VALUES + _WITHOUT_VALUES)
+        raise InvalidObject(f"{where}.operator", wanted=wanted, found=one.operator)
+    if bool(one.values) != (one.operator in _WITH_VALUES):
+        wanted = f"values only with {' and '.join(_WITH_VALUES)}, and there always"
+        raise InvalidObject(f"{where}.values", wanted=wanted, found=list(one.values))
+    for text in one.values:
+        _check_value(text, f"{where}.values")
+
+
+def _check_key(key: str, where: str) -> None:
+    match = _KEY.fullmatch(key)
+    if match is None or len(match["prefix"] or "") > _LONGEST_PREFIX:
+        raise InvalidObject(where, wanted="a label key", found=key)
+
+
+def _check_value(text: str, where: str) -> None:
+    if not _VALUE.fullmatch(text):
+        raise InvalidObject(where, wanted="a label value", found=text)

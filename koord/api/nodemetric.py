@@ -1,0 +1,262 @@
+"""NodeMetric: what the cluster asks to be measured, and the status this daemon reports."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from koord.api.fields import Fields
+from koord.api.quantity import cpu_text, memory_text
+from koord.util import goduration
+from koord.util.errors import InvalidObject
+
+API_VERSION = "slo.koordinator.sh/v1alpha1"
+LONGEST_WINDOW = 3600.0  # seconds; bounds what the metric cache has to keep
+SHORTEST_AGGREGATE = 60.0  # seconds
+SHORTEST_REPORT_INTERVAL = 30.0  # seconds
+
+Json = dict[str, object]
+
+
+class MemoryPolicy(StrEnum):
+    """Which memory counts as used, for node, pods and host applications."""
+
+    WITHOUT_PAGE_CACHE = "usageWithoutPageCache"
+    WITH_HOT_PAGE_CACHE = "usageWithHotPageCache"
+    WITH_PAGE_CACHE = "usageWithPageCache"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMetricSpec:
+    """What to report, effective: defaults filled in and limits applied. Times in seconds."""
+
+    aggregate_duration: float = 300.0  # window of the plain averages
+    report_interval: float = 60.0
+    durations: tuple[float, ...] = (300.0, 600.0, 1800.0)  # windows of the percentiles
+    memory_policy: MemoryPolicy = MemoryPolicy.WITHOUT_PAGE_CACHE
+
+
+DEFAULT_SPEC = NodeMetricSpec()
+
+
+def parse_spec(obj: object) -> NodeMetricSpec:
+    """Return the effective spec of a NodeMetric object as JSON.
+
+    What is absent, null or an empty list keeps its default. Averages need at least 60 s, reports
+    come at most every 30 s, and no window is longer than an hour.
+
+    Raises:
+        InvalidObject: a field has the wrong type, or a window is not positive.
+    """
+    policy = Fields(obj, "nodeMetric").nested("spec").nested("metricCollectPolicy")
+    aggregate = policy.integer("aggregateDurationSeconds")
+    interval = policy.integer("reportIntervalSeconds")
+    return NodeMetricSpec(
+        aggregate_duration=_clamp(
+            DEFAULT_SPEC.aggregate_duration if aggregate is None else aggregate, SHORTEST_AGGREGATE
+        ),
+        report_interval=max(
+            DEFAULT_SPEC.report_interval if interval is None else float(interval),
+            SHORTEST_REPORT_INTERVAL,
+        ),
+        durations=_windows(policy.nested("nodeAggregatePolicy")) or DEFAULT_SPEC.durations,
+        memory_policy=_memory_policy(policy.text("nodeMemoryCollectPolicy")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """CPU and memory in use."""
+
+    cores: float
+    memory_bytes: float
+
+    def to_json(self) -> Json:
+        cpu, memory = cpu_text(self.cores), memory_text(self.memory_bytes)
+        return {"resources": {"cpu": cpu, "memory": memory}}
+
+
+@dataclass(frozen=True, slots=True)
+class AggregatedUsage:
+    """Usage over one window by aggregation. All are None while the window is cold."""
+
+    duration: float  # seconds
+    avg: Usage | None = None
+    p50: Usage | None = None
+    p90: Usage | None = None
+    p95: Usage | None = None
+    p99: Usage | None = None
+
+    def to_json(self) -> Json:
+        return {
+            "duration": goduration.format(self.duration),
+            "usage": {
+                "avg": _usage(self.avg),
+                "p50": _usage(self.p50),
+                "p90": _usage(self.p90),
+                "p95": _usage(self.p95),
+                "p99": _usage(self.p99),
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NumaUsage:
+    """Usage of one NUMA node."""
+
+    numa_node_id: int
+    node_usage: Usage
+    system_usage: Usage | None = None
+
+    def to_json(self) -> Json:
+        return {
+            "numaNodeID": self.numa_node_id,
+            "nodeUsage": self.node_usage.to_json(),
+            "systemUsage": _usage(self.system_usage),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PodMetric:
+    """Usage of one pod."""
+
+    name: str
+    namespace: str
+    usage: Usage
+    priority: str = ""
+    qos: str = ""
+
+    def to_json(self) -> Json:
+        return {
+            "name": self.name,
+            "namespace": self.namespace,
+            **_classes(self.priority, self.qos),
+            "podUsage": self.usage.to_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class HostApplicationMetric:
+    """Usage of one host application."""
+
+    name: str
+    usage: Usage
+    priority: str = ""
+    qos: str = ""
+
+    def to_json(self) -> Json:
+        return {
+            "name": self.name,
+            "usage": self.usage.to_json(),
+            **_classes(self.priority, self.qos),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMetricStatus:
+    """The status of a NodeMetric. Usages that could not be measured are None.
+
+    Lists are written in this order; Koordinator's are sorted: NUMA nodes by id, pods by namespace
+    then name, host applications by name.
+    """
+
+    update_time: float  # Unix seconds: when the data were measured
+    node_usage: Usage | None = None
+    aggregated_node_usages: tuple[AggregatedUsage, ...] = ()
+    system_usage: Usage | None = None
+    aggregated_system_usages: tuple[AggregatedUsage, ...] = ()
+    numa_usages: tuple[NumaUsage, ...] = ()
+    pods: tuple[PodMetric, ...] = ()
+    host_applications: tuple[HostApplicationMetric, ...] = ()
+    prod_reclaimable: Usage | None = None  # None: no prediction
+    prod_peak: Usage | None = None
+
+    def to_json(self) -> Json:
+        """Return the wire form: present objects may be {}, empty lists are left out."""
+        status: Json = {
+            "updateTime": time_text(self.update_time),
+            "nodeMetric": {
+                "nodeUsage": _usage(self.node_usage),
+                **_list("aggregatedNodeUsages", self.aggregated_node_usages),
+                "systemUsage": _usage(self.system_usage),
+                **_list("aggregatedSystemUsages", self.aggregated_system_usages),
+                **_list("numaUsages", self.numa_usages),
+            },
+            **_list("podsMetric", self.pods),
+            **_list("hostApplicationMetric", self.host_applications),
+            "prodReclaimableMetric": {"resource": _usage(self.prod_reclaimable)},
+        }
+        if self.prod_peak is not None:
+            status["prodPeakMetric"] = {"resource": self.prod_peak.to_json()}
+        return status
+
+
+def spec_to_json(spec: NodeMetricSpec) -> Json:
+    """Return the spec as a NodeMetric object holds it."""
+    return {
+        "metricCollectPolicy": {
+            "aggregateDurationSeconds": int(spec.aggregate_duration),
+            "reportIntervalSeconds": int(spec.report_interval),
+            "nodeAggregatePolicy": {"durations": [goduration.format(d) for d in spec.durations]},
+            "nodeMemoryCollectPolicy": spec.memory_policy.value,
+        }
+    }
+
+
+def node_metric(name: str, spec: NodeMetricSpec, status: NodeMetricStatus) -> Json:
+    """Return the whole object, as it is written to a file in standalone mode."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "NodeMetric",
+        "metadata": {"name": name},
+        "spec": spec_to_json(spec),
+        "status": status.to_json(),
+    }
+
+
+def time_text(unix_seconds: float) -> str:
+    """Return the time in RFC 3339, UTC, cut to whole seconds."""
+    return datetime.fromtimestamp(int(unix_seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _usage(usage: Usage | None) -> Json:
+    return usage.to_json() if usage is not None else {}
+
+
+def _list(
+    key: str,
+    items: "tuple[AggregatedUsage | NumaUsage | PodMetric | HostApplicationMetric, ...]",
+) -> Json:
+    return {key: [item.to_json() for item in items]} if items else {}
+
+
+def _classes(priority: str, qos: str) -> Mapping[str, str]:
+    return {key: value for key, value in (("priority", priority), ("qos", qos)) if value}
+
+
+def _windows(policy: Fields) -> tuple[float, ...]:
+    """Return the windows in seconds, in order; those that the cap makes equal are one."""
+    windows = policy.list_of("durations", _duration, 'a duration like "5m0s"')
+    for window in windows:
+        if window <= 0:
+            wanted = "durations above 0"
+            raise InvalidObject(policy.path("durations"), wanted=wanted, found=window)
+    return tuple(dict.fromkeys(min(window, LONGEST_WINDOW) for window in windows))
+
+
+def _duration(value: object) -> float:
+    if not isinstance(value, str):
+        raise ValueError(value)  # noqa: TRY004 - Fields.list_of adds path and wording
+    return goduration.parse(value)
+
+
+def _clamp(seconds: float, shortest: float) -> float:
+    return float(min(max(seconds, shortest), LONGEST_WINDOW))
+
+
+def _memory_policy(text: str) -> MemoryPolicy:
+    """Return the policy; like Koordinator, an unknown one counts as without page cache."""
+    try:
+        return MemoryPolicy(text)
+    except ValueError:
+        return MemoryPolicy.WITHOUT_PAGE_CACHE

@@ -1,0 +1,1 @@
+"""What every daemon has: flags, gates, health, supervised components, the HTTP site."""

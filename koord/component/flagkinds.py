@@ -1,0 +1,185 @@
+"""The kinds of flag values: their Go syntax, their YAML form and their canonical text."""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from koord.util import goduration
+
+T = TypeVar("T")
+
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+_INT = re.compile(r"[+-]?[0-9][0-9a-zA-Z_]*", re.ASCII)
+_OLD_OCTAL = re.compile(r"([+-]?)0_?([0-7]+(?:_[0-7]+)*)")
+_FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
+_LONGEST_NUMBER = 64  # characters
+_INT64 = range(-(2**63), 2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """How values of one type are read and written.
+
+    read takes the text of a command line, from_yaml a value of a YAML file; both raise ValueError
+    with a message for people. merge joins an occurrence of the flag with the earlier ones. default
+    takes a default as code gives it, and raises ValueError for one of another type.
+    """
+
+    name: str
+    read: Callable[[str], T]
+    from_yaml: Callable[[object], T]
+    write: Callable[[T], str]
+    merge: Callable[[T, T], T] = lambda _earlier, later: later
+    needs_value: bool = True  # False: a bare -name is allowed and means true
+    default: Callable[[Any], T] = lambda value: value
+
+
+def read_bool(text: str) -> bool:
+    """Return the truth value of one of the twelve literals that Go knows."""
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise ValueError("wanted true or false")
+
+
+def read_int(text: str) -> int:
+    """Return a whole number of 64 bits: decimal, 0x, 0o, 0b or, as in C, with a leading 0."""
+    if len(text) > _LONGEST_NUMBER or not _INT.fullmatch(text):
+        raise ValueError("wanted a whole number")
+    octal = _OLD_OCTAL.fullmatch(text)
+    try:
+        number = int(octal[1] + octal[2], 8) if octal else int(text, 0)
+    except ValueError as err:
+        raise ValueError("wanted a whole number") from err
+    return _in_range(number)
+
+
+def read_float(text: str) -> float:
+    """Return a finite decimal number."""
+    if len(text) > _LONGEST_NUMBER or not _FLOAT.fullmatch(text):
+        raise ValueError("wanted a number")
+    return _finite(float(text))
+
+
+def read_bool_map(text: str) -> dict[str, bool]:
+    """Return the map of "A=true,B=false". Blanks do not count; of a key's values the last does."""
+    values: dict[str, bool] = {}
+    for pair in filter(None, map(str.strip, text.split(","))):
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise ValueError(f"malformed pair {pair!r}, expect string=bool")
+        try:
+            values[name.strip()] = read_bool(value.strip())
+        except ValueError as err:
+            raise ValueError(f"invalid value of {pair!r}, expect string=bool") from err
+    return values
+
+
+def _write_bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _write_bool_map(values: Mapping[str, bool]) -> str:
+    return ",".join(f"{name}={_write_bool(value)}" for name, value in sorted(values.items()))
+
+
+def _in_range(number: int) -> int:
+    if number not in _INT64:
+        raise ValueError("wanted a whole number of at most 64 bits")
+    return number
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise ValueError("wanted a finite number")
+    return number
+
+
+def _yaml_bool(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise ValueError("wanted true or false")
+
+
+def _yaml_int(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _in_range(value)
+    raise ValueError("wanted a whole number")
+
+
+def _yaml_float(value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return _finite(float(value))
+    raise ValueError("wanted a number")
+
+
+def _yaml_text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise ValueError("wanted a text (put it in quotes)")
+
+
+def _any_text(value: object) -> str:
+    return value if isinstance(value, str) else f"a {type(value).__name__}"
+
+
+def _yaml_duration(value: object) -> float:
+    if value == 0 and not isinstance(value, bool):
+        return 0.0
+    if isinstance(value, str):
+        return goduration.parse(value)
+    raise ValueError("wanted a duration like 300ms, 10s or 1h30m")
+
+
+def _yaml_bool_map(value: object) -> dict[str, bool]:
+    if isinstance(value, Mapping) and all(
+        isinstance(name, str) and isinstance(on, bool) for name, on in value.items()
+    ):
+        return dict(value)
+    raise ValueError("wanted a map of names to true or false")
+
+
+def _yaml_texts(value: object) -> tuple[str, ...]:
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    raise ValueError("wanted a list of texts")
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    raise ValueError("wanted seconds as a number")
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    raise ValueError("wanted a list of texts")
+
+
+BOOL = Kind("bool", read_bool, _yaml_bool, _write_bool, needs_value=False, default=_yaml_bool)
+INT = Kind("int", read_int, _yaml_int, str, default=_yaml_int)
+FLOAT = Kind("float", read_float, _yaml_float, lambda value: f"{value:g}", default=_yaml_float)
+STRING = Kind("string", str, _yaml_text, str, default=_yaml_text)
+ANYTHING = Kind("text", str, _any_text, str)  # of flags that nobody could define
+DURATION = Kind("duration", goduration.parse, _yaml_duration, goduration.format, default=_seconds)
+BOOL_MAP: Kind[Mapping[str, bool]] = Kind(
+    "map of bool",
+    read_bool_map,
+    _yaml_bool_map,
+    _write_bool_map,
+    lambda a, b: {**a, **b},
+    default=_yaml_bool_map,
+)
+STRING_LIST: Kind[tuple[str, ...]] = Kind(
+    "list of string",
+    lambda text: (text,),
+    _yaml_texts,
+    ",".join,
+    lambda earlier, later: earlier + later,
+    default=_texts,
+)

@@ -1,0 +1,316 @@
+"""Command-line flags with the syntax of Go's flag package, also settable by a config file."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar, cast
+
+from koord.component import flagkinds
+from koord.component.flagkinds import Kind
+from koord.util.errors import KoordletError, OptionError
+from koord.util.nearest import nearest
+
+T = TypeVar("T")
+Check = Callable[[T], str]
+"""Returns what to write instead of an unusable value; "" when the value is fine."""
+
+# Inside FlagSet these names are its methods.
+_Bool: TypeAlias = bool
+_Int: TypeAlias = int
+_Float: TypeAlias = float
+
+_HELP = frozenset({"h", "help"})
+
+
+class HelpRequested(KoordletError):
+    """The user asked for help; the message is the usage text."""
+
+
+class Flag(Generic[T]):
+    """One flag. Its value comes from the command line, else the config file, else the default.
+
+    A map of bool is joined from command line and config file: the command line wins per entry.
+    """
+
+    def __init__(
+        self, name: str, kind: Kind[T], default: T, help: str, owner: str, check: Check[T] | None
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.default = default
+        self.help = help
+        self.owner = owner
+        self.inert = False  # True: accepted for compatibility, without any effect here
+        self._check = check
+        self._command_line: T | None = None
+        self._config: T | None = None
+
+    @property
+    def value(self) -> T:
+        given, configured = self._command_line, self._config
+        if given is None:
+            return self.default if configured is None else configured
+        if configured is None or self.kind is not flagkinds.BOOL_MAP:
+            return given
+        return self.kind.merge(configured, given)
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the command line or the config file gave a value."""
+        return self._command_line is not None or self._config is not None
+
+    @property
+    def default_text(self) -> str:
+        return self.kind.write(self.default)
+
+    def is_like(self, kind: Kind[Any], default: object, help: str) -> bool:
+        """Whether another definition means the same flag."""
+        return (self.kind, self.default, self.help) == (kind, default, help)
+
+    def give(self, text: str) -> None:
+        """Take one occurrence on the command line.
+
+        Raises:
+            OptionError: the text is no value of this flag.
+        """
+        value = self._checked(
+            self._convert(self.kind.read, text, f"--{self.name}"), f"--{self.name}"
+        )
+        earlier = self._command_line
+        self._command_line = value if earlier is None else self.kind.merge(earlier, value)
+
+    def from_yaml(self, value: object, option: str) -> T:
+        """Return a config file's value as one of this flag, without setting it.
+
+        Raises:
+            OptionError: it is none; the message begins with option.
+        """
+        return self._checked(self._convert(self.kind.from_yaml, value, option), option)
+
+    def configure(self, value: T | None) -> None:
+        """Set, or with None remove, the config file's value."""
+        self._config = value
+
+    def _convert(self, convert: Callable[[Any], T], value: object, option: str) -> T:
+        try:
+            return convert(value)
+        except ValueError as err:
+            raise OptionError(option, value, str(err)) from err
+
+    def _checked(self, value: T, option: str) -> T:
+        hint = self._check(value) if self._check else ""
+        if hint:
+            raise OptionError(option, value, hint)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class FlagRow:
+    """What the flags reference says about a flag."""
+
+    name: str
+    kind: str
+    default: str
+    help: str
+    owner: str
+    inert: bool
+
+
+class FlagSet:
+    """All flags of the process, or one owner's view of them."""
+
+    def __init__(self, owner: str = "koordlet") -> None:
+        self._owner = owner
+        self._shares = False
+        self._flags: dict[str, Flag[Any]] = {}
+        self._expected: dict[str, str] = {}  # owners of flags that nobody defines, by first word
+
+    def owned_by(self, owner: str) -> "FlagSet":
+        """Return a view of the same flags; what is defined through it belongs to the owner."""
+        view = FlagSet(owner)
+        view._flags, view._expected = self._flags, self._expected
+        return view
+
+    def shared(self) -> "FlagSet":
+        """Return a view through which several owners may define the same flag, each alike."""
+        view = self.owned_by(self._owner)
+        view._shares = True
+        return view
+
+    def bool(self, name: str, default: _Bool, help: str) -> Flag[_Bool]:
+        """A switch; the bare --name means true."""
+        return self.define(name, flagkinds.BOOL, default, help)
+
+    def int(
+        self, name: str, default: _Int, help: str, *, check: Check[_Int] | None = None
+    ) -> Flag[_Int]:
+        """A whole number. check returns what to write instead of an unusable value."""
+        return self.define(name, flagkinds.INT, default, help, check=check)
+
+    def float(
+        self, name: str, default: _Float, help: str, *, check: Check[_Float] | None = None
+    ) -> Flag[_Float]:
+        """A number; check as with int."""
+        return self.define(name, flagkinds.FLOAT, default, help, check=check)
+
+    def string(
+        self, name: str, default: str, help: str, *, check: Check[str] | None = None
+    ) -> Flag[str]:
+        """A text; check as with int."""
+        return self.define(name, flagkinds.STRING, default, help, check=check)
+
+    def duration(
+        self, name: str, default: _Float, help: str, *, check: Check[_Float] | None = None
+    ) -> Flag[_Float]:
+        """A duration in seconds, written like 1h30m."""
+        return self.define(name, flagkinds.DURATION, default, help, check=check)
+
+    def bool_map(
+        self, name: str, default: Mapping[str, _Bool], help: str
+    ) -> Flag[Mapping[str, _Bool]]:
+        """Written like A=true,B=false; occurrences add up, the first replaces the default."""
+        return self.define(name, flagkinds.BOOL_MAP, default, help)
+
+    def string_list(self, name: str, default: Sequence[str], help: str) -> Flag[tuple[str, ...]]:
+        """One element per occurrence, commas included; the first replaces the default."""
+        return self.define(name, flagkinds.STRING_LIST, cast("tuple[str, ...]", default), help)
+
+    def define(
+        self,
+        name: str,
+        kind: Kind[T],
+        default: T,
+        help: str,
+        *,
+        check: Check[T] | None = None,
+        inert: _Bool = False,
+    ) -> Flag[T]:
+        """Add a flag.
+
+        Raises:
+            OptionError: the name is taken (the message names both owners), or is no flag name, or
+                the default is of another kind.
+        """
+        if not name or name.startswith("-") or "=" in name or name in _HELP:
+            raise OptionError(f"--{name}", name, f"not a flag name; {self._owner} defines it")
+        try:
+            default = kind.default(default)
+        except ValueError as err:
+            hint = f"{err}, as the default of a {kind.name}; {self._owner} defines it"
+            raise OptionError(f"--{name}", default, hint) from err
+        taken = self._flags.get(name)
+        if taken is not None and self._shares and taken.is_like(kind, default, help):
+            taken.owner = f"{taken.owner}, {self._owner}"
+            return taken
+        if taken is not None:
+            hint = f"flag of {taken.owner}; {self._owner} must choose another name"
+            raise OptionError(f"--{name}", name, hint)
+        flag = Flag(name, kind, default, help, self._owner, check)
+        flag.inert = inert
+        self._flags[name] = flag
+        return flag
+
+    def expect(self, stem: str, owner: str) -> None:
+        """Take any text for flags called stem or stem-..., which their owner could not define.
+
+        They are inert, and begin to exist when they are set.
+        """
+        if stem:
+            self._expected[stem] = owner
+
+    def __getitem__(self, name: str) -> Flag[Any]:
+        return self._flags[name]
+
+    def __contains__(self, name: str) -> _Bool:
+        return name in self._flags
+
+    def __iter__(self) -> Iterator[Flag[Any]]:
+        return iter(self._flags.values())
+
+    def parse(self, args: Sequence[str]) -> list[str]:
+        """Take the flags of a command line; return what follows the last one.
+
+        Raises:
+            OptionError: a flag is unknown (the message names the nearest) or has a bad value.
+            HelpRequested: -h or --help was among the flags.
+        """
+        rest = list(args)
+        while rest and rest[0].startswith("-") and rest[0] != "-":
+            arg = rest.pop(0)
+            if arg == "--":
+                break
+            name, equals, text = arg.removeprefix("-").removeprefix("-").partition("=")
+            flag = self._find(name, arg)
+            if equals:
+                flag.give(text)
+            elif flag.kind is flagkinds.ANYTHING:
+                flag.give(rest.pop(0) if rest and not rest[0].startswith("-") else "")
+            elif not flag.kind.needs_value:
+                flag.give("true")
+            elif rest:
+                flag.give(rest.pop(0))
+            else:
+                raise OptionError(f"--{name}", arg, f"flag needs an argument: --{name}=VALUE")
+        return rest
+
+    def set_from_config(
+        self, values: Mapping[str, object], where: Callable[[str], str] = "{}".format
+    ) -> None:
+        """Make these the config file's values, all or none; earlier ones are forgotten.
+
+        where tells the place of a key for messages, for example "/etc/koordlet.yaml:3: addr".
+
+        Raises:
+            OptionError: a key is no flag (the message names the nearest) or has a bad value.
+        """
+        parsed = {name: self._configured(name, value, where) for name, value in values.items()}
+        for flag in self:
+            flag.configure(parsed.get(flag.name))
+
+    def describe(self) -> list[FlagRow]:
+        """Rows of the flags reference, sorted by name."""
+        return [
+            FlagRow(flag.name, flag.kind.name, flag.default_text, flag.help, flag.owner, flag.inert)
+            for flag in sorted(self, key=lambda flag: flag.name)
+        ]
+
+    def usage(self) -> str:
+        """The text that --help prints."""
+        lines = ["Usage: koordlet [flags]", ""]
+        for row in self.describe():
+            lines += [f"  --{row.name} {row.kind}", f"        {row.help} (default {row.default!r})"]
+        return "\n".join(lines)
+
+    def inert_set(self) -> list[str]:
+        """Flags the user set although they do nothing here."""
+        return sorted(flag.name for flag in self if flag.inert and flag.is_set)
+
+    def _find(self, name: str, arg: str) -> Flag[Any]:
+        flag = self._known(name)
+        if flag is not None:
+            return flag
+        if name in _HELP:
+            raise HelpRequested(self.usage())
+        if not name or name.startswith("-"):
+            raise OptionError(arg, arg, "bad flag syntax; write it like --name=value")
+        raise OptionError(f"--{name}", arg, f"unknown flag; the nearest is --{self._nearest(name)}")
+
+    def _configured(self, name: str, value: object, where: Callable[[str], str]) -> Any:
+        flag = self._known(name)
+        if flag is None:
+            hint = f"no flag of this name; the nearest is {self._nearest(str(name))}"
+            raise OptionError(where(name), name, hint)
+        return flag.from_yaml(value, where(name))
+
+    def _known(self, name: str) -> Flag[Any] | None:
+        """The flag of that name, if there is or should be one."""
+        flag = self._flags.get(name)
+        if flag is None:
+            for stem, owner in self._expected.items():
+                if name == stem or name.startswith(f"{stem}-"):
+                    help = f"Unknown: {owner} could not be loaded."
+                    view = self.owned_by(owner)
+                    return view.define(name, flagkinds.ANYTHING, "", help, inert=True)
+        return flag
+
+    def _nearest(self, name: str) -> str:
+        return nearest(name, self._flags)

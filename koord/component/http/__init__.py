@@ -1,0 +1,1 @@
+"""The HTTP site of a daemon: sockets, TLS, token guard, limits, answers."""

@@ -1,0 +1,205 @@
+"""Kubernetes events: tells in the cluster what happened to an object, and nobody waits for it.
+
+They are core/v1 Events, as Koordinator's agents write them (and with them the kubelet): a repeated
+event is the same object with a higher count, so `kubectl describe` shows one line. Of the newer
+events.k8s.io/v1 API Koordinator's role allows nothing, and both show the same objects.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from koord.kube.client import ApiClient
+from koord.kube.errors import (
+    AlreadyExists,
+    ApiError,
+    ConfigError,
+    KubeError,
+    NotFound,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+)
+from koord.kube.eventobjects import Event, Series, event_name, namespace_of, new_event, repeated
+from koord.kube.resource import EVENTS
+from koord.util.backoff import Backoff
+from koord.util.clock import Clock
+from koord.util.logs import LogState, get_logger
+from koord.util.stop import Stop
+from koord.util.tokenbucket import TokenBucket
+
+MOST_WAITING = 64  # different events not yet on the server
+REMEMBERED = 256  # different events whose repetitions are counted
+REPEAT_GAP = 60.0  # seconds between two writes of an event that goes on happening
+FORGOTTEN_AFTER = 3600.0  # seconds; API servers delete events after an hour
+RATE, BURST = 0.2, 25  # writes a second on average, and at once after a quiet time
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds between attempts while the server is in trouble
+
+# ReadErrors that pass. Whatever else the server says about an event, it would say again.
+_PASSING = (Unreachable, ServerError, TooManyRequests, Unauthorized, ConfigError)
+
+log = get_logger("koord.kube")
+
+
+async def _may_write() -> str:
+    return ""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    due: float  # monotonic
+    until: float  # monotonic; then it is dropped
+
+
+class EventRecorder:
+    """Writes events in the background, rarely, and gives up on those that are not wanted.
+
+    Events with the same object, reason and message are one event that is counted. count is told
+    what became of each write, or of an event that was dropped: created, updated, refused (the
+    server does not take it), overflow (too many wait), expired (waited for an hour) or withheld
+    (this agent only observes).
+    """
+
+    def __init__(
+        self,
+        client: ApiClient,
+        node: str,
+        clock: Clock,
+        *,
+        count: Callable[[str], None] = lambda outcome: None,
+        observe_only: Callable[[], Awaitable[str]] = _may_write,
+    ) -> None:
+        """observe_only says why nothing may be written; "" when it may."""
+        self._client = client
+        self._node = node
+        self._clock = clock
+        self._count = count
+        self._observe_only = observe_only
+        self._waiting: dict[Event, _Waiting] = {}
+        self._series: dict[Event, Series] = {}  # latest last
+        self._last_moment = 0
+        self._woken = asyncio.Event()
+        self._turns = TokenBucket(clock, RATE, BURST)
+        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        self._away, self._refused, self._full = LogState(log), LogState(log), LogState(log)
+
+    def emit(self, event: Event) -> None:
+        """Have an event written soon. Returns at once; call it on the event loop."""
+        waiting, now = self._waiting, self._clock.monotonic()
+        if event not in waiting and len(waiting) >= MOST_WAITING:
+            self._full.failed("events.overflow", waiting=len(waiting), dropped=event.reason)
+            self._count("overflow")
+            return
+        series = self._series_of(event)
+        series.happened(self._clock.wall())
+        due = now if series.written_at is None else max(now, series.written_at + REPEAT_GAP)
+        waiting.setdefault(event, _Waiting(due, now + FORGOTTEN_AFTER))
+        self._woken.set()
+
+    async def run(self, stop: Stop) -> None:
+        """Write events until stop; what still waits then is lost."""
+        await stop.bound(self._write_all(stop))
+
+    async def _write_all(self, stop: Stop) -> None:
+        while True:
+            event, pause = self._next()
+            if event is None:
+                await stop.sleep(pause, wake=self._woken)
+                continue
+            if await self._observe_only():
+                del self._waiting[event]
+                self._count("withheld")
+                continue
+            await self._turns.take()
+            if pause := await self._write(event):
+                await stop.sleep(pause)
+
+    def _next(self) -> tuple[Event | None, float]:
+        """The event to write now, or None and the seconds until the next one is due."""
+        self._woken.clear()
+        waiting, now = self._waiting, self._clock.monotonic()
+        for event in [event for event, entry in waiting.items() if entry.until <= now]:
+            del waiting[event]
+            self._count("expired")
+        if not waiting:
+            return None, FORGOTTEN_AFTER
+        event = min(waiting, key=lambda each: waiting[each].due)
+        seconds = waiting[event].due - now
+        return (event, 0.0) if seconds <= 0 else (None, seconds)
+
+    async def _write(self, event: Event) -> float:
+        """Write an event; return the seconds to wait before the next one."""
+        series = self._series_of(event)
+        times = series.count
+        try:
+            outcome = await self._store(event, series)
+        except KubeError as err:
+            if isinstance(err, _PASSING):
+                return self._put_off(event, err)
+            self._refused.failed("events.refused", event_reason=event.reason, error=str(err))
+            outcome = "refused"
+        else:
+            self._away.ended("events.written", waiting=len(self._waiting))
+            self._refused.ended("events.accepted")
+        self._backoff.reset()
+        self._done(event, series, times)
+        self._count(outcome)
+        return 0.0
+
+    async def _store(self, event: Event, series: Series) -> str:
+        """Create the event on the server, or raise its count there."""
+        if series.stored:
+            try:
+                await self._raise_count(event, series)
+            except NotFound:
+                series.forget_object()  # an hour has passed, or somebody has cleaned up
+            else:
+                return "updated"
+        series.name = series.name or event_name(event, self._moment())
+        try:
+            body = new_event(event, series, self._node)
+            await self._client.create(EVENTS.collection(namespace_of(event)), body)
+        except AlreadyExists:  # the answer to an earlier attempt was lost
+            await self._raise_count(event, series)
+        series.stored = True
+        return "created"
+
+    def _moment(self) -> int:
+        """Unix time in nanoseconds, for names: never the same twice."""
+        self._last_moment = max(self._last_moment + 1, int(self._clock.wall() * 1e9))
+        return self._last_moment
+
+    async def _raise_count(self, event: Event, series: Series) -> None:
+        path = EVENTS.object(series.name, namespace=namespace_of(event))
+        await self._client.merge_patch(path, repeated(series))
+
+    def _put_off(self, event: Event, err: KubeError) -> float:
+        """Let the others go first next time. Returns the seconds until then."""
+        waiting = self._waiting
+        self._away.failed("events.delayed", waiting=len(waiting), error=str(err))
+        waiting[event] = waiting.pop(event)
+        wanted = err.retry_after if isinstance(err, ApiError) else None
+        return max(self._backoff.next(), wanted or 0.0)
+
+    def _done(self, event: Event, series: Series, times: int) -> None:
+        """Take an event off the queue, unless it has happened again meanwhile."""
+        waiting, now = self._waiting, self._clock.monotonic()
+        series.written_at = now
+        del waiting[event]
+        if series.count > times:
+            waiting[event] = _Waiting(now + REPEAT_GAP, now + FORGOTTEN_AFTER)
+        if len(waiting) < MOST_WAITING // 2:
+            self._full.ended("events.flowing")
+
+    def _series_of(self, event: Event) -> Series:
+        """What is known of an event; it is the latest then."""
+        known, now = self._series, self._clock.wall()
+        series = known.pop(event, None)
+        if series is None or now - series.last > FORGOTTEN_AFTER:
+            series = Series(first=now, last=now)
+        known[event] = series
+        idle = (each for each in known if each not in self._waiting)
+        if len(known) > REMEMBERED and (oldest := next(idle, None)) is not None:
+            del known[oldest]
+        return series

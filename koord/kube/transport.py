@@ -1,0 +1,280 @@
+"""Requests to the API server over one pool of connections: bytes in, bytes out, all bounded."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
+from urllib.parse import urlencode
+
+import aiohttp
+from yarl import URL
+
+from koord.kube.answers import refusal
+from koord.kube.config import ApiConfig
+from koord.kube.credentials import Credential, Credentials, credentials_of
+from koord.kube.deadline import Deadline
+from koord.kube.errors import BadAnswer, KubeError, Unauthorized
+from koord.kube.neterrors import translated
+from koord.kube.tls import TlsContexts
+from koord.util.clock import Clock
+from koord.util.logs import get_logger
+from koord.util.tokenbucket import TokenBucket
+
+USER_AGENT = "koordlet"
+MAX_REFUSAL_BYTES = 64 << 10
+WHOLE = "application/json"
+# Only metadata of objects, where the server can do that. Source: Kubernetes, API concepts,
+# "Metadata-only fetches".
+METADATA = f"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{WHOLE}"
+METADATA_LIST = f"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{WHOLE}"
+CONNECTIONS = 16  # watches keep one each
+# Longer than the minute between two reports, shorter than the 90 s after which the server hangs up.
+KEEPALIVE = 75.0
+
+log = get_logger("koord.kube")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What a request may cost. Times in seconds."""
+
+    connect: float = 10.0  # name look-up, connection and TLS
+    headers: float = 30.0  # from then on until the server begins to answer
+    body: float = 60.0  # the whole answer; for streams the caller says
+    reason: float = 5.0  # the body of a refusal
+    answer_bytes: int = 16 << 20
+    qps: float = 20.0  # requests a second on average; 0 for no bound
+    burst: int = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request. path is quoted already."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    content_type: str = "application/json"
+    accept: str = WHOLE
+
+    @property
+    def where(self) -> str:
+        """The request as errors name it."""
+        return f"{self.method} {self.path}"
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What became of a request. status is 0 when no answer came; seconds end with the headers."""
+
+    call: Call
+    status: int = 0
+    seconds: float = 0.0
+    received: int = 0  # bytes of body
+
+
+_Answer = tuple[aiohttp.ClientResponse, Deadline, Traffic]
+
+
+class Transport:
+    """Sends calls to one API server as one user.
+
+    Connections are shared, certificates always checked, redirects not followed (they would carry
+    the token elsewhere). observe is told of every attempt when it is over.
+    """
+
+    def __init__(
+        self,
+        config: ApiConfig,
+        clock: Clock,
+        *,
+        limits: Limits | None = None,
+        credentials: Credentials | None = None,
+        observe: Callable[[Traffic], None] | None = None,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._limits = limits or Limits()
+        self._credentials = credentials or credentials_of(config, clock)
+        self._tls = TlsContexts(config)
+        self._turns = TokenBucket(clock, self._limits.qps, self._limits.burst)
+        self._observe = observe or (lambda _: None)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def exchange(self, call: Call) -> bytes:
+        """Send a call and return the whole body of the answer.
+
+        Raises:
+            ApiError: the server refused.
+            Unreachable, BadAnswer: no answer, not in time, or too large a one.
+            ConfigError: there are no credentials to send.
+        """
+        async with self._answer(call) as (response, deadline, traffic):
+            deadline.enter("the whole answer", self._limits.body)
+            return await _whole(response, self._limits.answer_bytes, traffic)
+
+    @asynccontextmanager
+    async def stream(
+        self, call: Call, silence: Callable[[], float]
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Send a call and hand out the body in pieces, as they come.
+
+        silence says how many seconds the next piece may take. Raises what exchange does.
+        """
+        async with self._answer(call) as (response, deadline, traffic):
+            deadline.pause()
+            yield _pieces(response, deadline, silence, traffic)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    @asynccontextmanager
+    async def _answer(self, call: Call) -> AsyncIterator[_Answer]:
+        """An answer that is no refusal. Sent twice if the server does not know our credentials."""
+        async with AsyncExitStack() as stack:
+            try:
+                answer = await stack.enter_async_context(self._accepted(call))
+            except Unauthorized:
+                self._credentials.refused()
+                answer = await stack.enter_async_context(self._accepted(call))
+            yield answer
+
+    @asynccontextmanager
+    async def _accepted(self, call: Call) -> AsyncIterator[_Answer]:
+        await self._turns.take()
+        credential = await self._credentials.current()
+        traffic, start = Traffic(call), self._clock.monotonic()
+        try:
+            async with Deadline(self._clock, call.where) as deadline:
+                with translated(call.where):
+                    response = await self._send(call, credential, deadline)
+                    traffic.status = response.status
+                    traffic.seconds = self._clock.monotonic() - start
+                    try:
+                        await self._check(response, deadline, traffic)
+                        yield response, deadline, traffic
+                    finally:
+                        response.close()  # no harm if it was read to its end
+        finally:
+            self._observe(traffic)
+
+    async def _send(
+        self, call: Call, credential: Credential, deadline: Deadline
+    ) -> aiohttp.ClientResponse:
+        """Send a call; return when the head of the answer is there."""
+        headers = {"Accept": call.accept, "Accept-Encoding": "identity"}
+        if credential.token:
+            headers["Authorization"] = f"Bearer {credential.token}"
+        if call.body is not None:
+            headers["Content-Type"] = call.content_type
+        deadline.enter("a connection", self._limits.connect)
+        return await self._opened().request(
+            call.method,
+            self._url(call),
+            headers=headers,
+            data=call.body,
+            ssl=self._tls.current(credential) if self._is_tls else True,
+            server_hostname=self._config.tls_server_name or None,
+            proxy=self._config.proxy_url or None,
+            allow_redirects=False,
+            trace_request_ctx=partial(
+                deadline.enter, "the head of the answer", self._limits.headers
+            ),
+        )
+
+    @property
+    def _is_tls(self) -> bool:
+        return self._config.server.startswith("https:")
+
+    def _url(self, call: Call) -> URL:
+        query = f"?{urlencode(call.query)}" if call.query else ""
+        return URL(f"{self._config.server}{call.path}{query}", encoded=True)
+
+    async def _check(
+        self, response: aiohttp.ClientResponse, deadline: Deadline, traffic: Traffic
+    ) -> None:
+        """Raise unless the server does what was asked, in plain bytes."""
+        where = traffic.call.where
+        if response.status >= 400:
+            deadline.pause()
+            body = await self._reason(response, traffic)
+            raise refusal(response.status, response.headers, body, where=where)
+        if not 200 <= response.status < 300:
+            raise BadAnswer(where, wanted="status 2xx", found=f"status {response.status}")
+        encoding = response.headers.get("Content-Encoding", "identity")
+        if encoding != "identity":
+            raise BadAnswer(where, wanted="plain bytes, as asked for", found=encoding)
+
+    async def _reason(self, response: aiohttp.ClientResponse, traffic: Traffic) -> bytes:
+        """The body of a refusal; empty if it does not come, for the status alone has to do then."""
+        where = traffic.call.where
+        try:
+            async with Deadline(self._clock, where) as deadline:
+                deadline.enter("the reason of a refusal", self._limits.reason)
+                with translated(where):
+                    return await _whole(response, MAX_REFUSAL_BYTES, traffic)
+        except KubeError:
+            return b""
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._warn()
+            connected = aiohttp.TraceConfig()
+            connected.on_connection_create_end.append(_connected)
+            connected.on_connection_reuseconn.append(_connected)
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=KEEPALIVE),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"User-Agent": USER_AGENT},
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),  # see Deadline
+                trace_configs=[connected],
+                auto_decompress=False,  # a small answer must not unfold into a large one
+            )
+        return self._session
+
+    def _warn(self) -> None:
+        config = self._config
+        if not (config.verify and self._is_tls):
+            hint = "anybody on the way can read what is sent and forge answers; set a CA and https"
+            log.warning("server.unverified", server=config.server, source=config.source, hint=hint)
+
+
+async def _connected(_: aiohttp.ClientSession, context: SimpleNamespace, __: object) -> None:
+    context.trace_request_ctx()
+
+
+async def _whole(response: aiohttp.ClientResponse, limit: int, traffic: Traffic) -> bytes:
+    if (response.content_length or 0) > limit:
+        raise _too_large(traffic, limit)
+    body = bytearray()
+    async for piece in response.content.iter_any():
+        body += piece
+        traffic.received += len(piece)
+        if len(body) > limit:
+            raise _too_large(traffic, limit)
+    return bytes(body)
+
+
+def _too_large(traffic: Traffic, limit: int) -> BadAnswer:
+    return BadAnswer(traffic.call.where, wanted=f"at most {limit} bytes", found="more")
+
+
+async def _pieces(
+    response: aiohttp.ClientResponse,
+    deadline: Deadline,
+    silence: Callable[[], float],
+    traffic: Traffic,
+) -> AsyncIterator[bytes]:
+    while True:
+        deadline.enter("the next event", silence())
+        piece = await response.content.readany()
+        deadline.pause()
+        if not piece:
+            return
+        traffic.received += len(piece)
+        yield piece

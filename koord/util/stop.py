@@ -1,0 +1,72 @@
+"""The stop signal that every long-running coroutine watches."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from typing import TypeVar
+
+from koord.util.clock import Clock
+from koord.util.firstof import first_of
+
+T = TypeVar("T")
+
+
+class Stop:
+    """Asks a coroutine to return, and paces its rounds until then."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        """Ask for the end. Returns at once."""
+        self._event.set()
+
+    def is_set(self) -> bool:
+        """Whether the end was asked for."""
+        return self._event.is_set()
+
+    async def wait(self) -> None:
+        """Return when the end was asked for."""
+        await self._event.wait()
+
+    async def sleep(self, seconds: float, wake: asyncio.Event | None = None) -> bool:
+        """Sleep, but not beyond the stop signal, nor beyond the event when one is given.
+
+        Returns True when stop was asked for.
+        """
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return self.is_set()
+        events = [event for event in (self._event, wake) if event is not None]
+        await first_of(self._clock.sleep(seconds), *(event.wait() for event in events))
+        return self.is_set()
+
+    async def bound(self, work: Awaitable[T]) -> T | None:
+        """Return what the work returns; None: stop came first, and the work was cancelled."""
+        working, stopped = asyncio.ensure_future(work), asyncio.ensure_future(self._event.wait())
+        try:
+            await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            return working.result() if working.done() else None
+        finally:
+            stopped.cancel()
+            working.cancel()
+            await asyncio.wait({working})
+
+    async def every(self, interval: float, wake: asyncio.Event | None = None) -> AsyncIterator[int]:
+        """Yield the number of the round, at once and then every interval seconds, until stop.
+
+        The pace is fixed: a round that takes longer than the interval skips the turns it missed.
+        With an event there is also a round, with the number of the next one, as soon as it is set;
+        it is cleared before each round.
+        """
+        start = self._clock.monotonic()
+        turn = 0
+        while not self.is_set():
+            early = wake is not None and wake.is_set()
+            if wake is not None:
+                wake.clear()
+            yield turn
+            elapsed = self._clock.monotonic() - start
+            turn = max(turn + (not early), int(elapsed / interval) + 1)
+            if await self.sleep(start + turn * interval - self._clock.monotonic(), wake):
+                return

@@ -1,0 +1,1 @@
+"""The sampling pass: when what is read, once, by whom, and how that went."""

@@ -1,0 +1,1 @@
+"""What this host supports and lacks, which gate needs it, and what would provide it."""

@@ -1,0 +1,164 @@
+"""Questions to the host that no row of the resource table answers, for `koordletctl doctor`."""
+
+import os
+import resource as limits
+from collections.abc import Iterator
+from pathlib import Path
+
+from koord.util.errors import UnsafeFile
+from koord.util.owneddir import OwnedDirectory
+from koordlet.doctor.finding import Finding
+from koordlet.doctor.privileges import CAPABILITIES, missing_capabilities
+from koordlet.host.descriptors import DEFAULT_BUDGET
+from koordlet.host.errors import KernelFileError
+from koordlet.host.net.network import NodeNetwork
+from koordlet.host.paths import HostPaths
+from koordlet.host.proc.namespaces import INIT, OWN, sees_host_pids
+from koordlet.host.topology.cpuinfo import CpuInfo, read_cpuinfo
+from koordlet.host.topology.cputopology import read_topology
+from koordlet.host.topology.numa import numa_node_ids, read_huge_pages
+from koordlet.host.topology.storage import read_local_storage
+
+_ALLOCATION = frozenset({"cat_l3", "mba"})
+_MONITORING = frozenset({"cqm_mbm_total", "cqm_mbm_local", "cqm_llc", "cqm_occup_llc"})
+_OTHER_FILES = 256  # descriptors beside those of kernel files: sockets, rings, logs
+
+
+def probe_host(paths: HostPaths) -> Iterator[Finding]:
+    """Yield findings about CPUs, caches, storage, namespaces, limits and privileges."""
+    yield _topology(paths.sys)
+    yield _numa(paths.sys)
+    yield _huge_pages(paths.sys)
+    yield from _resctrl(paths)
+    yield _hardware_counters(paths.sys)
+    yield _core_scheduling()
+    yield _storage(paths)
+    yield _host_pids(paths.proc)
+    yield _network(paths.proc)
+    yield _open_files()
+    yield from _capabilities(paths.proc)
+
+
+def probe_run_dir(run_dir: Path) -> Finding:
+    """Return whether state can be written; without it a restart forgets the windows."""
+    writable = os.access(run_dir, os.W_OK | os.X_OK)
+    detail = f"{run_dir} is {'writable' if writable else 'missing or not writable'}"
+    fix = "create it, or give --run-dir"
+    try:
+        OwnedDirectory.open(run_dir, create=False).close()
+    except UnsafeFile as err:
+        writable, detail, fix = False, f"{err.filename}: {err.strerror}", err.hint
+    except OSError as err:
+        writable, detail = False, f"{run_dir}: {err.strerror}"
+    return _finding("daemon", "run directory", detail, fix, ok=writable)
+
+
+def _finding(area: str, name: str, detail: str, fix: str, *gates: str, ok: bool) -> Finding:
+    return Finding(area, name, ok, gates, detail, "" if ok else fix)
+
+
+def _topology(sys: Path) -> Finding:
+    try:
+        topology = read_topology(sys)
+    except KernelFileError as err:
+        detail, ok = str(err), False
+    else:
+        cores = len(topology.by(lambda cpu: cpu.core))
+        sockets = len(topology.by(lambda cpu: cpu.socket))
+        detail, ok = f"{len(topology.cpus)} CPUs, {cores} cores, {sockets} sockets", True
+    return _finding("node", "cpu topology", detail, "mount /sys, or give --sys-root-dir", ok=ok)
+
+
+def _numa(sys: Path) -> Finding:
+    nodes = numa_node_ids(sys)
+    detail = f"nodes {', '.join(map(str, nodes))}" if nodes else "none"
+    return _finding("node", "NUMA nodes", detail, "CONFIG_NUMA", ok=bool(nodes))
+
+
+def _huge_pages(sys: Path) -> Finding:
+    sizes = sorted(read_huge_pages(sys / "kernel/mm/hugepages"))
+    detail = ", ".join(f"{size} kB" for size in sizes) or "none"
+    return _finding(
+        "node", "huge pages", detail, "CONFIG_HUGETLBFS", "HugePageReport", ok=bool(sizes)
+    )
+
+
+def _resctrl(paths: HostPaths) -> Iterator[Finding]:
+    """AMD processors are taken to have what their kernel says they have once it is mounted."""
+    try:
+        cpu = read_cpuinfo(paths.proc)
+    except KernelFileError:
+        cpu = CpuInfo()
+    mounted = (paths.sysfs / "resctrl/schemata").exists()
+    for name, flags, gates in (
+        ("cache and bandwidth allocation", _ALLOCATION, ("RdtResctrl", "Resctrl")),
+        ("cache and bandwidth monitoring", _MONITORING, ("ResctrlCollector",)),
+    ):
+        capable = flags <= cpu.flags
+        missing = ", ".join(sorted(flags - cpu.flags))
+        detail = f"resctrl is {'mounted' if mounted else 'not mounted'}"
+        fix = f"mount -t resctrl resctrl {paths.sysfs}/resctrl (CONFIG_X86_CPU_RESCTRL)"
+        if not capable:
+            detail, fix = f"the CPU lacks {missing}", f"a CPU with {', '.join(sorted(flags))}"
+        yield _finding("cpu", name, detail, fix, *gates, ok=capable and mounted)
+
+
+def _hardware_counters(sys: Path) -> Finding:
+    present = (sys / "bus/event_source/devices/cpu").exists()
+    detail = "the kernel has a driver" if present else "no driver, as in most virtual machines"
+    fix = "a machine whose hypervisor passes the performance counters on"
+    return _finding("cpu", "hardware counters", detail, fix, "CPICollector", "Libpfm4", ok=present)
+
+
+def _core_scheduling() -> Finding:
+    from koordlet.host.proc.corescheduling import problem  # here because it loads ctypes
+
+    reason = problem()
+    fix = "CONFIG_SCHED_CORE (Linux 5.14) and a CPU with hyper-threading"
+    return _finding("cpu", "core scheduling", reason, fix, "CoreSched", ok=not reason)
+
+
+def _storage(paths: HostPaths) -> Finding:
+    storage = read_local_storage(paths.sys, paths.proc)
+    detail = f"{len(storage.disk_number)} disks, {len(storage.mount_source)} mounts"
+    ok = bool(storage.disk_number and storage.mount_source)
+    return _finding("node", "local storage", detail, "hostPID: true", "BlkIOReconcile", ok=ok)
+
+
+def _host_pids(proc: Path) -> Finding:
+    shared = sees_host_pids(proc)
+    detail = "pid 1 is the node's" if shared else "only this container's processes are seen"
+    gates = ("PodNetworkCollector", "CoreSched", "OOMScoreAdj", "BlkIOReconcile")
+    return _finding("process", "host pids", detail, "hostPID: true", *gates, ok=shared)
+
+
+def _network(proc: Path) -> Finding:
+    network = NodeNetwork(proc)
+    try:
+        count = len(network.read())
+    except KernelFileError as err:
+        return _finding(
+            "network", "interfaces", err.found, err.hint, "NodeNetworkCollector", ok=False
+        )
+    finally:
+        network.close()
+    source = {INIT: "counters from net/dev of pid 1", OWN: "rtnetlink"}[network.process or INIT]
+    detail = f"{count} from {source}" if not network.problem else network.problem
+    return _finding("network", "interfaces", detail, "", "NodeNetworkCollector", ok=True)
+
+
+def _open_files() -> Finding:
+    _, hard = limits.getrlimit(limits.RLIMIT_NOFILE)
+    wanted = DEFAULT_BUDGET + _OTHER_FILES
+    detail = f"hard limit {hard}, {wanted} wanted"
+    fix = f"LimitNOFILE={wanted}; beyond it files are opened anew for each read"
+    ok = hard == limits.RLIM_INFINITY or hard >= wanted
+    return _finding("daemon", "open files", detail, fix, ok=ok)
+
+
+def _capabilities(proc: Path) -> Iterator[Finding]:
+    missing = missing_capabilities(proc)
+    for capability in CAPABILITIES:
+        fix = f"run as root, or add {capability.name}"
+        gates, ok = capability.needed_by, capability not in missing
+        yield _finding("privilege", capability.name, capability.adds, fix, *gates, ok=ok)

@@ -1,0 +1,126 @@
+"""What this host supports, what is missing, which gate needs it, and what would provide it."""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from koordlet.doctor.finding import Finding
+from koordlet.doctor.needs import CONTROLLERS, NEEDS, Need
+from koordlet.doctor.probes import probe_host, probe_run_dir
+from koordlet.host.errors import KernelFileError, Unsupported, Vanished
+from koordlet.host.files import read_head
+from koordlet.host.host import Host
+from koordlet.host.proc.namespaces import OWN
+from koordlet.host.resource import Resource, Root
+from koordlet.host.topology.numa import numa_node_ids
+
+_V1_ONLY = ("blkio", "net_cls")
+_EVERYWHERE_ON_V2 = ("perf_event",)  # not listed in cgroup.controllers
+_MOUNT = "mount the host's cgroup file system, or give --cgroup-root-dir"
+_WRITABLE = "run as root, with that file system mounted writable"
+_ROOTS = "check --cgroup-root-dir, --proc-root-dir and --sys-root-dir"
+
+
+class Claimable(NamedTuple):
+    """A value that a plugin from elsewhere may claim."""
+
+    plugin: str
+    gates: tuple[str, ...]  # any of them enables the plugin
+    row: Resource[Any]
+
+
+def findings(
+    host: Host, run_dir: Path | None = None, claimable: Iterable[Claimable] = ()
+) -> list[Finding]:
+    """Look at the host, reading a little of every kind of file. Takes some milliseconds.
+
+    run_dir is the daemon's state directory; None leaves it out. claimable: what other plugins than
+    the shipped ones may claim. May be called on any thread.
+    """
+    found = [_hierarchies(host), *_controllers(host), _pods(host)]
+    found += [_row(host, need) for need in NEEDS]
+    found += [_claimable(host, each) for each in dict.fromkeys(claimable)]
+    found += probe_host(host.paths)
+    return found + ([probe_run_dir(run_dir)] if run_dir else [])
+
+
+def _hierarchies(host: Host) -> Finding:
+    available = host.cgroups.controllers()
+    detail = f"{host.cgroups.flavour} below {host.paths.cgroup}"
+    return Finding(
+        "cgroup", "hierarchies", bool(available), (), detail, "" if available else _MOUNT
+    )
+
+
+def _controllers(host: Host) -> Iterator[Finding]:
+    available = host.cgroups.controllers()
+    for name, gates in CONTROLLERS.items():
+        version = host.cgroups.version(name)
+        present = name in available or (version == 2 and name in _EVERYWHERE_ON_V2)
+        needs = "cgroup v1" if name in _V1_ONLY else f"a kernel with the {name} controller"
+        detail = f"v{version}" if present else "not available"
+        fix = "" if present else needs
+        yield Finding("cgroup", f"controller {name}", present, gates, detail, fix)
+
+
+def _pods(host: Host) -> Finding:
+    """Where pods are; a host without any lacks nothing."""
+    layout = host.layout
+    present = any((root / layout.root).is_dir() for root in host.cgroups.hierarchies())
+    where = f"found at {layout.root}" if present else f"none here, expected at {layout.root}"
+    return Finding("cgroup", "pods", True, (), f"driver {layout.driver.value}, {where}", "")
+
+
+def _row(host: Host, need: Need) -> Finding:
+    problems: dict[str, list[str]] = {}  # what is wrong -> rows
+    fixes: dict[str, None] = {}  # in their order, each once
+    for row in need.rows:
+        try:
+            read_head(Path(_example(host, row)), 1)
+        except (Unsupported, Vanished):
+            problems.setdefault("missing", []).append(row.name)
+            fixes[row.needs or _ROOTS] = None
+        except KernelFileError as err:
+            problems.setdefault(err.found, []).append(row.name)
+            fixes[err.hint] = None
+    detail = "; ".join(f"{problem}: {', '.join(rows)}" for problem, rows in problems.items())
+    return Finding(need.area, need.name, not problems, need.needed_by, detail, "; ".join(fixes))
+
+
+def _claimable(host: Host, claim: Claimable) -> Finding:
+    """Whether a value is there, and this process may write it."""
+    row, name = claim.row, f"{claim.plugin} claims {claim.row.name}"
+    try:
+        path = _example(host, row)
+        read_head(Path(path), 1)
+    except (Unsupported, Vanished):
+        return Finding("plugin", name, False, claim.gates, "missing", row.needs or _ROOTS)
+    except KernelFileError as err:
+        return Finding("plugin", name, False, claim.gates, err.found, err.hint)
+    if not os.access(path, os.W_OK, effective_ids=True):
+        detail = f"{path} cannot be written by this process"
+        return Finding("plugin", name, False, claim.gates, detail, _WRITABLE)
+    return Finding("plugin", name, True, claim.gates, f"like {path}")
+
+
+def _example(host: Host, row: Resource[Any]) -> str:
+    """Return one file of a row that ought to be there. Raises Unsupported."""
+    file = host.file(row)
+    if file.root is Root.CGROUP:
+        hierarchy = host.cgroups.hierarchy(file.controller, host.version(row))
+        pods = host.layout.root
+        has_pods = any((root / pods).is_dir() for root in host.cgroups.hierarchies())
+        return host.path(row, pods if has_pods else _any_group(hierarchy))
+    if file.root is Root.SYS:
+        return host.path(row, str(next(iter(numa_node_ids(host.paths.sys)), 0)))
+    return host.path(row, OWN if "{}" in file.name else "")
+
+
+def _any_group(hierarchy: Path) -> str:
+    """A group with all the files that groups have: the root group lacks many of them."""
+    try:
+        with os.scandir(hierarchy) as entries:
+            return next((entry.name for entry in entries if entry.is_dir()), "")
+    except OSError:
+        return ""

@@ -1,0 +1,288 @@
+"""Decides on claims: combines them, has them written, and keeps what came of it for people."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from contextvars import Context
+
+from koord.util.clock import Clock
+from koord.util.firstof import first_of
+from koord.util.logs import get_logger
+from koord.util.stop import Stop
+from koordlet.executor.claims.claim import Claim, ClaimOutcome, ClaimScope, ClaimState, Key, Part
+from koordlet.executor.claims.combine import Parts, combine, original
+from koordlet.executor.claims.desired import (
+    RELEASE,
+    Applies,
+    ApplyResult,
+    Change,
+    DesiredValue,
+    Listener,
+)
+from koordlet.executor.claims.inforce import ClaimedValue, Seen, ValueInForce, as_json, is_about
+from koordlet.executor.claims.table import ClaimTable
+from koordlet.executor.claims.target import Level
+from koordlet.executor.kernel.worker import Worker
+
+SLICE = 200  # values that are looked at without a pause
+SWEEP = 10.0  # seconds between looks at all values, after which what did not hold is tried again
+PATIENCE = 10.0  # seconds that a plugin waits for the kernel
+_SETTLED = (ClaimState.IN_FORCE, ClaimState.WOULD, ClaimState.UNSUPPORTED)
+
+log = get_logger("koordlet.executor")
+
+
+class ClaimManager:
+    """Takes the claims of all plugins. All methods belong to the event loop."""
+
+    def __init__(
+        self,
+        writer: Applies,
+        worker: Worker,
+        clock: Clock,
+        *,
+        dry_run: Callable[[str], Awaitable[bool]],
+        listeners: Sequence[Listener] = (),
+    ) -> None:
+        """dry_run tells of a plugin whether it only pretends; it may have to find out first."""
+        self._table = ClaimTable()
+        self._writer = writer
+        self._worker = worker
+        self._clock = clock
+        self._dry_run = dry_run
+        self._listeners = tuple(listeners)
+        self._values: dict[Key, ValueInForce] = {}
+        self._unsettled: set[Key] = set()  # claimed, but not what is wished
+        self._is_dry_run: dict[str, bool] = {}  # what dry_run last said
+        self._busy = asyncio.Lock()
+        self._tasks: set[asyncio.Task[set[Key]]] = set()
+        self._leaves: Callable[[], bool] = lambda: False
+
+    def declare(self, owner: str, may: tuple[ClaimScope, ...]) -> None:
+        """Let a plugin claim what it declares; raises OptionError as ClaimTable.declare does."""
+        self._table.declare(owner, may)
+
+    def retract(self, owner: str) -> bool:
+        """Let a plugin claim nothing any more, as ClaimTable.retract does; withdraw_all first."""
+        return self._table.retract(owner)
+
+    async def claim(self, owner: str, claim: Claim, scope: str = "") -> ClaimOutcome:
+        """As Claims.claim."""
+        self._table.check(owner, claim)
+        await self._learn_dry_run(owner)
+        news = self._table.put(owner, scope, claim)
+        changed = await self._settle({claim.key} if news else self._due({claim.key}))
+        return self._outcome(owner, claim.key, changed)
+
+    async def claim_all(
+        self, owner: str, claims: Iterable[Claim], scope: str = ""
+    ) -> list[ClaimOutcome]:
+        """As Claims.claim_all."""
+        claims = list(claims)
+        for claim in claims:
+            if not self._table.has(owner, scope, claim):
+                self._table.check(owner, claim)
+        await self._learn_dry_run(owner)
+        news = self._table.replace(owner, scope, claims)
+        changed = await self._settle(news | self._due({claim.key for claim in claims}))
+        return [self._outcome(owner, claim.key, changed) for claim in claims]
+
+    async def withdraw(self, owner: str, key: Key, part: Part) -> None:
+        """As Claims.withdraw."""
+        if self._table.drop(owner, key, part):
+            await self._settle({key})
+
+    async def withdraw_all(self, owner: str, scope: str | None = None) -> None:
+        """As Claims.withdraw_all."""
+        await self._settle(self._table.drop_all(owner, scope))
+
+    async def refresh(self) -> None:
+        """Ask again who only pretends, and bring everything in line with it."""
+        for owner in {o for key in self._table.claimed() for o in self._table.owners(key).values()}:
+            await self._learn_dry_run(owner)
+
+    def leave_when(self, leaves: Callable[[], bool]) -> None:
+        """From the moment this says so, nothing changes any more: what is in force stays so."""
+        self._leaves = leaves
+
+    async def run(self, stop: Stop) -> None:
+        """Look whether what is in force still is, and try again what did not hold, until stop."""
+        async for _ in stop.every(SWEEP):
+            await self.refresh()
+            strays = await self._worker.do(self._writer.sweep)
+            await self._settle(self._due(self._unsettled) | self._table.only_claimed(strays))
+
+    def snapshot(self, level: Level | None = None) -> list[ClaimedValue]:
+        """The claimed values of a level, None: of all, for any thread."""
+        return [
+            ClaimedValue(key, value, self._claims_on(key))
+            for key, value in self._values.items()
+            if level in (None, key.target.level)
+        ]
+
+    async def slow_snapshot(self) -> list[ClaimedValue]:
+        """As snapshot, but others get the event loop in between: there may be thousands."""
+        found: list[ClaimedValue] = []
+        for key, value in list(self._values.items()):
+            found.append(ClaimedValue(key, value, self._claims_on(key)))
+            if len(found) % SLICE == 0:
+                await asyncio.sleep(0)
+        return found
+
+    def in_force(self, place: str = "") -> list[dict[str, object]]:
+        """The claimed values that concern a pod or cgroup (see is_about), as JSON.
+
+        Nothing is read: a value is the one that was brought about, in dry-run that would have been.
+        """
+        wall = self._clock.wall()
+        about = [claimed for claimed in self.snapshot() if is_about(claimed.key, place)]
+        return [as_json(each, Seen(each.value.applied.value, wall)) for each in about]
+
+    def last_seen(self, value: ValueInForce) -> Seen:
+        """What a value was when it was last tried; in dry-run nothing was read then."""
+        at = self._clock.wall() - (self._clock.monotonic() - value.tried)
+        return Seen(None if value.dry_run else value.applied.value, at)
+
+    def count(self) -> dict[str, dict[str, int]]:
+        """Claimed values by plugin and state, whether they are in force or not. On any thread."""
+        counts: dict[str, dict[str, int]] = {}
+        for key, value in list(self._values.items()):
+            state = value.applied.state.value
+            for owner in set(self._table.owners(key).values()):
+                of_owner = counts.setdefault(owner, {})
+                of_owner[state] = of_owner.get(state, 0) + 1
+        return counts
+
+    async def _learn_dry_run(self, owner: str) -> None:
+        is_dry_run = await self._dry_run(owner)
+        if self._is_dry_run.get(owner) is not is_dry_run:
+            self._is_dry_run[owner] = is_dry_run
+            keys = {k for k in self._table.claimed() if owner in self._table.owners(k).values()}
+            await self._settle(keys)
+            if is_dry_run:
+                await self._settle(keys & self._unsettled)  # what was put back is pretended now
+
+    async def _settle(self, keys: set[Key]) -> set[Key]:
+        """Have the kernel follow the claims on these values; return those that changed.
+
+        Returns after PATIENCE seconds when a kernel file hangs; it goes on all the same.
+        """
+        if not keys or self._leaves():
+            return set()
+        # In a context of its own, so that the plugin is not charged for it, and to its end even if
+        # the plugin is cancelled.
+        task = asyncio.create_task(self._bring_into_force(keys), name="claims", context=Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        await first_of(task, self._clock.sleep(PATIENCE))
+        if not task.done():
+            log.warning("claims.slow", values=len(keys), after_s=PATIENCE)
+            return set()
+        return task.result()
+
+    async def _bring_into_force(self, keys: set[Key]) -> set[Key]:
+        async with self._busy:  # what is wished is looked up inside: it may have changed meanwhile
+            desired_values = [self._desired(key) for key in keys]
+            real = [desired for desired, only_dry in desired_values if not only_dry]
+            applied = iter(await self._worker.do(lambda: self._writer.apply(real)))
+            changed = set()
+            for desired, only_dry in desired_values:
+                if self._conclude(
+                    desired, _would(desired) if only_dry else next(applied), only_dry
+                ):
+                    changed.add(desired.key)
+        return changed
+
+    def _due(self, keys: Set[Key]) -> set[Key]:
+        """Those that are claimed but not in force, and were not tried lately."""
+        since = self._clock.monotonic() - SWEEP
+        return {
+            key
+            for key in keys & self._unsettled
+            if key not in self._values or self._values[key].tried <= since
+        }
+
+    def _desired(self, key: Key) -> tuple[DesiredValue, bool]:
+        """What is wished of a value, and whether only as a pretence."""
+        parts = self._table.parts(key)
+        owners = self._table.owners(key)
+        real: Parts = {p: c for p, c in parts.items() if not self._is_dry_run.get(owners[p], False)}
+        if real:
+            names = tuple(dict.fromkeys(owners[part] for part in real))
+            return DesiredValue(key, combine(key.resource, real), original(real), names), False
+        before = self._values.get(key)
+        if parts and (before is None or before.dry_run):
+            names = tuple(dict.fromkeys(owners.values()))
+            return DesiredValue(key, combine(key.resource, parts), original(parts), names), True
+        return DesiredValue(key, RELEASE), before is not None and before.dry_run
+
+    def _conclude(self, desired: DesiredValue, applied: ApplyResult, only_dry: bool) -> bool:
+        """Keep and tell what came of a wish; return whether the value is another one now."""
+        key, before = desired.key, self._values.get(desired.key)
+        changed = (
+            applied.wrote if not only_dry else before is None or before.desired != desired.value
+        )
+        settled = applied.state in _SETTLED if self._table.parts(key) else True
+        (self._unsettled.discard if settled else self._unsettled.add)(key)
+        if desired.value is RELEASE:
+            self._values.pop(key, None)
+        else:
+            now = self._clock.wall()
+            since = now if changed or before is None else before.since
+            tried = self._clock.monotonic()
+            self._values[key] = ValueInForce(
+                desired.value, applied, desired.owners, since, tried, only_dry
+            )
+        self._tell(desired, applied, before, changed=changed, only_dry=only_dry)
+        return changed
+
+    def _tell(
+        self,
+        desired: DesiredValue,
+        applied: ApplyResult,
+        before: ValueInForce | None,
+        *,
+        changed: bool,
+        only_dry: bool,
+    ) -> None:
+        state = applied.state
+        if applied.news:
+            what = applied.news
+        elif state is ClaimState.FAILED and (before is None or before.applied.state is not state):
+            what = "failed"
+        elif not changed:
+            return
+        elif desired.value is RELEASE:
+            what = "would_restore" if only_dry else "restored"
+        else:
+            what = "would_set" if only_dry else "set"
+        old = before.applied.value if before else applied.original
+        owners = desired.owners or (before.owners if before else ())
+        reason, inputs = self._why(desired)
+        change = Change(what, desired.key, owners, old, applied.value, reason, inputs)
+        for listener in self._listeners:
+            listener(change)
+
+    def _why(self, desired: DesiredValue) -> tuple[str, Mapping[str, float | str]]:
+        """The rule, and its numbers."""
+        claims = self._table.parts(desired.key).values()
+        if desired.value is RELEASE:
+            return "only pretended from now on" if claims else "no longer claimed", {}
+        inputs = {name: value for claim in claims for name, value in claim.inputs.items()}
+        return "; ".join(claim.reason for claim in claims), inputs
+
+    def _outcome(self, owner: str, key: Key, changed: set[Key]) -> ClaimOutcome:
+        value = self._values.get(key)
+        if value is None:
+            return ClaimOutcome(ClaimState.WAITING)
+        state = ClaimState.WOULD if self._is_dry_run.get(owner) else value.applied.state
+        return ClaimOutcome(state, value.applied.message, key in changed)
+
+    def _claims_on(self, key: Key) -> tuple[tuple[str, Claim], ...]:
+        owners = self._table.owners(key)
+        return tuple((owners[part], claim) for part, claim in self._table.parts(key).items())
+
+
+def _would(desired: DesiredValue) -> ApplyResult:
+    if desired.value is RELEASE:
+        return ApplyResult(ClaimState.GONE)
+    return ApplyResult(ClaimState.WOULD, desired.value, desired.original)

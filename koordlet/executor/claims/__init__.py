@@ -1,0 +1,1 @@
+"""Claims as values: what plugins ask for, how claims combine, what is desired. Pure."""

@@ -1,0 +1,181 @@
+"""Claims: the values that a plugin wants in force, and what became of them."""
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
+
+from koord.util.errors import Unavailable
+from koordlet.executor.audit.wording import Wording
+from koordlet.executor.claims.target import Level, Target
+from koordlet.host.resource import Resource
+
+NO_KERNEL = (
+    "no kernel: outside of the daemon a test brings one, "
+    "PluginHarness(host=FakeHost(tmp_path)), and claims are made from run on"
+)
+
+
+class Part(StrEnum):
+    """What a claim contributes to a value that several plugins decide together.
+
+    koordlet.executor.claims.combine has the rules.
+    """
+
+    VALUE = "value"  # the value itself
+    PIN = "pin"  # the value, whatever VALUE says, for example CPUs that were allocated
+    RATIO = "ratio"  # what a CPU quota is divided by; a float
+    EXTRA = "extra"  # what is added to a CPU quota, in us
+
+
+class Key(NamedTuple):
+    """What one kernel value is kept under."""
+
+    target: Target
+    resource: Resource[Any]
+
+    def __str__(self) -> str:
+        return f"{self.resource.name} of {self.target}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """A plugin wants a value in force until it withdraws the claim.
+
+    value is what the resource's reading gives: us, bytes, shares, a frozenset of CPUs. reason is
+    the rule in one sentence, inputs the numbers of the decision in base units. original is what to
+    put back when that follows from the pod's spec rather than from what was found; RATIO and EXTRA
+    need it, as what they change when nobody claims a VALUE.
+    """
+
+    target: Target
+    resource: Resource[Any]
+    value: Any
+    reason: str
+    inputs: Mapping[str, float | str] = field(default_factory=dict)
+    part: Part = Part.VALUE
+    original: Any = None
+    key: Key = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", Key(self.target, self.resource))
+        for name in ("value", "original"):
+            value = getattr(self, name)
+            if isinstance(value, Mapping):  # the plugin may go on with its own
+                object.__setattr__(self, name, copy.deepcopy(dict(value)))
+
+    @property
+    def substance(self) -> tuple[Any, Any]:
+        """Claims for one part of one value that are equal in this ask for the same."""
+        return self.value, self.original
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimScope:
+    """What a plugin may claim: a part of a resource, on targets of a level.
+
+    qos: QoSClass values of the pods, KubeQoS values at level QOS; empty: every. wording is how the
+    audit log calls it when the value is set; None: as it calls any value.
+    """
+
+    resource: Resource[Any]
+    level: Level
+    qos: frozenset[str] = frozenset()
+    part: Part = Part.VALUE
+    wording: Wording | None = None
+
+    def covers(self, claim: Claim) -> bool:
+        """Whether a claim is of this kind."""
+        return claim.part is self.part and self.is_for(claim.key)
+
+    def is_for(self, key: Key) -> bool:
+        """Whether a value is one of those that it is about."""
+        return (
+            key.resource is self.resource
+            and key.target.level is self.level
+            and (not self.qos or key.target.qos in self.qos)
+        )
+
+    def overlaps(self, other: "ClaimScope") -> bool:
+        """Whether both could be about the same part of the same value."""
+        return (
+            self.resource is other.resource
+            and self.level is other.level
+            and self.part is other.part
+            and (not self.qos or not other.qos or bool(self.qos & other.qos))
+        )
+
+
+class ClaimState(StrEnum):
+    """What became of a claim."""
+
+    IN_FORCE = "in force"
+    WOULD = "would"  # dry-run: it would be in force
+    WAITING = "waiting"  # it cannot be written for now, and is tried again
+    YIELDED = "yielded"  # left to somebody else who writes the same value
+    FAILED = "failed"  # the kernel refused it
+    GONE = "gone"  # the cgroup or process has ended
+    UNSUPPORTED = "unsupported"  # this kernel has no such value
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimOutcome:
+    """The answer to one claim. changed: this call wrote it, or in dry-run would have."""
+
+    state: ClaimState
+    message: str = ""
+    changed: bool = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether the value is in force, or in dry-run would be."""
+        return self.state in (ClaimState.IN_FORCE, ClaimState.WOULD)
+
+
+class Claims(Protocol):
+    """Decides on claims for plugins."""
+
+    async def claim(self, owner: str, claim: Claim, scope: str = "") -> ClaimOutcome:
+        """Add or replace one claim of a plugin.
+
+        Raises:
+            OptionError: the plugin did not declare it, or the value cannot be used.
+        """
+
+    async def claim_all(
+        self, owner: str, claims: Iterable[Claim], scope: str = ""
+    ) -> list[ClaimOutcome]:
+        """Make these a plugin's claims of a scope; those it had beside them are withdrawn.
+
+        Raises:
+            OptionError: as claim; nothing has changed then.
+        """
+
+    async def withdraw(self, owner: str, key: Key, part: Part) -> None:
+        """Take one claim back."""
+
+    async def withdraw_all(self, owner: str, scope: str | None = None) -> None:
+        """Take all claims of a plugin back; scope None: of every scope."""
+
+
+class NoClaims:
+    """What decides on claims where nothing may be changed."""
+
+    async def claim(self, owner: str, claim: Claim, scope: str = "") -> ClaimOutcome:
+        raise _unavailable(owner)
+
+    async def claim_all(
+        self, owner: str, claims: Iterable[Claim], scope: str = ""
+    ) -> list[ClaimOutcome]:
+        raise _unavailable(owner)
+
+    async def withdraw(self, owner: str, key: Key, part: Part) -> None:
+        """There is none."""
+
+    async def withdraw_all(self, owner: str, scope: str | None = None) -> None:
+        """There are none."""
+
+
+def _unavailable(owner: str) -> Unavailable:
+    return Unavailable(f"{owner}: wanted to claim a kernel value, found {NO_KERNEL}")

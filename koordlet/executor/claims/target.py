@@ -1,0 +1,100 @@
+"""What a claim is about: a cgroup, the node as a whole, or a process."""
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from koord.api.nodeslo import HostApplication
+from koord.api.qos import KubeQoS
+from koordlet.host.cgroups.layout import Layout, host_app_group
+from koordlet.statesinformer.model import ContainerMeta, PodMeta
+
+_LONGEST = 4096  # characters of a path
+_BAD_STEP = re.compile(r"//|/\.\.?/|[\x00-\x1f\x7f]")  # empty, ".", ".."; control characters
+
+
+class Level(StrEnum):
+    """Where in the tree a target is."""
+
+    NODE = "node"  # sysctl and sysfs values
+    QOS = "qos"  # the cgroup of a Kubernetes QoS class
+    POD = "pod"
+    CONTAINER = "container"  # sandboxes too
+    PROCESS = "process"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A place whose kernel values can be claimed. qos and pod are for rules and for people."""
+
+    level: Level
+    place: str  # path of a cgroup; "" for the node; the pid of a process
+    start_time: int = 0  # of a process, in ticks since boot: a pid alone may come again
+    qos: str = field(default="", compare=False)  # QoSClass of the pod; KubeQoS at level QOS
+    pod: str = field(default="", compare=False)  # namespace/name
+    uid: str = field(default="", compare=False)  # of the pod
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the place is of its level, and below the root: relative, without "..".
+
+        Targets come from the journal and from NodeSLO, too.
+        """
+        match self.level:
+            case Level.NODE:
+                return not self.place
+            case Level.PROCESS:
+                return self.place.isascii() and self.place.isdigit()
+        return len(self.place) <= _LONGEST and _BAD_STEP.search(f"/{self.place}/") is None
+
+    @classmethod
+    def node(cls) -> "Target":
+        """The node, for sysctl and sysfs values."""
+        return cls(Level.NODE, "")
+
+    @classmethod
+    def qos_class(cls, layout: Layout, qos: KubeQoS) -> "Target":
+        """The cgroup of a Kubernetes QoS class; for Guaranteed that of all pods."""
+        return cls(Level.QOS, layout.qos_dir(qos), qos=qos.value)
+
+    @classmethod
+    def of_pod(cls, pod: PodMeta) -> "Target":
+        """The cgroup of a pod."""
+        return _below(pod, Level.POD, pod.cgroup)
+
+    @classmethod
+    def of_container(cls, pod: PodMeta, container: ContainerMeta) -> "Target":
+        """The cgroup of a container."""
+        return _below(pod, Level.CONTAINER, container.cgroup)
+
+    @classmethod
+    def below_pod(cls, pod: PodMeta, group: str) -> "Target":
+        """A cgroup right below that of a pod that is no known container: a sandbox."""
+        return _below(pod, Level.CONTAINER, group)
+
+    @classmethod
+    def of_host_application(cls, layout: Layout, app: HostApplication) -> "Target":
+        """The cgroup of a program outside of Kubernetes, on the level of pods."""
+        return cls(Level.POD, host_app_group(layout, app), qos=app.qos)
+
+    @classmethod
+    def of_process(cls, pod: PodMeta, pid: int, start_time: int) -> "Target":
+        """A process of a pod. start_time is in ticks since boot, as /proc/<pid>/stat has it."""
+        return _below(pod, Level.PROCESS, str(pid), start_time)
+
+    def __str__(self) -> str:
+        """For people: "kubepods/besteffort", "node" or "process 4711"."""
+        if self.level is Level.PROCESS:
+            return f"process {self.place}"
+        return self.place or self.level.value
+
+
+def _below(pod: PodMeta, level: Level, place: str, start_time: int = 0) -> Target:
+    return Target(
+        level,
+        place,
+        start_time,
+        qos=pod.qos.value,
+        pod=f"{pod.pod.namespace}/{pod.pod.name}",
+        uid=pod.uid,
+    )

@@ -1,0 +1,1 @@
+"""Ends pods: budget, permits, requests, backoff and kill."""

@@ -1,0 +1,323 @@
+"""The one way in which plugins end pods: dry-run, budget, one request, one record."""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextvars import Context
+from typing import Any
+
+from koord.api.eviction import EvictionAnswer, EvictionOutcome
+from koord.api.pod import Pod
+from koord.util.clock import Clock
+from koord.util.health import OK, PartHealth, Status
+from koord.util.logs import get_logger
+from koord.util.stop import Stop
+from koordlet.executor.audit.event import AuditEvent
+from koordlet.executor.audit.evictions import eviction_event
+from koordlet.executor.evictions.backoff import EvictionBackoff
+from koordlet.executor.evictions.budget import EvictionBudget
+from koordlet.executor.evictions.decisions import Decision, Decisions
+from koordlet.executor.evictions.eviction import (
+    Eviction,
+    EvictionApi,
+    EvictionRequest,
+    HeldBack,
+    Killing,
+    Kills,
+    unavailable,
+)
+from koordlet.executor.evictions.metrics import EvictionMetrics
+from koordlet.executor.evictions.permits import Permits
+
+ENDING_FOR = 120.0  # seconds that an accepted eviction counts as under way, as in Koordinator
+
+_NOT_ALLOWED = EvictionOutcome.NOT_ALLOWED
+_STANDALONE = "standalone: there is no API server, and --evict-fallback=kill is not set"
+_NO_CGROUP = "standalone: there is no API server, and the cgroup of the pod is not known"
+_IGNORED = "accepted, but the pod still runs after its grace period"
+_ENDING = (EvictionOutcome.EVICTED, EvictionOutcome.KILLED)
+
+log = get_logger("koordlet.executor")
+
+
+class Evictor:
+    """Evicts pods through the API server, never twice at once, and says what it did and why.
+
+    With a killer, a pod is killed in two cases: the API server has accepted the eviction of this
+    very pod, and it runs on after its grace period; or there is no API server that could know the
+    pod and its PodDisruptionBudgets. After every other answer, and after silence, it runs on.
+
+    A request goes on when the plugin that waits for it is cancelled: what became of it is always
+    recorded. All methods belong to the event loop.
+    """
+
+    def __init__(
+        self,
+        api: EvictionApi | None,
+        *,
+        clock: Clock,
+        dry_run: Callable[[str], Awaitable[bool]],
+        budget: EvictionBudget,
+        decisions: Decisions,
+        metrics: EvictionMetrics,
+        killer: Kills | None = None,
+        audit: Callable[[AuditEvent], None] = lambda event: None,
+    ) -> None:
+        """dry_run tells of a plugin whether it only pretends; it may have to find out first.
+
+        api None: there is no API server. killer None: nothing is killed. With neither, pods can
+        only be pretended to be evicted. audit is told of each pod that ends by this, or in
+        dry-run would.
+        """
+        self._api = api
+        self._killer = killer
+        self._permits = Permits(clock)
+        self._clock = clock
+        self._dry_run = dry_run
+        self._budget = budget
+        # Pretended evictions take nothing away from real ones, but would end at the same number.
+        self._dry_budget = EvictionBudget(lambda: budget.limit, clock, directory=None, boot_id="")
+        self._decisions = decisions
+        self._metrics = metrics
+        self._audit = audit
+        self._backoff = EvictionBackoff(clock)
+        self._ending: dict[tuple[bool, str], float] = {}  # (dry-run, UID): until, monotonic
+        self._requests: set[asyncio.Task[Eviction]] = set()
+        self._forbidden = ""  # why the latest request was not allowed; empty: it was
+
+    async def evict(self, request: EvictionRequest) -> Eviction:
+        """As Evicts.evict."""
+        dry, uid = await self._dry_run(request.plugin), request.pod.uid
+        self._forget_ended()
+        if (dry, uid) in self._ending:
+            return Eviction(EvictionOutcome.UNDER_WAY)
+        budget = self._dry_budget if dry else self._budget
+        if self._api is None and self._killer is None and not dry:
+            self._conclude(request, Eviction(_NOT_ALLOWED, _STANDALONE), dry=False, asked=False)
+            raise unavailable(request.pod)
+        found = self._refusal(request, budget)
+        if found is not None:
+            return self._conclude(request, found, dry=dry, asked=False)
+        moment = budget.take()
+        if dry:
+            self._ending[dry, uid] = self._clock.monotonic() + ENDING_FOR
+            would = Eviction(EvictionOutcome.WOULD_EVICT)
+            return self._conclude(request, would, dry=True, asked=True)
+        self._ending[dry, uid] = math.inf
+        return await self._go_on(self._ask(request, moment))
+
+    async def insist(self, request: EvictionRequest) -> Eviction:
+        """As Evicts.insist."""
+        dry, killer = await self._dry_run(request.plugin), self._killer
+        if dry or killer is None or not request.cgroup:
+            ignored = Eviction(EvictionOutcome.IGNORED, _IGNORED)
+            return self._conclude(request, ignored, dry=dry, asked=True)
+        refusal = self._permits.refusal(request.pod)
+        if refusal is not None:
+            return self._conclude(request, refusal, dry=False, asked=True)
+        return await self._go_on(self._force(request, killer))
+
+    def note_freed(self, pod: Pod, freed: Mapping[str, float | str]) -> None:
+        """As Evicts.note_freed."""
+        self._decisions.note_freed(pod.uid, freed)
+
+    def hold_back(self, held: HeldBack) -> None:
+        """As Evicts.hold_back."""
+        decision = Decision(
+            plugin=held.plugin,
+            feature=held.feature,
+            action="evict",
+            namespace="",
+            pod="",
+            uid="",
+            reason=held.reason,
+            outcome=held.outcome.value,
+            message=held.message,
+            dry_run=False,
+        )
+        if self._decisions.note(decision):
+            self._metrics.count(held.plugin, held.feature, held.outcome)
+            log.info(
+                "eviction.held_back",
+                plugin=held.plugin,
+                feature=held.feature,
+                outcome=held.outcome.value,
+                reason=held.reason,
+                message=held.message,
+            )
+
+    def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
+        """As Evicts.announce."""
+        if self._api is not None:
+            self._api.announce(pod, warning=warning, reason=reason, message=message)
+
+    async def run(self, stop: Stop) -> None:
+        """Wait for stop, then give up what is still under way."""
+        await stop.wait()
+        for task in self._requests:
+            task.cancel()
+        if self._requests:
+            await asyncio.wait(self._requests)
+
+    def health(self) -> PartHealth:
+        """Degraded while evictions are wanted but cannot be, for a reason other than the pod's."""
+        wait = self._budget.wait
+        over = f"{self._budget.limit} pods were evicted in the past hour, as many as may be"
+        problems = [
+            self._budget.problem,
+            f"{over} (--evict-budget-per-hour); the next in {wait:.0f} s" if wait else "",
+            self._forbidden,
+        ]
+        reason = "; ".join(filter(None, problems))
+        return PartHealth(Status.DEGRADED, reason) if reason else OK
+
+    async def _go_on(self, work: Coroutine[Any, Any, Eviction]) -> Eviction:
+        """Do it even if the plugin that waits for it is cancelled, and at this daemon's expense."""
+        task = asyncio.create_task(work, name="evict", context=Context())
+        self._requests.add(task)
+        task.add_done_callback(self._requests.discard)
+        return await asyncio.shield(task)
+
+    def _refusal(self, request: EvictionRequest, budget: EvictionBudget) -> Eviction | None:
+        """Return why nothing need be tried; None: it shall be."""
+        if request.pod.static:
+            message = "a static pod: it ends when its file is taken away"
+            return Eviction(EvictionOutcome.NOT_ALLOWED, message, math.inf)
+        held = self._backoff.find(request.pod.uid)
+        if held is not None:
+            return held
+        if wait := budget.wait:
+            message = f"{budget.limit} in the past hour (--evict-budget-per-hour)"
+            return Eviction(EvictionOutcome.OVER_BUDGET, message, wait)
+        return None
+
+    async def _ask(self, request: EvictionRequest, moment: float) -> Eviction:
+        """End the pod, and settle what follows from the answer."""
+        answer = EvictionAnswer(EvictionOutcome.FAILED, "koordlet ended meanwhile", certain=False)
+        try:
+            await self._budget.save()  # before: a crash must not make room for more
+            answer = await self._end(request)
+        except Exception as err:
+            log.exception("eviction.crashed", plugin=request.plugin, pod=request.pod.name)
+            answer = EvictionAnswer(EvictionOutcome.FAILED, repr(err), certain=False)
+        finally:
+            eviction = self._settle(request, answer, moment)
+        return eviction
+
+    async def _end(self, request: EvictionRequest) -> EvictionAnswer:
+        """Ask the API server for the eviction; where there is none, kill the pod."""
+        if self._api is not None:
+            return await self._api.evict(request.pod, request.grace_seconds)
+        if self._killer is None or not request.cgroup:
+            return EvictionAnswer(EvictionOutcome.FAILED, _NO_CGROUP)
+        return await _kill(self._killer, request, "standalone: there is no API server")
+
+    async def _force(self, request: EvictionRequest, killer: Kills) -> Eviction:
+        """Kill a pod whose eviction was accepted; that one is in the budget already."""
+        answer = await _kill(killer, request, _IGNORED)
+        if answer.outcome in _ENDING:
+            self._ending[False, request.pod.uid] = self._clock.monotonic() + ENDING_FOR
+        eviction = Eviction(answer.outcome, answer.message)
+        return self._conclude(request, eviction, dry=False, asked=True, again=True)
+
+    def _settle(self, request: EvictionRequest, answer: EvictionAnswer, moment: float) -> Eviction:
+        """Record which pods may be killed, and which are not to be asked for again yet."""
+        uid, pause = request.pod.uid, 0.0
+        self._permits.note(request, answer)
+        if answer.outcome in _ENDING:
+            self._backoff.end(uid)
+            self._ending[False, uid] = self._clock.monotonic() + ENDING_FOR
+        else:
+            pause = self._backoff.begin(uid, answer)
+            del self._ending[False, uid]
+            if answer.certain:
+                self._budget.give_back(moment)
+        self._forbidden = answer.message if answer.outcome is EvictionOutcome.NOT_ALLOWED else ""
+        eviction = Eviction(answer.outcome, answer.message, pause)
+        return self._conclude(request, eviction, dry=False, asked=True)
+
+    def _conclude(
+        self,
+        request: EvictionRequest,
+        eviction: Eviction,
+        *,
+        dry: bool,
+        asked: bool,
+        again: bool = False,
+    ) -> Eviction:
+        """Record a decision; tell it unless it was told before and still holds.
+
+        again: the pod's end was counted when its eviction was accepted.
+        """
+        pod, outcome = request.pod, eviction.outcome
+        decision = Decision(
+            plugin=request.plugin,
+            feature=request.feature,
+            action="evict",
+            namespace=pod.namespace,
+            pod=pod.name,
+            uid=pod.uid,
+            reason=request.reason,
+            outcome=outcome.value,
+            message=eviction.message,
+            dry_run=dry,
+            inputs=request.inputs,
+            candidates=request.candidates,
+        )
+        if self._decisions.note(decision) or asked:
+            self._metrics.count(request.plugin, request.feature, outcome)
+            if outcome in _ENDING and not again:
+                self._metrics.count_pod(pod)
+            log.info(
+                "eviction.decided",
+                plugin=request.plugin,
+                feature=request.feature,
+                pod=f"{pod.namespace}/{pod.name}",
+                outcome=outcome.value,
+                reason=request.reason,
+                message=eviction.message,
+                dry_run=dry,
+            )
+            if eviction.accepted:
+                self._audit(eviction_event(request, outcome))
+            if outcome is EvictionOutcome.WOULD_EVICT or not dry:
+                self._announce(request, eviction)
+        return eviction
+
+    def _announce(self, request: EvictionRequest, eviction: Eviction) -> None:
+        """Tell it as an event on the pod, in Koordinator's words and then the reason."""
+        pod, outcome = request.pod, eviction.outcome
+        text = (
+            f"evict Pod:{pod.namespace}/{pod.name}, reason: evicted, message: trigger by koordlet "
+            f"feature {request.feature}, kill pod: {pod.name}, {request.reason}"
+        )
+        if outcome in _ENDING:
+            text = f"{text} ({eviction.message})" if eviction.message else text
+            self.announce(pod, warning=True, reason="evictPodSuccess", message=text)
+        elif outcome is EvictionOutcome.WOULD_EVICT:
+            text = f"dry-run, the pod stays: {text}"
+            self.announce(pod, warning=False, reason="wouldEvictPod", message=text)
+        elif outcome is not EvictionOutcome.GONE:  # then nobody is left to be told
+            text = f"{text}, error {outcome}: {eviction.message}"
+            self.announce(pod, warning=True, reason="evictPodFail", message=text)
+
+    def _forget_ended(self) -> None:
+        now = self._clock.monotonic()
+        for key in [key for key, until in self._ending.items() if until <= now]:
+            del self._ending[key]
+
+
+async def _kill(killer: Kills, request: EvictionRequest, why: str) -> EvictionAnswer:
+    """Kill a pod; the answer's message begins with why it was not evicted."""
+    killing = await killer.kill(request.cgroup, request.pod.uid)
+    if killing == Killing(0):
+        return EvictionAnswer(EvictionOutcome.GONE, _joined(why, "no process is in its cgroup"))
+    told = _joined(why, f"{killing.killed} processes killed")
+    if killing.error:
+        message = _joined(told, killing.error)
+        return EvictionAnswer(EvictionOutcome.FAILED, message, certain=not killing.killed)
+    return EvictionAnswer(EvictionOutcome.KILLED, told)
+
+
+def _joined(*texts: str) -> str:
+    return "; ".join(filter(None, texts))

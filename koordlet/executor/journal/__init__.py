@@ -1,0 +1,1 @@
+"""What was there before, on disk: records, ledger, append-only files."""

@@ -1,0 +1,130 @@
+"""Which kernel values are ours: the journal's records by the values that they are about."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from koord.util.logs import get_logger
+from koordlet.executor.claims.claim import Key
+from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.journal.journal import Journal
+from koordlet.executor.journal.records import Record
+from koordlet.host.resources import BY_NAME, CPUSET_CPUS_WANTED
+
+_NAMED = 5  # refused records that a log line names
+_EARLIER = 8  # texts that are remembered of a value that children copy
+
+log = get_logger("koordlet.executor")
+
+
+class Ledger:
+    """At most one record per value. For one thread, the journal's."""
+
+    def __init__(self, journal: Journal, refusal: Callable[[Key, str], str]) -> None:
+        """refusal says why a value must not be restored to a text; "": it may be."""
+        self.journal = journal
+        self._entries: dict[_Slot, tuple[Key, int]] = {}  # key, number in the journal
+        self.unknown = 0  # records about values that this koordlet does not know
+        self.refused: dict[str, str] = {}  # why records that were found are not acted on, by value
+        for number, record in journal.records.items():
+            try:
+                key = _key(record)
+            except (KeyError, ValueError):
+                self.unknown += 1
+                continue
+            if why := refusal(key, record.original):
+                self.refused[str(key)] = why
+            else:
+                self._entries[_slot(key)] = (key, number)
+        if self.refused:
+            first = dict(list(self.refused.items())[:_NAMED])
+            log.error("journal.records_refused", count=len(self.refused), first=first)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter([key for key, _ in self._entries.values()])
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: Key) -> Record | None:
+        """The record of a value; None: it is not ours."""
+        entry = self._entries.get(_slot(key))
+        return None if entry is None else self.journal.records[entry[1]]
+
+    def begin(self, new: Sequence[tuple[Key, Record]]) -> None:
+        """Add records; they are on disk on return. Raises JournalError: none was added."""
+        if new:
+            numbers = self.journal.begin([record for _, record in new])
+            for (key, _), number in zip(new, numbers, strict=True):
+                self._entries[_slot(key)] = (key, number)
+
+    def note(
+        self, key: Key, *, original: str, confirmed: str, intended: str, owners: tuple[str, ...]
+    ) -> None:
+        """Have a record say this, on disk if the original changed. Raises JournalError."""
+        _, number = self._entries[_slot(key)]
+        record = self.journal.records[number]
+        said = (record.original, record.confirmed, record.intended)
+        same_owners = owners in (record.owners, ())
+        if said == (original, confirmed, intended) and same_owners:
+            return
+        if same_owners and key.resource is not CPUSET_CPUS_WANTED:
+            fresh = original != record.original
+            self.journal.note(number, original, confirmed, intended, sync=fresh)
+            return
+        self.journal.revise(
+            number,
+            replace(
+                record,
+                owners=owners or record.owners,
+                original=original,
+                confirmed=confirmed,
+                intended=intended,
+                earlier=_earlier(key, record),
+            ),
+        )
+
+    def confirm(self, key: Key, text: str) -> None:
+        """What was intended stands there now. On disk that comes with the next note."""
+        record = self.get(key)
+        if record is not None:
+            record.earlier = _earlier(key, record)
+            record.confirmed = record.intended = text
+
+    def drop(self, keys: Iterable[Key]) -> None:
+        """Forget values that are put back, or gone, or another's."""
+        slots = filter(self._entries.__contains__, map(_slot, keys))
+        self.journal.drop([self._entries.pop(slot)[1] for slot in list(slots)])
+
+    def above(self, key: Key) -> Record | None:
+        """The record of the same resource at the nearest group above that has one."""
+        place = key.target.place
+        while "/" in place:
+            place = place.rpartition("/")[0]
+            if entry := self._entries.get((key.resource.name, place, 0)):
+                return self.journal.records[entry[1]]
+        return None
+
+
+def copied(record: Record) -> frozenset[str]:
+    """What a group may have copied from the one of this record while that was ours."""
+    return frozenset((*record.earlier, *record.ours)) - {record.original}
+
+
+def _earlier(key: Key, record: Record) -> tuple[str, ...]:
+    """What a value that children copy has been, the present included."""
+    if key.resource is not CPUSET_CPUS_WANTED:
+        return ()
+    return tuple(dict.fromkeys((*record.earlier, *record.ours)))[-_EARLIER:]
+
+
+_Slot = tuple[str, str, int]
+
+
+def _slot(key: Key) -> _Slot:
+    """What tells a value from all others, whatever the level it was claimed at."""
+    return key.resource.name, key.target.place, key.target.start_time
+
+
+def _key(record: Record) -> Key:
+    target = Target(Level(record.level), record.place, record.start_time)
+    return Key(target, BY_NAME[record.resource])

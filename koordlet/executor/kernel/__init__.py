@@ -1,0 +1,1 @@
+"""Applies desired values to the kernel: plans, orders, writes, reads back, watches."""

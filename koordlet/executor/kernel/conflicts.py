@@ -1,0 +1,88 @@
+"""What to do about somebody else who writes a value of ours."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from koord.util.clock import Clock
+from koordlet.executor.claims.claim import ClaimState, Key
+
+HOUR = 3600.0  # seconds
+FIRST_PAUSE = 10.0  # seconds before a value is retaken; doubled each time within an hour
+MOST_RETAKES = 5  # of one value within an hour
+
+
+class OnForeignChange(StrEnum):
+    """The values of --on-foreign-change."""
+
+    RETAKE = "retake"
+    YIELD = "yield"
+
+
+class Verdict(NamedTuple):
+    """What is done for now instead of writing. news: what is to be told; empty: told before."""
+
+    state: ClaimState
+    message: str
+    news: str
+
+
+@dataclass(slots=True)
+class _Conflict:
+    """The quarrel about one value. Times are monotonic seconds."""
+
+    retakes: list[float] = field(default_factory=list)  # when, of the past hour
+    seen: float | None = None  # when the foreign value was found; None: there is none
+    told: str = ""
+
+
+class ConflictPolicy:
+    """Retakes a value after a while, less and less eagerly, or leaves it to the other."""
+
+    def __init__(self, clock: Clock, policy: Callable[[], OnForeignChange]) -> None:
+        self._clock = clock
+        self._policy = policy
+        self._conflicts: dict[Key, _Conflict] = {}
+
+    def judge(self, key: Key, found: str) -> Verdict | None:
+        """Somebody else's value stands there. None: write over it."""
+        now = self._clock.monotonic()
+        conflict = self._conflicts.setdefault(key, _Conflict())
+        conflict.retakes = [at for at in conflict.retakes if at > now - HOUR]
+        conflict.seen = now if conflict.seen is None else conflict.seen
+        what = f"somebody else has set it to {found or 'nothing'}"
+        if self._policy() is OnForeignChange.YIELD:
+            message = f"{what}; it is left so (--on-foreign-change=yield)"
+            return self._verdict(conflict, ClaimState.YIELDED, message)
+        if len(conflict.retakes) >= MOST_RETAKES:
+            wait = conflict.retakes[0] + HOUR - now
+            message = f"{what} {MOST_RETAKES + 1} times in an hour; it is left so for {wait:.0f} s"
+            return self._verdict(conflict, ClaimState.YIELDED, message)
+        wait = conflict.seen + FIRST_PAUSE * 2 ** len(conflict.retakes) - now
+        if wait > 0:
+            message = f"{what}; it is retaken in {wait:.0f} s"
+            return self._verdict(conflict, ClaimState.WAITING, message)
+        return None
+
+    def retaken(self, key: Key) -> None:
+        """Our value has been written over the foreign one."""
+        self._conflicts[key].retakes.append(self._clock.monotonic())
+        self.ended(key)
+
+    def ended(self, key: Key) -> None:
+        """No foreign value stands there."""
+        if conflict := self._conflicts.get(key):
+            conflict.seen, conflict.told = None, ""
+
+    def forget(self, key: Key) -> None:
+        """The value is not claimed any more."""
+        self._conflicts.pop(key, None)
+
+    def _verdict(self, conflict: _Conflict, state: ClaimState, message: str) -> Verdict:
+        news = "yielded" if state is ClaimState.YIELDED else "foreign"
+        if news == conflict.told:
+            news = ""
+        else:
+            conflict.told = news
+        return Verdict(state, message, news)

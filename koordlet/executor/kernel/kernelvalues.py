@@ -1,0 +1,282 @@
+"""One kernel value at a time, as text: whose it is, what it is, and setting it.
+
+The only module that writes to the kernel.
+"""
+
+import errno
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from koordlet.executor.claims.claim import Key
+from koordlet.executor.claims.target import Level
+from koordlet.executor.journal.appendlog import Step, no_step
+from koordlet.host.errors import KernelFileError, NoSuchDevice, Unsupported, Vanished
+from koordlet.host.host import Host
+from koordlet.host.kerneltext import Text
+from koordlet.host.proc.procfiles import parse_start_time
+from koordlet.host.resource import File, Root
+from koordlet.host.resources import CPUSET_CPUS
+
+# Neither made nor cut nor reached through a link; a pipe in its place must not hang.
+_WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MOST = 4096  # bytes of a process's stat that are looked at
+_GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.ENOTDIR})
+_HINTS = {
+    errno.EINVAL: "it does not fit the limits beside, above or below it, or this kernel's range",
+    errno.EBUSY: "groups below, or the memory in use, are in its way",
+    errno.EACCES: "run as root; a cpuset must be within that of the group above",
+    errno.EPERM: "run as root, or give this process the capability that the file asks for",
+    errno.EROFS: "mount that file system writable: in a pod without readOnly, on a host with rw",
+    errno.ENOSPC: "a group with processes needs CPUs",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A value that was read: its text, and the inode of its cgroup (0: it is in none)."""
+
+    text: str
+    inode: int
+
+
+class _Place(NamedTuple):
+    text: Text[Any]
+    directory: str
+    name: str
+
+
+class KernelValues:
+    """Reads and writes the values of one host. For one thread, the one that reads this host."""
+
+    def __init__(self, host: Host, step: Step = no_step) -> None:
+        self._host = host
+        self._step = step
+        self._raw: dict[Key, tuple[bytes, str]] = {}  # what was read last, and what that says
+
+    def refusal(self, key: Key, original: str) -> str:
+        """Why a value that a file says is ours must not be restored; "": it may be.
+
+        Whoever could write the journal must not gain more by it than the table of values allows.
+        """
+        target = key.target
+        if not target.is_sound:
+            return f"its place {target.place!r:.80} is not below the root, or not of its level"
+        try:
+            file = self._host.file(key.resource)
+        except Unsupported:
+            return ""  # there is nothing to write
+        if target.level not in _levels(file):
+            return f"a {target.level.value} has no such value"
+        if not file.may_restore(original):
+            return f"its original {original!r:.60} is not such a value"
+        return ""
+
+    def text(self, key: Key) -> Text[Any]:
+        """How a value is written here.
+
+        Raises:
+            Unsupported: this cgroup version has none, or it is read only.
+        """
+        file = self._host.file(key.resource)
+        if file.text is None:
+            path = self._host.path(key.resource, _group(key))
+            raise Unsupported.here(path, "that it is read only", "another row of the table")
+        return file.text
+
+    def text_of(self, key: Key, value: Any) -> str:
+        """Return the text of a value to be written.
+
+        Raises:
+            Unsupported: as text.
+            KernelFileError: it is not a value of this kind.
+        """
+        text, allowed = self.text(key), self._host.file(key.resource).validate
+        try:
+            found = text.of(value)
+        except ValueError as err:
+            raise self._unusable(key, str(err)) from err
+        if allowed is not None and not allowed(found):
+            raise self._unusable(key, f"{found!r}, which is out of its range")
+        return found
+
+    def value_of(self, key: Key, text: str) -> Any:
+        """Return the value of a text, None when it has none: the weight of an idle group."""
+        try:
+            return self.text(key).value(text)
+        except (ValueError, Unsupported):
+            return None
+
+    def read(self, key: Key) -> Found:
+        """Return what stands there now.
+
+        Raises:
+            Unsupported: there is no such file, or it is read only.
+            Vanished: the cgroup or process has ended.
+            KernelFileError: it cannot be read, or not understood.
+        """
+        raw = self._host.raw(key.resource, _group(key))
+        last = self._raw.get(key)
+        if last is None or last[0] != raw:
+            last = self._raw[key] = (raw, self._shown(key, raw))
+        return Found(last[1], self._inode(key))
+
+    def write(self, key: Key, inode: int, text: str) -> str:
+        """Set a value that was read, and return what stands there then, as the kernel may round.
+
+        Raises:
+            Vanished: the cgroup or process has ended, also if there is another one of its name.
+            NoSuchDevice: of a value by device; what it says of other devices is set.
+            KernelFileError: the kernel refuses; nothing has changed.
+        """
+        place = self._place(key)
+        path = f"{place.directory}/{place.name}"
+        content = place.text.content(text, self._raw[key][0])
+        self._step(f"before writing {path}")
+        missing = ""
+        try:
+            for line in content.split("\n") if place.text.by_line else [content]:
+                try:
+                    self._write(place, key, inode, f"{line}\n".encode())
+                except OSError as err:
+                    if err.errno != errno.ENODEV or not self._lacks_device(place, inode):
+                        raise
+                    missing = line
+        except OSError as err:
+            if err.errno == errno.ENOSPC and not text:
+                return self.write(key, inode, self._all_cpus(key))
+            raise _refused(path, err, f"to write {content!r}") from err
+        self._step(f"written {path}")
+        if missing:
+            raise NoSuchDevice(
+                path,
+                wanted=f"to write {missing!r}",
+                found="no such device",
+                hint="name a whole block device that is there, not a partition",
+            )
+        found = self.read(key).text
+        self._step(f"read back {path}")
+        return found
+
+    def _all_cpus(self, key: Key) -> str:
+        """What to write in place of no CPUs, which means those of the group above.
+
+        A group with processes that was given CPUs cannot ask for none again. All CPUs come to the
+        same. Raises KernelFileError.
+        """
+        return self.text_of(key, self._host.read(CPUSET_CPUS))
+
+    def _lacks_device(self, place: _Place, inode: int) -> bool:
+        """Whether ENODEV is about the device of a line, as the cgroup is there. Raises OSError."""
+        return place.text.by_line and os.stat(place.directory).st_ino == inode
+
+    def forget(self, key: Key) -> None:
+        """This value is not looked at any more."""
+        self._raw.pop(key, None)
+
+    def forget_all_but(self, keys: Collection[Key]) -> None:
+        """Only these values are looked at again and again."""
+        self._raw = {key: raw for key, raw in self._raw.items() if key in keys}
+
+    def _unusable(self, key: Key, found: str) -> KernelFileError:
+        return KernelFileError(
+            self._host.path(key.resource, _group(key)),
+            wanted=f"{key.resource.name} ({key.resource.unit})",
+            found=found,
+            hint="it is not written; look at the plugin that claims it",
+        )
+
+    def _shown(self, key: Key, raw: bytes) -> str:
+        try:
+            return self.text(key).shown(raw)
+        except ValueError as err:
+            raise KernelFileError(
+                self._host.path(key.resource, _group(key)),
+                wanted=f"{key.resource.name} ({key.resource.unit})",
+                found=f"unusable text: {err}",
+                hint="it is left as it is, and tried again",
+            ) from err
+
+    def _inode(self, key: Key) -> int:
+        """The inode of the value's cgroup, 0 outside of cgroups. Raises Vanished."""
+        place = self._place(key)
+        try:
+            if key.target.level is Level.PROCESS:
+                os.close(self._open(place, key, 0))
+            if self._host.file(key.resource).root is not Root.CGROUP:
+                return 0
+            return os.stat(place.directory).st_ino
+        except OSError as err:
+            raise _refused(place.directory, err, "to look at it") from err
+
+    def _write(self, place: _Place, key: Key, inode: int, content: bytes) -> None:
+        directory = self._open(place, key, inode)
+        try:
+            fd = os.open(place.name, _WRITE, dir_fd=directory)
+            try:
+                paths, root = self._host.paths, self._host.file(key.resource).root
+                paths.check(fd, root, f"{place.directory}/{place.name}")
+                if paths.laid_out:
+                    os.ftruncate(fd, 0)  # which a kernel file does not need
+                os.write(fd, content)
+            finally:
+                os.close(fd)
+        finally:
+            os.close(directory)
+
+    def _open(self, place: _Place, key: Key, inode: int) -> int:
+        """Open the directory of the group or process that is meant. Raises OSError."""
+        directory = os.open(place.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if inode and os.fstat(directory).st_ino != inode:
+                raise FileNotFoundError(errno.ENOENT, "another cgroup of the same name")
+            if key.target.level is Level.PROCESS and _start(directory) != key.target.start_time:
+                raise ProcessLookupError(errno.ESRCH, "another process of the same number")
+        except OSError:
+            os.close(directory)
+            raise
+        return directory
+
+    def _place(self, key: Key) -> _Place:
+        path = self._host.path(key.resource, _group(key))
+        directory, _, name = path.rpartition("/")
+        return _Place(self.text(key), directory, name)
+
+
+def _start(directory: int) -> int:
+    """When the process of this directory began. Raises OSError."""
+    fd = os.open("stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        return parse_start_time(os.read(fd, _MOST))
+    except ValueError as err:
+        raise ProcessLookupError(errno.ESRCH, str(err)) from err
+    finally:
+        os.close(fd)
+
+
+def _refused(path: str, err: OSError, wanted: str) -> KernelFileError:
+    why = err.strerror or repr(err)
+    if err.errno in _GONE:
+        return Vanished(path, wanted="its cgroup or process", found=why, hint="it has ended")
+    hint = _HINTS.get(err.errno or 0, "look at the kernel log; it is tried again")
+    return KernelFileError(path, wanted=wanted, found=why, hint=hint)
+
+
+def _levels(file: File[Any]) -> frozenset[Level]:
+    """Of which levels targets have the value of a file."""
+    if file.root is Root.CGROUP:
+        return frozenset(Level) - {Level.PROCESS}
+    return frozenset({Level.PROCESS if "{}" in file.name else Level.NODE})
+
+
+def _group(key: Key) -> str:
+    """The group argument of a value's path. Raises KernelFileError: it is not below the root."""
+    if not key.target.is_sound:
+        raise KernelFileError(
+            key.target.place,
+            wanted="a place below the root of its file system",
+            found=repr(key.target.place[:80]),
+            hint="it is neither read nor written",
+        )
+    return "" if key.target.level is Level.NODE else key.target.place

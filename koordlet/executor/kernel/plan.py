@@ -1,0 +1,210 @@
+"""What is to be done about each wish, given what stands there now."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from koordlet.executor.claims.claim import ClaimState, Key
+from koordlet.executor.claims.desired import RELEASE, ApplyResult, DesiredValue
+from koordlet.executor.journal.ledger import Ledger, copied
+from koordlet.executor.journal.records import Record
+from koordlet.executor.kernel.applied import AppliedValues
+from koordlet.executor.kernel.conflicts import ConflictPolicy
+from koordlet.executor.kernel.kernelvalues import Found, KernelValues
+from koordlet.executor.kernel.refusals import Refusals
+from koordlet.host.errors import KernelFileError
+from koordlet.host.resource import Resource
+from koordlet.host.resources import CPU_BURST, CPU_IDLE, CPU_QUOTA, CPU_SHARES, CPUSET_CPUS_WANTED
+
+_IDLE = "the group is idle (cpu.idle), which sets its shares aside; they come back after"
+_LATER = (CPU_BURST, CPU_SHARES)  # planned when quota and idleness beside them are
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is to be done about one wish. Texts are those of koordlet.host.kerneltext."""
+
+    desired: DesiredValue
+    found: Found = Found("", 0)  # noqa: RUF009 - frozen
+    before: str = ""  # what was found at first
+    target: str = ""  # to bring about
+    original: str = ""  # to put back one day
+    applied: ApplyResult | None = None  # what came of it; None: there is something to write
+    wrote: bool = False
+    begun: bool = False  # with a record of its own that was not there before
+    news: str = ""
+
+    @property
+    def key(self) -> Key:
+        return self.desired.key
+
+    @property
+    def answer(self) -> ApplyResult:
+        """What came of it; a wish that is not settled waits."""
+        return self.applied or ApplyResult(ClaimState.WAITING)
+
+    @property
+    def releases(self) -> bool:
+        return self.desired.value is RELEASE
+
+    @property
+    def by_device(self) -> bool:
+        """Whether the value takes a write for each block device."""
+        return isinstance(self.desired.value, Mapping)
+
+    @property
+    def in_force(self) -> bool:
+        """Whether the value is what was wished."""
+        return self.applied is not None and self.applied.state is ClaimState.IN_FORCE
+
+    @property
+    def restored(self) -> bool:
+        """Whether it is over: put back, another's by now, or gone."""
+        return self.releases and self.applied is not None and self.applied.state is ClaimState.GONE
+
+    def record(self, intended: str) -> Record:
+        """What the journal is to say before the first write."""
+        target = self.key.target
+        return Record(
+            resource=self.key.resource.name,
+            level=target.level.value,
+            place=target.place,
+            start_time=target.start_time,
+            inode=self.found.inode,
+            owners=self.desired.owners,
+            original=self.original,
+            confirmed=self.found.text,
+            intended=intended,
+        )
+
+
+Plans = Mapping[Key, Plan]
+
+
+class Planner:
+    """Decides; changes nothing."""
+
+    def __init__(
+        self,
+        values: KernelValues,
+        ledger: Ledger,
+        applied_values: AppliedValues,
+        policies: ConflictPolicy,
+        refusals: Refusals,
+    ) -> None:
+        self._values = values
+        self._ledger = ledger
+        self._applied_values = applied_values
+        self._policy = policies
+        self._refusals = refusals
+
+    def in_turn(self, plans: Sequence[Plan]) -> list[Plan]:
+        """The order to decide in: bursts look at the quotas decided on."""
+        return sorted(plans, key=lambda plan: plan.key.resource in _LATER)
+
+    def decide(self, plan: Plan, plans: Plans) -> None:
+        """Fill in a plan whose value was found, one of some for the same moment.
+
+        Raises:
+            KernelFileError: the wished value cannot be written here.
+        """
+        if plan.releases:
+            self._decide_release(plan, plans)
+        else:
+            self._decide_value(plan, plans)
+
+    def beside(self, key: Key, resource: Resource[Any]) -> DesiredValue | None:
+        """The wish for another value of the same group, to put it back if it is only ours."""
+        other = Key(key.target, resource)
+        if desired := self._applied_values.desired_values.get(other):
+            return desired
+        return DesiredValue(other, RELEASE) if self._ledger.get(other) else None
+
+    def applied(self, plan: Plan, state: ClaimState, message: str = "") -> ApplyResult:
+        """The answer to a plan's wish, with what stands there now."""
+        texts = (plan.found.text, plan.original)
+        value, original = (self._values.value_of(plan.key, text) for text in texts)
+        return ApplyResult(state, value, original, message, plan.wrote, plan.news)
+
+    def _decide_release(self, plan: Plan, plans: Plans) -> None:
+        record = self._ledger.get(plan.key)
+        if record is None:
+            plan.applied = ApplyResult(ClaimState.GONE)
+            return
+        plan.target = plan.original = record.original
+        if self._is_set_aside(plan.key, plans):
+            plan.applied = self.applied(plan, ClaimState.WAITING, _IDLE)
+        elif plan.found.text == plan.target or plan.found.text not in record.ours:
+            plan.applied = self.applied(plan, ClaimState.GONE)
+        else:
+            plan.applied = self._refusals.applied_values(plan.key, plan.target)
+
+    def _decide_value(self, plan: Plan, plans: Plans) -> None:
+        key, found, record = plan.key, plan.found.text, self._ledger.get(plan.key)
+        plan.target = self._values.text_of(key, plan.desired.value)
+        if key.resource is CPU_BURST:
+            plan.target = self._within_quota(plan.target, key, plans)
+        said = plan.desired.original
+        said_text = None if said is None else self._values.text_of(key, said)
+        if said_text is not None:
+            plan.original = said_text
+        else:
+            plan.original = record.original if record else self._inherited(plan)
+        if self._is_set_aside(key, plans):
+            self._applied_values.forget(key)
+            plan.applied = self.applied(plan, ClaimState.WAITING, _IDLE)
+        elif self._applied_values.is_of(key, found, plan.target):
+            plan.applied = self.applied(plan, ClaimState.IN_FORCE)
+        elif self._is_foreign(key, found, record):
+            self._conflict(plan, said_text)
+        else:
+            plan.applied = self._refusals.applied_values(key, plan.target)
+
+    def _conflict(self, plan: Plan, said: str | None) -> None:
+        verdict = self._policy.judge(plan.key, plan.found.text)
+        if verdict is None:
+            plan.news, plan.original = "retaken", plan.found.text if said is None else said
+        else:
+            plan.news = verdict.news
+            plan.applied = self.applied(plan, verdict.state, verdict.message)
+
+    def _is_foreign(self, key: Key, found: str, record: Record | None) -> bool:
+        """Whether somebody else changed a value of ours, or one that was as we wanted it."""
+        if record is not None:
+            return found not in record.ours
+        return self._applied_values.in_force.get(key, found) != found
+
+    def _inherited(self, plan: Plan) -> str:
+        """What to put back one day into a value that was not ours so far.
+
+        A cpuset that was copied from a squeezed group above has that one's original.
+        """
+        found = plan.found.text
+        if plan.key.resource is CPUSET_CPUS_WANTED:
+            above = self._ledger.above(plan.key)
+            if above is not None and found in copied(above):
+                return above.original
+        return found
+
+    def _within_quota(self, burst: str, key: Key, plans: Plans) -> str:
+        """As much of a burst as the kernel takes beside the quota that there will be."""
+        beside = Key(key.target, CPU_QUOTA)
+        plan = plans.get(beside)
+        try:
+            text = plan.target if plan and plan.target else self._values.read(beside).text
+        except KernelFileError:
+            return burst
+        quota = self._values.value_of(beside, text)
+        return burst if quota in (None, -1) else str(min(int(burst), quota))
+
+    def _is_set_aside(self, key: Key, plans: Plans) -> bool:
+        """Whether these are the shares of a group that is idle, or about to be."""
+        if key.resource is not CPU_SHARES:
+            return False
+        beside = Key(key.target, CPU_IDLE)
+        if beside in plans and plans[beside].target == "1":
+            return True
+        try:
+            return self._values.read(beside).text == "1"
+        except KernelFileError:
+            return False

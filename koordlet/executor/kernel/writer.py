@@ -1,0 +1,331 @@
+"""Brings wishes into force, never without a record of what was there, and puts that back.
+
+For one thread. What a kernel or a disk does is an outcome, never an exception.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from koord.util.clock import Clock
+from koordlet.executor.claims.claim import ClaimState, Key
+from koordlet.executor.claims.desired import RELEASE, ApplyResult, DesiredValue
+from koordlet.executor.journal.journal import Journal, JournalError
+from koordlet.executor.journal.ledger import Ledger
+from koordlet.executor.kernel.applied import AppliedValues
+from koordlet.executor.kernel.conflicts import ConflictPolicy, OnForeignChange
+from koordlet.executor.kernel.inherited_cpusets import InheritedCpusets
+from koordlet.executor.kernel.kernelvalues import Found, KernelValues
+from koordlet.executor.kernel.ordering import Move, in_order
+from koordlet.executor.kernel.plan import Plan, Planner, Plans
+from koordlet.executor.kernel.refusals import Refusals
+from koordlet.executor.kernel.writerstats import WriterStats
+from koordlet.host.errors import KernelFileError, NoSuchDevice, Unsupported, Vanished
+from koordlet.host.host import Host
+from koordlet.host.resources import CPU_BURST, CPU_IDLE, CPU_QUOTA, CPU_SHARES, CPUSET_CPUS_WANTED
+
+_DEFAULT_SHARES = {1: "1024", 2: "100"}  # what the end of idleness leaves, by cgroup version
+
+
+class Writer:
+    """Has the kernel of one host follow wishes."""
+
+    def __init__(
+        self,
+        host: Host,
+        journal: Journal,
+        clock: Clock,
+        *,
+        policy: Callable[[], OnForeignChange] = lambda: OnForeignChange.RETAKE,
+        stats: WriterStats | None = None,
+        values: KernelValues | None = None,
+    ) -> None:
+        """policy: what to do about others who write values of ours. host is this thread's only."""
+        self._host = host
+        self._values = values or KernelValues(host)
+        self._ledger = Ledger(journal, self._values.refusal)
+        self._stats = stats or WriterStats()
+        self._applied_values = AppliedValues()
+        self._policy = ConflictPolicy(clock, policy)
+        self._refusals = Refusals(clock)
+        self._inherited = InheritedCpusets(host, self._values, self._ledger)
+        self._planner = Planner(
+            self._values, self._ledger, self._applied_values, self._policy, self._refusals
+        )
+
+    @property
+    def ledger(self) -> Ledger:
+        """Which values are ours, of which none may be forgotten."""
+        return self._ledger
+
+    def apply(self, desired_values: Sequence[DesiredValue]) -> list[ApplyResult]:
+        """Return what became of each."""
+        for desired in desired_values:
+            if desired.value is RELEASE:
+                self._applied_values.desired_values.pop(desired.key, None)
+            else:
+                self._applied_values.desired_values[desired.key] = desired
+        plans = [
+            Plan(desired) for desired in (*desired_values, *self._bursts_beside(desired_values))
+        ]
+        by_key = {plan.key: plan for plan in plans}
+        for plan in self._planner.in_turn(plans):
+            self._look(plan, by_key)
+        self._carry_out([plan for plan in plans if plan.applied is None])
+        for plan in plans:
+            self._settle(plan)
+        self._forget_restored([plan.key for plan in plans if plan.restored])
+        self._set_shares_again(plans)
+        self._stats.skips += sum(plan.in_force and not plan.wrote for plan in plans)
+        return [plan.answer for plan in plans[: len(desired_values)]]
+
+    def sweep(self) -> list[Key]:
+        """Look at all values in force; return those that are not any more what they should be."""
+        self._host.descriptors.begin_tick()
+        self._values.forget_all_but(self._applied_values.in_force)
+        return [key for key in list(self._applied_values.in_force) if not self._holds(key)]
+
+    def unclaimed(self) -> list[Key]:
+        """Values of ours that nobody claims: of an earlier process, or not put back so far.
+
+        The shares of a group that is idle because of a claim come back when that ends.
+        """
+        desired_values = self._applied_values.desired_values
+        return [
+            key
+            for key in self._ledger
+            if key not in desired_values
+            and not (key.resource is CPU_SHARES and Key(key.target, CPU_IDLE) in desired_values)
+        ]
+
+    def restore(self, keys: Iterable[Key], *, insist: bool = False) -> list[ApplyResult]:
+        """Put values back, as far as they are still ours; insist: also what failed just now."""
+        keys = list(keys)
+        if insist:
+            for key in keys:
+                self._refusals.over(key)
+        return self.apply([DesiredValue(key, RELEASE) for key in keys])
+
+    # --- what is to be done ---
+
+    def _look(self, plan: Plan, plans: Plans) -> None:
+        """Find what stands there, and decide."""
+        try:
+            plan.found = self._values.read(plan.key)
+            plan.before = plan.found.text
+            record = self._ledger.get(plan.key)
+            if record is not None and record.inode != plan.found.inode:
+                self._forget(plan.key)  # another group of that name; ours has ended
+            self._planner.decide(plan, plans)
+        except Unsupported as err:
+            self._lost(plan, ClaimState.UNSUPPORTED, err)
+        except Vanished as err:
+            self._lost(plan, ClaimState.GONE, err)
+        except KernelFileError as err:
+            self._fail(plan, err)
+
+    def _bursts_beside(self, desired_values: Sequence[DesiredValue]) -> list[DesiredValue]:
+        """Bursts of ours to go along with quotas that change."""
+        asked = {desired.key for desired in desired_values}
+        quotas = [desired.key for desired in desired_values if desired.key.resource is CPU_QUOTA]
+        bursts = [self._planner.beside(key, CPU_BURST) for key in quotas]
+        return [desired for desired in bursts if desired is not None and desired.key not in asked]
+
+    # --- doing it ---
+
+    def _carry_out(self, plans: Sequence[Plan]) -> None:
+        """Write, in an order that the kernel accepts, behind the records."""
+        steps = [
+            (plans[step.move], step.via) for step in in_order([self._move(plan) for plan in plans])
+        ]
+        writes = [
+            (plan, plan.target if via is None else self._values.text_of(plan.key, via))
+            for plan, via in steps
+        ]
+        first: dict[Key, tuple[Plan, str]] = {}
+        for plan, text in writes:
+            first.setdefault(plan.key, (plan, text))
+        self._begin_records(list(first.values()))
+        for plan, text in writes:
+            if plan.applied is None:
+                self._write(plan, text)
+
+    def _move(self, plan: Plan) -> Move:
+        key, texts = plan.key, (plan.found.text, plan.target)
+        old, new = (self._values.value_of(key, text) for text in texts)
+        return Move(key.resource, key.target.place, old, new)
+
+    def _begin_records(self, writes: Sequence[tuple[Plan, str]]) -> None:
+        """Have on disk what to put back, before anything is written that is not ours yet."""
+        new = []
+        for plan, text in writes:
+            if not plan.releases and self._ledger.get(plan.key) is None:
+                plan.begun = True
+                new.append((plan, plan, text))
+            if plan.key.resource is CPU_IDLE and plan.target == "1":
+                new += [(plan, *shares) for shares in self._shares_beside(plan)]
+        try:
+            self._ledger.begin([(one.key, one.record(text)) for _, one, text in new])
+        except JournalError as err:
+            for plan, _, _ in new:
+                plan.begun = False
+                self._fail(plan, err)
+
+    def _shares_beside(self, plan: Plan) -> list[tuple[Plan, str]]:
+        """The shares that idleness sets aside and its end resets: ours, too, from now on."""
+        key = Key(plan.key.target, CPU_SHARES)
+        shares = Plan(DesiredValue(key, None, owners=plan.desired.owners))
+        default = _DEFAULT_SHARES[self._host.version(CPU_SHARES)]
+        try:
+            shares.found = self._values.read(key)
+            record = self._ledger.get(key)
+            shares.original = record.original if record else shares.found.text
+            if record is None:
+                return [(shares, default)]
+            self._note(shares, default)
+        except (KernelFileError, JournalError) as err:
+            self._fail(plan, err)
+        return []
+
+    def _note(self, plan: Plan, intended: str) -> None:
+        """Have the record say what may stand there from now on. Raises JournalError."""
+        self._ledger.note(
+            plan.key,
+            original=plan.original,
+            confirmed=plan.found.text,
+            intended=intended,
+            owners=plan.desired.owners,
+        )
+
+    def _write(self, plan: Plan, text: str) -> None:
+        """One write. What is put back needs no record; CPUs on the way to it should have one."""
+        try:
+            if not plan.releases or text != plan.target:
+                self._note(plan, text)
+        except JournalError as err:
+            if not plan.releases:
+                self._fail(plan, err)
+                return
+        try:
+            with self._stats.timing(plan.key.resource):
+                found = self._values.write(plan.key, plan.found.inode, text)
+        except Vanished as err:
+            self._lost(plan, ClaimState.GONE, err)
+        except NoSuchDevice as err:
+            if not plan.releases:  # else what there was of that device has ended
+                self._refused(plan, err)
+        except KernelFileError as err:
+            self._refused(plan, err)
+        else:
+            plan.found, plan.wrote = Found(found, plan.found.inode), True
+
+    # --- what came of it ---
+
+    def _settle(self, plan: Plan) -> None:
+        """Conclude what was written, and keep how the value stands."""
+        if plan.applied is None:
+            self._conclude(plan)
+        if not plan.in_force:
+            return
+        try:
+            self._keep(plan)
+        except JournalError as err:
+            self._fail(plan, err)
+        else:
+            self._applied_values.in_force[plan.key] = plan.found.text
+            self._refusals.over(plan.key)
+            self._policy.ended(plan.key)
+
+    def _conclude(self, plan: Plan) -> None:
+        found, target = plan.found.text, plan.target
+        if plan.releases:
+            plan.applied = self._planner.applied(plan, ClaimState.GONE)
+            return
+        if plan.news == "retaken":
+            self._policy.retaken(plan.key)
+        message = ""
+        if found != target:
+            self._applied_values.round(plan.key, target, found)
+            message = f"the kernel has made {found} of {target}"
+        plan.applied = self._planner.applied(plan, ClaimState.IN_FORCE, message)
+
+    def _keep(self, plan: Plan) -> None:
+        """Have the record of a value in force say so.
+
+        One that was found in force is ours if we made it so, or were told what belongs there.
+        """
+        key, found, record = plan.key, plan.found.text, self._ledger.get(plan.key)
+        said = plan.desired.original is not None
+        if record is None:
+            if said and plan.original != found:
+                self._ledger.begin([(key, plan.record(found))])
+        elif plan.wrote and found in record.ours:
+            self._ledger.confirm(key, found)
+        elif plan.wrote or said or found in record.ours:
+            self._note(plan, found)
+        else:
+            self._ledger.drop([key])
+
+    def _fail(self, plan: Plan, err: Exception) -> None:
+        plan.applied = self._planner.applied(plan, ClaimState.FAILED, str(err))
+
+    def _refused(self, plan: Plan, err: KernelFileError) -> None:
+        """The kernel did not take it. A value that did not become ours needs no record."""
+        if not plan.releases and plan.wrote and plan.by_device:
+            self._undo(plan)
+        self._fail(plan, err)
+        self._refusals.note(plan.key, plan.target, plan.answer)
+        if plan.begun and not plan.wrote:
+            self._ledger.drop([plan.key])
+
+    def _undo(self, plan: Plan) -> None:
+        """Take back what was set of other devices: a value is in force as a whole or not at all."""
+        try:
+            old, new = (self._values.value_of(plan.key, t) for t in (plan.found.text, plan.before))
+            for step in in_order([Move(plan.key.resource, plan.key.target.place, old, new)]):
+                via = step.via
+                text = plan.before if via is None else self._values.text_of(plan.key, via)
+                self._note(plan, text)
+                found = self._values.write(plan.key, plan.found.inode, text)
+                plan.found = Found(found, plan.found.inode)
+        except (KernelFileError, JournalError):
+            return  # the record has what stands there
+        plan.wrote = False
+
+    def _lost(self, plan: Plan, state: ClaimState, err: KernelFileError) -> None:
+        """The value is not there any more."""
+        plan.applied = ApplyResult(state, message=str(err))
+        self._forget(plan.key)
+
+    # --- afterwards ---
+
+    def _forget_restored(self, keys: Sequence[Key]) -> None:
+        """Widen what was born meanwhile while it is known what that may have copied; forget."""
+        self._inherited.widen([key for key in keys if key.resource is CPUSET_CPUS_WANTED])
+        self._forget(*keys)
+
+    def _forget(self, *keys: Key) -> None:
+        self._ledger.drop(keys)
+        for key in keys:
+            self._values.forget(key)
+            self._applied_values.forget(key)
+            self._refusals.over(key)
+            self._policy.forget(key)
+
+    def _set_shares_again(self, plans: Sequence[Plan]) -> None:
+        """The end of idleness has reset the shares."""
+        for plan in plans:
+            if plan.key.resource is CPU_IDLE and plan.wrote and plan.target == "0":
+                desired = self._planner.beside(plan.key, CPU_SHARES)
+                if desired is not None:
+                    [applied] = self.apply([desired])
+                    for other in plans:
+                        if other.key == desired.key:
+                            other.applied = applied
+
+    def _holds(self, key: Key) -> bool:
+        try:
+            found = self._values.read(key)
+        except KernelFileError:
+            return False
+        record = self._ledger.get(key)
+        same_group = record is None or record.inode == found.inode
+        return same_group and found.text == self._applied_values.in_force[key]

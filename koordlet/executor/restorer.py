@@ -1,0 +1,144 @@
+"""Values of ours that nobody claims: of an earlier process, or that could not be put back so far.
+
+The journal tells of them. They are put back at the start, or taken over by the plugins that claim
+them again, and at the end.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from enum import StrEnum
+from typing import Any
+
+from koord.util.clock import Clock
+from koord.util.firstof import first_of
+from koord.util.health import OK, PartHealth, Status
+from koord.util.logs import get_logger
+from koord.util.stop import Stop
+from koordlet.executor.claims.claim import ClaimState, Key
+from koordlet.executor.claims.desired import ApplyResult, Change, Listener
+from koordlet.executor.kernel.worker import Worker
+from koordlet.executor.kernel.writer import Writer
+
+INTERVAL = 10.0  # seconds between attempts to put back what could not be
+ADOPTION = 120.0  # seconds that plugins have, after the start, to claim what they had
+PATIENCE = 8.0  # seconds that all of it may take at start and end
+
+log = get_logger("koordlet.executor")
+
+
+class OnExit(StrEnum):
+    """The values of --on-exit."""
+
+    RESTORE = "restore"
+    KEEP = "keep"  # for the next process to take over
+
+
+class Restorer:
+    """Belongs to the event loop; the worker is the writer's."""
+
+    def __init__(
+        self, writer: Writer, worker: Worker, clock: Clock, listeners: Sequence[Listener] = ()
+    ) -> None:
+        """listeners are told of each value that is put back."""
+        self._writer = writer
+        self._listeners = tuple(listeners)
+        self._worker = worker
+        self._clock = clock
+        self._adopters: frozenset[str] = frozenset()
+        self._adopt_until = 0.0  # monotonic
+        self._failed: dict[Key, str] = {}  # why a value could not be put back
+        self._adoptable = 0  # values that wait for a plugin to claim them again
+
+    async def begin(self, adopters: Collection[str] = ()) -> None:
+        """Put back what an earlier process left, except what these plugins may claim again."""
+        self._adopters = frozenset(adopters)
+        self._adopt_until = self._clock.monotonic() + ADOPTION
+        await self._within_patience(self._put_back("at the start", self._unclaimed))
+
+    async def run(self, stop: Stop) -> None:
+        """Go on trying until stop."""
+        while not await stop.sleep(INTERVAL):
+            await self._put_back("later", self._unclaimed)
+
+    async def end(self) -> None:
+        """Put back everything that is ours, claimed or not, as well as that goes in seconds."""
+        ledger = self._writer.ledger
+        await self._within_patience(self._put_back("at the end", lambda: list(ledger)))
+
+    def counts(self) -> dict[str, int]:
+        """Values that are changed, and those of them that wait to be claimed again."""
+        return {"changed": len(self._writer.ledger), "kept": self._adoptable}
+
+    def health(self) -> PartHealth:
+        """Degraded while the journal is no good, or values stay that should not."""
+        journal = self._writer.ledger.journal
+        unknown = self._writer.ledger.unknown
+        refused = list(self._writer.ledger.refused.items())
+        problems = [
+            journal.problem,
+            journal.damage,
+            f"{unknown} values in the journal are of a newer koordlet" if unknown else "",
+            *(f"{value} in the journal is refused: {why}" for value, why in refused[:1]),
+            *(f"{key} could not be put back: {why}" for key, why in list(self._failed.items())[:1]),
+        ]
+        reason = "; ".join(filter(None, problems))
+        if not reason:
+            return OK
+        facts: dict[str, object] = {"not_put_back": len(self._failed), "refused": len(refused)}
+        return PartHealth(Status.DEGRADED, reason, facts)
+
+    async def _within_patience(self, work: Coroutine[Any, Any, None]) -> None:
+        """A kernel file that hangs must not keep the daemon from starting or ending."""
+        task = asyncio.create_task(work, name="put values back")
+        await first_of(task, self._clock.sleep(PATIENCE))
+        if not task.done():
+            log.error("values.not_restored_in_time", after_s=PATIENCE)
+            task.cancel()
+
+    async def _put_back(self, when: str, which: Callable[[], list[Key]]) -> None:
+        """Put back which values that tells, asked on the writer's thread."""
+        insist = when != "later"
+        outcomes = await self._worker.do(lambda: self._work(which(), insist=insist))
+        self._failed = {
+            key: applied.message
+            for key, _, applied in outcomes
+            if applied.state is not ClaimState.GONE
+        }
+        restored = [
+            Change("restored", key, owners, None, applied.value, f"nobody claims it {when}")
+            for key, owners, applied in outcomes
+            if applied.wrote
+        ]
+        for change in restored:
+            for listener in self._listeners:
+                listener(change)
+        if restored:
+            log.info("values.restored", when=when, count=len(restored))
+        if self._failed and insist:
+            key, why = next(iter(self._failed.items()))
+            log.warning(
+                "values.not_restored", when=when, count=len(self._failed), one=str(key), why=why
+            )
+
+    def _work(
+        self, keys: list[Key], *, insist: bool
+    ) -> list[tuple[Key, tuple[str, ...], ApplyResult]]:
+        """Each value that was to be put back, whose it was, and what came of it."""
+        owners = [self._owners(key) for key in keys]
+        applied = self._writer.restore(keys, insist=insist)
+        return list(zip(keys, owners, applied, strict=True))
+
+    def _unclaimed(self) -> list[Key]:
+        """What nobody claims, and no plugin may yet claim again."""
+        unclaimed = self._writer.unclaimed()
+        keys = [key for key in unclaimed if not self._may_be_adopted(self._owners(key))]
+        self._adoptable = len(unclaimed) - len(keys)
+        return keys
+
+    def _owners(self, key: Key) -> tuple[str, ...]:
+        record = self._writer.ledger.get(key)
+        return record.owners if record is not None else ()
+
+    def _may_be_adopted(self, owners: tuple[str, ...]) -> bool:
+        in_time = self._clock.monotonic() < self._adopt_until
+        return in_time and not self._adopters.isdisjoint(owners)

@@ -1,0 +1,211 @@
+"""Values that a cgroup has by block device: a line per device in the file, a line per write.
+
+A value is a mapping from "<major>:<minor>" to a number, or to numbers by name. A device that is
+not in it has no setting; 0 says the same, as in Koordinator. The text of a value is its lines as
+the kernel shows them, sorted by device.
+
+Source: kernel docs, admin-guide/cgroup-v1/blkio-controller and admin-guide/cgroup-v2 (IO).
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from koordlet.host.kerneltext import Text
+from koordlet.host.proc.procfiles import shown
+from koordlet.host.validators import Validator
+
+T = TypeVar("T")
+MOST_DEVICES = 256  # in one file
+UINT32_MOST = 2**32 - 2  # the kernel takes 2^32-1 for no limit, and keeps 32 bits of what is more
+UINT64_MOST = 2**64 - 2
+
+_DEVICE = re.compile(r"(0|[1-9]\d{0,3}):(0|[1-9]\d{0,6})", re.ASCII)
+_NUMBER = re.compile(r"\d{1,20}", re.ASCII)
+
+Numbers = dict[str, int]  # by device
+Settings = dict[str, dict[str, int]]  # by device and name
+
+
+def parse_device_numbers(data: bytes) -> Numbers:
+    """Return the number of each device, from lines "<major>:<minor> <number>"."""
+    return dict(_number(line) for line in _lines(data))
+
+
+def parse_default_weight(data: bytes) -> int:
+    """Return the group's own weight from its line "default <number>"; those of devices follow."""
+    first = data.partition(b"\n")[0].decode(errors="replace")
+    name, _, number = first.partition(" ")
+    if name != "default" or not _NUMBER.fullmatch(number) or not data.endswith(b"\n"):
+        raise ValueError(f"wanted a line 'default <weight>', found {shown(data)}")
+    return int(number)
+
+
+def weight_text() -> Text[int]:
+    """How the weight of a group is written where devices may have weights of their own."""
+
+    def of(value: int) -> str:
+        return str(_whole(value))
+
+    return Text(
+        of,
+        lambda data: str(parse_default_weight(data)),
+        int,
+        lambda text, now: f"default {text}",
+    )
+
+
+def number_text() -> Text[Numbers]:
+    """How numbers by device are written; "<major>:<minor> 0" takes one away."""
+
+    def of(value: Mapping[str, int]) -> str:
+        numbers = {_device(device): _whole(number) for device, number in _bounded(value).items()}
+        return _sorted_lines(f"{device} {number}" for device, number in numbers.items() if number)
+
+    return _by_line(of, parse_device_numbers, lambda device: f"{device} 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The settings that a file has by device; one that is not set is "max"."""
+
+    highest: Mapping[str, int]  # by name, in the kernel's order
+
+    def parse(self, data: bytes) -> Settings:
+        """Return the settings of each device, from lines "<major>:<minor> <name>=<number> ...".
+
+        What is "max" is not set. Names that are not known are left out, and left as they are.
+        """
+        found = dict(self._parsed(line) for line in _lines(data))
+        return {device: settings for device, settings in found.items() if settings}
+
+    def text(self) -> Text[Settings]:
+        """How they are written; all "max" takes a device away."""
+
+        def of(value: Mapping[str, Mapping[str, int]]) -> str:
+            lines = []
+            for device, settings in _bounded(value).items():
+                numbers = self._checked(settings)
+                if any(numbers.values()):
+                    lines.append(self._line(_device(device), numbers))
+            return _sorted_lines(lines)
+
+        return _by_line(of, self.parse, lambda device: self._line(device, {}))
+
+    def validate(self, text: str) -> bool:
+        """Accept the text of a value whose numbers are in the range of their names."""
+        try:
+            settings = self.parse(_file(text))
+        except ValueError:
+            return False
+        pairs = [pair for one in settings.values() for pair in one.items()]
+        return all(0 < number <= self.highest[name] for name, number in pairs)
+
+    def _line(self, device: str, numbers: Mapping[str, int]) -> str:
+        return " ".join(
+            [device, *(f"{name}={numbers.get(name) or 'max'}" for name in self.highest)]
+        )
+
+    def _checked(self, settings: Mapping[str, int]) -> dict[str, int]:
+        if not isinstance(settings, Mapping) or not settings.keys() <= self.highest.keys():
+            raise ValueError(f"wanted some of {', '.join(self.highest)}, found {settings!r:.60}")
+        return {name: _whole(number) for name, number in settings.items()}
+
+    def _parsed(self, line: str) -> tuple[str, dict[str, int]]:
+        device, *words = line.split()
+        settings = {}
+        for word in words:
+            name, equals, number = word.partition("=")
+            if not equals or (name in self.highest and not _is_number_or_max(number)):
+                raise ValueError(f"wanted '<name>=<number>', found {word!r:.60}")
+            if name in self.highest and number != "max":
+                settings[name] = int(number)
+        return _device(device), settings
+
+
+def numbers_up_to(high: int) -> Validator:
+    """Accept the text of numbers by device from 0, which is none, to high."""
+
+    def valid(text: str) -> bool:
+        try:
+            numbers = parse_device_numbers(_file(text))
+        except ValueError:
+            return False
+        return all(number <= high for number in numbers.values())
+
+    valid.__doc__ = f"Accept numbers by device, 0 (none) to {high}."
+    return valid
+
+
+def _by_line(
+    of: Callable[[T], str], parse: Callable[[bytes], T], gone: Callable[[str], str]
+) -> Text[T]:
+    """Lines that are shown together and written one by one; gone takes a device away."""
+
+    def now(data: bytes) -> str:
+        return of(parse(data))
+
+    def content(text: str, data: bytes) -> str:
+        wanted, found = text.splitlines(), _lines(data)
+        kept = set(map(_name, wanted))
+        removed = [gone(name) for name in map(_name, found) if name not in kept]
+        changed = set(wanted).difference(now(data).splitlines())
+        return _sorted_lines([*removed, *changed])
+
+    return Text(of, now, lambda text: parse(_file(text)), content, by_line=True)
+
+
+def _lines(data: bytes) -> list[str]:
+    if data and not data.endswith(b"\n"):
+        raise ValueError(f"wanted lines and a newline, found {shown(data[-60:])} at the end")
+    lines = data.decode().splitlines()
+    names = list(map(_name, lines))
+    if len(lines) > MOST_DEVICES or len(set(names)) != len(names):
+        raise ValueError(f"wanted at most {MOST_DEVICES} devices, each once, found {shown(data)}")
+    return lines
+
+
+def _number(line: str) -> tuple[str, int]:
+    device, _, number = line.partition(" ")
+    if not _NUMBER.fullmatch(number):
+        raise ValueError(f"wanted '<major>:<minor> <number>', found {line!r:.60}")
+    return _device(device), int(number)
+
+
+def _device(text: object) -> str:
+    if not isinstance(text, str) or not _DEVICE.fullmatch(text):
+        raise ValueError(f'wanted a device as "<major>:<minor>", found {text!r:.60}')
+    return text
+
+
+def _order(device: str) -> tuple[int, ...]:
+    return tuple(map(int, device.split(":")))
+
+
+def _name(line: str) -> str:
+    return line.partition(" ")[0]
+
+
+def _sorted_lines(lines: Iterable[str]) -> str:
+    return "\n".join(sorted(lines, key=lambda line: _order(_name(line))))
+
+
+def _file(text: str) -> bytes:
+    return f"{text}\n".encode() if text else b""
+
+
+def _whole(number: object) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise ValueError(f"wanted a whole number from 0, found {number!r:.60}")
+    return number
+
+
+def _is_number_or_max(text: str) -> bool:
+    return text == "max" or bool(_NUMBER.fullmatch(text))
+
+
+def _bounded(value: Mapping[str, T]) -> Mapping[str, T]:
+    if not isinstance(value, Mapping) or len(value) > MOST_DEVICES:
+        raise ValueError(f"wanted values by device, {MOST_DEVICES} at most, found {value!r:.60}")
+    return value

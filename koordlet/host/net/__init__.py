@@ -1,0 +1,1 @@
+"""Network interfaces and protocols, over rtnetlink and /proc/net."""

@@ -1,0 +1,1 @@
+"""Processes, namespaces, mounts and pressure from /proc."""

@@ -1,0 +1,1 @@
+"""CPUs, NUMA nodes, caches and local storage of the machine."""

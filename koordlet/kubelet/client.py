@@ -1,0 +1,156 @@
+"""The kubelet of this node: which pods it runs, and how it is configured."""
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from koord.api.node import AddressType, Node
+from koord.api.pod import PodList, PodListReader, check_pod_list
+from koord.kube.answers import Object, read_object
+from koord.kube.config import ApiConfig
+from koord.kube.credentials import Credentials
+from koord.kube.deadline import Deadline
+from koord.kube.errors import BadAnswer, NoAddress
+from koord.kube.transport import Call, Limits, Traffic, Transport
+from koord.util.clock import Clock
+from koord.util.documents import decode_list
+from koord.util.errors import InvalidObject
+
+PODS, CONFIGZ = "/pods", "/configz"  # nodes/pods and nodes/configz to RBAC, never nodes/proxy
+MAX_BYTES = 16 << 20  # of an answer; 1000 pods have half of it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KubeletOptions:
+    """How to reach the kubelet. Without a CA of its own, that of the API server counts."""
+
+    address_type: AddressType = AddressType.INTERNAL_IP  # which address of the Node
+    timeout: float = 3.0  # seconds for a whole answer, connection included
+    ca_file: Path | None = None
+    insecure: bool = False  # plain HTTP on the read-only port, without credentials
+    read_only_port: int = 10255
+
+
+class KubeletClient:
+    """Asks the kubelet that the Node names, as the user whom the API server knows.
+
+    One request at a time, each to where the Node says then. Calls raise what Transport.exchange
+    does, and NoAddress as long as the Node does not say where the kubelet is.
+    """
+
+    def __init__(
+        self,
+        api: ApiConfig,
+        node: Callable[[], Node | None],
+        clock: Clock,
+        options: KubeletOptions | None = None,
+        *,
+        credentials: Credentials | None = None,
+        observe: Callable[[Traffic], None] | None = None,
+    ) -> None:
+        """Make a client; credentials, when given, are those to use in place of api's."""
+        self._api = api
+        self._node = node
+        self._clock = clock
+        self._options = options or KubeletOptions()
+        self._credentials = credentials
+        self._observe = observe
+        self._turn = asyncio.Lock()
+        self._url = ""
+        self._transport: Transport | None = None
+
+    async def pods(self) -> PodList:
+        """Return all pods of this node, static and finished ones included, in order of their uids.
+
+        The kubelet itself lists them in another order each time, which does not show.
+        """
+        return await asyncio.to_thread(read_pods, await self._get(PODS))
+
+    async def configz(self) -> Object:
+        """Return the configuration in force, a KubeletConfiguration without apiVersion and kind."""
+        answer = await read_object(await self._get(CONFIGZ), f"GET {CONFIGZ}")
+        found = answer.get("kubeletconfig")
+        if not isinstance(found, dict):
+            wanted = "an object with a kubeletconfig"
+            raise BadAnswer(f"GET {CONFIGZ}", wanted=wanted, found=f"{found!r:.80}")
+        return found
+
+    async def close(self) -> None:
+        """Close the connection."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await transport.close()
+
+    async def _get(self, path: str) -> bytes:
+        call = Call("GET", path)
+        async with self._turn, Deadline(self._clock, call.where) as deadline:
+            transport = await self._current()
+            deadline.enter("the whole answer", self._options.timeout)
+            return await transport.exchange(call)
+
+    async def _current(self) -> Transport:
+        """The transport to where the Node says now that the kubelet is."""
+        url = kubelet_url(self._node(), self._options)
+        if self._transport is None or url != self._url:
+            await self.close()
+            self._url, self._transport = url, self._connected(url)
+        return self._transport
+
+    def _connected(self, url: str) -> Transport:
+        return Transport(
+            kubelet_config(self._api, url, self._options),
+            self._clock,
+            limits=Limits(answer_bytes=MAX_BYTES, qps=0),
+            credentials=None if self._options.insecure else self._credentials,
+            observe=self._observe,
+        )
+
+
+def read_pods(data: bytes) -> PodList:
+    """Return the pods of a PodList, in an order that is not that of the list.
+
+    They are read one by one: decoded as a whole, the list of 300 would take 11 MiB more.
+
+    Raises:
+        BadAnswer: it is no PodList.
+    """
+    where, reader = f"GET {PODS}", PodListReader()
+    try:
+        check_pod_list(decode_list(data, where, reader.add))
+    except InvalidObject as err:
+        raise BadAnswer(where, wanted="a list of pods", found=str(err)) from err
+    pods, problems = reader.result()
+    return pods, tuple(sorted(problems, key=str))
+
+
+def kubelet_url(node: Node | None, options: KubeletOptions) -> str:
+    """Return where the kubelet of the node is.
+
+    Raises:
+        NoAddress: the Node is not known, or does not say.
+    """
+    if node is None:
+        raise NoAddress("kubelet: wanted the Node with its addresses, found none yet")
+    kind = options.address_type
+    host = next((found.address for found in node.addresses if found.type == kind), "")
+    port = options.read_only_port if options.insecure else node.kubelet_port
+    if not host or not port:
+        found = ", ".join(sorted({found.type for found in node.addresses})) or "no address"
+        raise NoAddress(
+            f"kubelet of {node.name}: wanted an address of type {kind} and the kubelet's port in "
+            f"the Node's status, found {found} and port {port or 'none'}; "
+            "see --kubelet-preferred-address-type"
+        )
+    scheme = "http" if options.insecure else "https"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def kubelet_config(api: ApiConfig, url: str, options: KubeletOptions) -> ApiConfig:
+    """Return how to talk to the kubelet, given how to talk to the API server."""
+    if options.insecure:
+        return ApiConfig(server=url, source="--kubelet-insecure-tls", verify=False)
+    if options.ca_file is not None:
+        api = dataclasses.replace(api, ca=options.ca_file, verify=True)
+    return dataclasses.replace(api, server=url, tls_server_name="", proxy_url="")

@@ -1,0 +1,122 @@
+"""What has to be written so that an object is as the cluster's configuration asks. Pure."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from koord.api.jsonrules import Json, JsonObject
+from koord.api.node import Node
+from koord.api.sloconfig import SLOConfig
+from koord.kube.answers import Object
+from koord.kube.resource import NODE_METRICS, NODE_SLOS, Resource
+from koordlet.rules.manager_fallback import Problems, node_metric_spec_for, node_slo_for
+from koordlet.statesinformer.stored import Stored
+
+Operation = Mapping[str, Any]
+Field = tuple[str, ...]  # the way to a field, from the spec on
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Duty:
+    """One kind of object whose spec is to be kept.
+
+    spec computes it, from the spec that there is, if any; of one that exists only the managed
+    fields are ever changed.
+    """
+
+    name: str
+    kind: str
+    resource: Resource
+    managed: tuple[Field, ...]
+    spec: Callable[[SLOConfig, Node, JsonObject | None], tuple[Json, Problems]]
+
+
+_POLICY = "metricCollectPolicy"
+NODE_METRIC = Duty(
+    name="nodemetric",
+    kind="NodeMetric",
+    resource=NODE_METRICS,
+    managed=(
+        (_POLICY, "aggregateDurationSeconds"),
+        (_POLICY, "reportIntervalSeconds"),
+        (_POLICY, "nodeAggregatePolicy"),
+        (_POLICY, "nodeMemoryCollectPolicy"),
+    ),
+    spec=node_metric_spec_for,
+)
+NODE_SLO = Duty(
+    name="nodeslo",
+    kind="NodeSLO",
+    resource=NODE_SLOS,
+    managed=(
+        ("resourceUsedThresholdWithBE",),
+        ("resourceQOSStrategy",),
+        ("cpuBurstStrategy",),
+        ("systemStrategy",),
+        ("hostApplications",),
+    ),
+    spec=node_slo_for,
+)
+
+
+def new_object(duty: Duty, node: Node, spec: JsonObject) -> Object:
+    """Return the object of a node that has none. It goes when the Node does."""
+    return {
+        "apiVersion": duty.resource.api_version,
+        "kind": duty.kind,
+        "metadata": {"name": node.name, "ownerReferences": [_owner(node)]},
+        "spec": spec,
+    }
+
+
+def changes(duty: Duty, node: Node, found: Stored, spec: JsonObject) -> list[Operation]:
+    """Return the JSON patch that brings an object in line; empty when it is."""
+    operations: list[Operation] = []
+    wanted: JsonObject = found.spec
+    for field in duty.managed:
+        wanted = _with_field(wanted, spec, field)
+    if wanted != found.spec:
+        operations.append({"op": "add", "path": "/spec", "value": wanted})
+    owners = _owners(node, found)
+    if owners != list(found.owners):
+        operations.append({"op": "add", "path": "/metadata/ownerReferences", "value": owners})
+    return operations
+
+
+def only_if_unchanged(found: Stored) -> list[Operation]:
+    """Return the operations that refuse a patch when the object is another one by now."""
+    return [
+        {"op": "test", "path": "/metadata/uid", "value": found.uid},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": found.version},
+    ]
+
+
+def _with_field(spec: JsonObject, source: JsonObject, field: Field) -> JsonObject:
+    """Return spec with one field as it is in source."""
+    key, *inner = field
+    if inner:
+        return {**spec, key: _with_field(_inner(spec, key), _inner(source, key), tuple(inner))}
+    rest = {name: value for name, value in spec.items() if name != key}
+    return {**rest, key: source[key]} if key in source else rest
+
+
+def _inner(spec: JsonObject, key: str) -> JsonObject:
+    found = spec.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _owners(node: Node, found: Stored) -> list[JsonObject]:
+    """The owners, with this Node in place of any other one, such as an earlier one of its name."""
+    others = [owner for owner in found.owners if not _is_node(owner)]
+    nodes = [owner for owner in found.owners if _is_node(owner)]
+    if [owner.get("uid") for owner in nodes] == [node.uid]:
+        return list(found.owners)
+    return [*others, _owner(node)]
+
+
+def _is_node(owner: JsonObject) -> bool:
+    return (owner.get("apiVersion"), owner.get("kind")) == ("v1", "Node")
+
+
+def _owner(node: Node) -> JsonObject:
+    return {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}

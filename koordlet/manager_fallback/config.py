@@ -1,0 +1,122 @@
+"""slo-controller-config on the API server, followed while somebody here needs it."""
+
+import asyncio
+from collections.abc import Callable
+
+from koord.api.sloconfig import SLOConfig, load_config
+from koord.kube.answers import Object
+from koord.kube.client import ApiClient
+from koord.kube.reflector import Reflector, Watched
+from koord.kube.resource import CONFIG_MAPS, field_selector
+from koord.kube.store import Change, ChangeKind
+from koord.util.clock import Clock
+from koord.util.errors import InvalidObject
+from koord.util.health import OK, PartHealth, Status
+from koord.util.logs import get_logger
+from koord.util.stop import Stop
+
+FOREVER = 3600.0  # seconds; what ends a wait is an event
+
+log = get_logger("koordlet.manager_fallback")
+
+
+class ConfigSource:
+    """Keeps the configuration; changed is called when it does.
+
+    current is None while it is not known. A key that is not understood keeps its last good value.
+    Without a ConfigMap all keys have Koordinator's defaults. tell gets a sentence for people
+    whenever what is wrong with the ConfigMap changes.
+    """
+
+    name = "slo config"
+
+    def __init__(
+        self, client: ApiClient, namespace: str, name: str, clock: Clock,
+        changed: Callable[[], None], tell: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.current: SLOConfig | None = None
+        self._client = client
+        self._place = f"{namespace}/{name}"
+        self._watched = Watched(
+            name=self.name,
+            path=CONFIG_MAPS.collection(namespace),
+            query={"fieldSelector": field_selector({"metadata.name": name})},
+            read=_data,
+            on_change=self._see,
+            component="manager-duties",
+        )
+        self._clock = clock
+        self._changed = changed
+        self._tell = tell
+        self._last_good = SLOConfig()
+        self._problems: tuple[str, ...] = ()
+        self._needed = False
+        self._turned = asyncio.Event()  # needed is not what it was
+        self._reflector: Reflector[object] | None = None  # None: not followed
+
+    def need(self, needed: bool) -> None:
+        """Say whether the configuration is to be followed from now on."""
+        if needed != self._needed:
+            self._needed = needed
+            self._turned.set()
+
+    def health(self) -> PartHealth:
+        """Degraded while the server does not answer, or a key is not understood."""
+        if self._reflector is None:
+            return OK
+        found = self._reflector.health()
+        if not self._problems:
+            return found
+        reasons = (*self._problems, found.reason) if found.reason else self._problems
+        return PartHealth(Status.DEGRADED, "; ".join(reasons), found.detail)
+
+    async def run(self, stop: Stop) -> None:
+        """Follow the ConfigMap, while it is needed, until stop."""
+        while not stop.is_set():
+            self._turned.clear()
+            if self._needed:
+                await self._follow(stop)
+            else:
+                await stop.sleep(FOREVER, wake=self._turned)
+
+    async def _follow(self, stop: Stop) -> None:
+        reflector, enough = Reflector(self._client, self._watched, self._clock), Stop(self._clock)
+        self._reflector = reflector
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(reflector.run(enough), name=self.name)
+                while not self._turned.is_set() and not stop.is_set():
+                    await stop.sleep(FOREVER, wake=self._turned)
+                enough.set()
+        finally:
+            self._reflector = self.current = None  # what it says from now on is not known
+
+    def _see(self, change: Change[object]) -> None:
+        if change.kind is ChangeKind.SYNCED and self._reflector and self._reflector.objects:
+            return
+        self._last_good, problems = _load(change.new, self._last_good)
+        self._note(tuple(f"{self._place}: {problem}" for problem in problems))
+        self.current = self._last_good
+        self._changed()
+
+    def _note(self, problems: tuple[str, ...]) -> None:
+        if problems and problems != self._problems:
+            note = "what these keys said last stays in force"
+            log.warning("config.partly_rejected", problems=problems, note=note)
+            self._tell(f"ConfigMap {'; '.join(problems)}; {note}")
+        elif self._problems and not problems:
+            log.info("config.recovered")
+        self._problems = problems
+
+
+def _load(data: object, last: SLOConfig) -> tuple[SLOConfig, tuple[InvalidObject, ...]]:
+    """Return the configuration in a ConfigMap's data; None: there is no ConfigMap."""
+    if data is not None and not isinstance(data, dict):
+        return last, (InvalidObject("data", wanted="an object", found=data),)
+    return load_config(data, last)
+
+
+def _data(item: Object) -> object:
+    """The data of a ConfigMap; one without any is not the same as none."""
+    found = item.get("data")
+    return {} if found is None else found

@@ -1,0 +1,42 @@
+"""Whether somebody else writes the spec of an object, by what its managedFields say."""
+
+from koord.util.backoff import Backoff
+from koord.util.clock import Clock
+from koordlet.statesinformer.stored import SpecWriter, Stored
+
+FIELD_MANAGER = "koordlet-duties"
+# Seconds without a write after which the object is nobody's. Who has no Lease shows only by what it
+# writes, so this is long, and longer for one that came back: a quarrel must stay rare.
+FIRST_SILENCE, LONGEST_SILENCE = 3600.0, 86400.0
+
+
+class OtherWriter:
+    """Remembers who else wrote the spec of one object, and when that was seen."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: frozenset[SpecWriter] = frozenset()
+        self._silence = Backoff(FIRST_SILENCE, LONGEST_SILENCE)
+        self._name = ""
+        self._until = clock.monotonic()  # when that will have been silent for long enough
+
+    def look(self, stored: Stored | None) -> None:
+        """Take note of a version; None: there is no object."""
+        if stored is None:
+            return
+        others = {writer for writer in stored.writers if writer.name != FIELD_MANAGER}
+        new = others - self._known
+        self._known = frozenset(others)
+        if new:
+            self._name = max(new, key=lambda writer: writer.time).name
+            self._until = self._clock.monotonic() + self._silence.next()
+
+    @property
+    def name(self) -> str:
+        """Who writes the object, other than we; empty: nobody."""
+        return self._name if self.silent_in > 0 else ""
+
+    @property
+    def silent_in(self) -> float:
+        """Seconds until nobody does, if nobody writes meanwhile; 0 when nobody does."""
+        return max(self._until - self._clock.monotonic(), 0.0)

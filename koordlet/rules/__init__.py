@@ -1,0 +1,1 @@
+"""What only a node agent decides; pure functions of wire types."""

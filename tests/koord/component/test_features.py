@@ -1,0 +1,148 @@
+"""Feature gates: names, defaults, AllAlpha and AllBeta, changes at run time."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord.component.features import KOORDLET_GATES, FeatureGates, FeatureSpec, Stage
+from koord.component.flagkinds import read_bool_map
+from koord.util.errors import OptionError
+
+ON = {
+    "BECPUSuppress", "CPUBurst", "RdtResctrl", "NodeTopologyReport", "GroupIdentity",
+    "CPUSetAllocator", "BatchResource", "NodeNetworkCollector", "PodNetworkCollector",
+}  # fmt: skip
+
+
+def on(gates: FeatureGates) -> set[str]:
+    return {name for name in KOORDLET_GATES if gates.enabled(name)}
+
+
+def test_defaults():
+    """39 gates of Koordinator and two of our own; the beta ones are on."""
+    gates = FeatureGates()
+    assert len(KOORDLET_GATES) == 41
+    assert on(gates) == ON
+    assert {name for name, spec in KOORDLET_GATES.items() if spec.stage is Stage.BETA} == ON
+    assert not any(spec.locked for spec in KOORDLET_GATES.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("AllAlpha=true", set(KOORDLET_GATES)),
+        ("BECPUEvict=false,AllAlpha=true", set(KOORDLET_GATES) - {"BECPUEvict"}),
+        ("AllBeta=false,CPUBurst=true", {"CPUBurst"}),
+        (",CPUBurst = false,", ON - {"CPUBurst"}),
+        ("AllBeta=false,AllAlpha=false", set()),
+        ("AllAlpha=false", ON),
+    ],
+)
+def test_examples_of_the_flag(text, expected):
+    """Explicit values win over AllAlpha and AllBeta, whatever their order."""
+    gates = FeatureGates()
+    gates.set_from_map(read_bool_map(text))
+    assert on(gates) == expected
+
+
+def test_an_unknown_gate_changes_nothing():
+    """The message names the nearest; the map is applied whole or not at all."""
+    gates = FeatureGates()
+    with pytest.raises(
+        OptionError, match="unrecognized feature gate: CPUBrust; the nearest is CPUBurst"
+    ):
+        gates.set_from_map({"PSICollector": True, "CPUBrust": True})
+    assert on(gates) == ON
+
+
+def test_a_locked_gate_accepts_only_its_default():
+    gates = FeatureGates({"Old": FeatureSpec(default=True, stage=Stage.GA, locked=True)})
+    gates.set_from_map({"Old": True})
+    with pytest.raises(
+        OptionError, match="cannot set feature gate Old to false, feature is locked to true"
+    ):
+        gates.set_from_map({"Old": False})
+    assert gates.enabled("Old")
+
+
+def test_asking_for_an_unknown_gate_is_a_bug():
+    with pytest.raises(KeyError):
+        FeatureGates().enabled("Foo")
+
+
+def test_a_plugins_gate_joins_the_table():
+    """It is switched like any other, follows AllAlpha, and its name is taken once."""
+    gates = FeatureGates()
+    gates.set_from_map({"AllAlpha": True})
+    gates.add("MyPlugin", FeatureSpec(), "my-package 1.0")
+    assert gates.enabled("MyPlugin")
+    gates.replace_map({"MyPlugin": False})
+    assert not gates.enabled("MyPlugin")
+    with pytest.raises(OptionError, match=r"gate of my-package 1\.0; other must choose"):
+        gates.add("MyPlugin", FeatureSpec(default=True), "other")
+    with pytest.raises(OptionError, match="gate of koordlet; other must choose"):
+        gates.add("CPUBurst", FeatureSpec(), "other")
+
+
+def test_live_changes_tell_listeners_what_has_switched():
+    """Values that were explicit and are gone fall back; no change, no call."""
+    gates = FeatureGates()
+    seen: list[frozenset[str]] = []
+    gates.subscribe(seen.append)
+
+    gates.set_from_map({"PSICollector": True})
+    assert gates.replace_map({"CPUBurst": False}) == {"PSICollector", "CPUBurst"}
+    assert gates.replace_map({"CPUBurst": False, "CPUEvict": False}) == frozenset()
+
+    assert seen == [{"PSICollector"}, {"PSICollector", "CPUBurst"}]
+
+
+def test_start_values_accumulate():
+    """--feature-gates and --qos-extension-plugins are applied one after the other."""
+    gates = FeatureGates()
+    gates.set_from_map({"PSICollector": True})
+    gates.set_from_map({"CPUEvict": True})
+    assert on(gates) == ON | {"PSICollector", "CPUEvict"}
+
+
+def test_gates_asked_for_but_not_built_are_named():
+    """What nobody asked for is not worth a warning, nor what somebody serves."""
+    gates = FeatureGates()
+    gates.mark_built(["PSICollector"])
+    assert gates.not_built() == []
+    gates.set_from_map(
+        {"PSICollector": True, "CPUEvict": True, "CPUBurst": True, "SystemConfig": False}
+    )
+    assert gates.not_built() == ["CPUBurst", "CPUEvict"]
+    gates.replace_map({"AllAlpha": True})
+    assert {"CPUEvict", "SystemConfig"} <= set(gates.not_built())
+    assert not {"PSICollector", "CPUBurst", "AllAlpha"} & set(gates.not_built())
+
+
+def test_gates_at_work_are_on_and_built():
+    """On without its feature in this build is a wish, not work."""
+    gates = FeatureGates()
+    gates.mark_built(["PSICollector", "NodeNetworkCollector"])
+
+    assert gates.working() == ["NodeNetworkCollector"]
+    gates.set_from_map({"PSICollector": True, "CPUEvict": True})
+    assert gates.working() == ["NodeNetworkCollector", "PSICollector"]
+
+
+def test_help_lists_what_can_be_switched():
+    gates = FeatureGates({"A": FeatureSpec(), "G": FeatureSpec(default=True, stage=Stage.GA)})
+    assert gates.known() == [
+        "A=true|false (ALPHA - default=false)",
+        "AllAlpha=true|false (ALPHA - default=false)",
+        "AllBeta=true|false (BETA - default=false)",
+    ]
+
+
+@given(st.dictionaries(st.sampled_from([*KOORDLET_GATES, "AllAlpha", "AllBeta"]), st.booleans()))
+def test_explicit_values_always_win(values):
+    """Whatever the mixture, a gate that was named has the value it was given."""
+    gates = FeatureGates()
+    gates.set_from_map(values)
+    assert all(gates.enabled(name) is value for name, value in values.items())
+    gates.replace_map({})
+    assert on(gates) == ON

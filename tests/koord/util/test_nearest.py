@@ -1,0 +1,19 @@
+"""The name a user probably meant."""
+
+import pytest
+
+from koord.util.nearest import nearest
+
+
+@pytest.mark.parametrize(
+    ("typed", "known", "meant"),
+    [
+        ("feature-gate", ["feature-gates", "addr"], "feature-gates"),
+        ("cpuburst", ["CPUBurst", "CPUEvict"], "CPUBurst"),
+        ("zzz", ["addr"], "addr"),
+        ("x", [], ""),
+    ],
+)
+def test_nearest(typed, known, meant):
+    """Case does not count, and there is always an answer when there is any name."""
+    assert nearest(typed, known) == meant

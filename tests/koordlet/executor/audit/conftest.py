@@ -1,0 +1,53 @@
+"""An audit log in a directory of its own, on simulated time."""
+
+import asyncio
+
+import pytest
+from inline import InlineExecutor
+from prometheus_client import CollectorRegistry
+
+from koord.util.stop import Stop
+from koordlet.executor.audit.event import AuditEvent
+from koordlet.executor.audit.files import Budget
+from koordlet.executor.audit.log import AuditLog
+from koordlet.executor.audit.reader import AuditReader
+from koordlet.executor.audit.writer import AuditWriter
+from koordlet.plugin.testing import SimulatedClock
+
+
+class LogBench:
+    """An audit log and its surroundings."""
+
+    def __init__(self, directory):
+        self.clock = SimulatedClock()
+        self.directory = directory
+        self.registry = CollectorRegistry()
+        self.enabled = True
+        self.stop = Stop(self.clock)
+        self.log = self.make()
+
+    def make(self, **options):
+        options = {"verbose": 3, "megabytes": 16} | options
+        budget = Budget.of(options.pop("megabytes"))
+        writer = AuditWriter(self.directory, budget, self.clock)
+        registry = self.registry = CollectorRegistry()
+        return AuditLog(writer, self.clock, registry, enabled=lambda: self.enabled, **options)
+
+    def note(self, message, **more):
+        self.log.note(AuditEvent(reason="test", message=message, **more))
+
+    def messages(self, most=10_000):
+        """What a reader finds, newest first."""
+        reader = AuditReader(self.directory)
+        found = [event["message"] for event in reader.events(most)]
+        reader.close()
+        return found
+
+    def count(self, outcome):
+        return self.registry.get_sample_value("koordlet_audit_events_total", {"outcome": outcome})
+
+
+@pytest.fixture
+async def bench(tmp_path):
+    asyncio.get_running_loop().set_default_executor(InlineExecutor())
+    return LogBench(tmp_path / "audit")

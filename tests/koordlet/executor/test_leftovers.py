@@ -1,0 +1,111 @@
+"""What an earlier process left: put back, or taken over; what cannot be is tried again."""
+
+import asyncio
+
+import pytest
+from modeltree import QUOTA, SHARES, ModelTree, desired, release
+from structlog.testing import capture_logs
+
+from koord.util.health import Status
+from koord.util.stop import Stop
+from koordlet.executor.kernel.worker import InlineWorker
+from koordlet.executor.restorer import Restorer
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return ModelTree(tmp_path / "host", 1)
+
+
+@pytest.fixture
+def killed(tree):
+    """A process that has claimed two values and is not any more."""
+    tree.writer().apply([desired(QUOTA, "be", 50_000), desired(SHARES, "be", 512)])
+
+
+class Bench:
+    def __init__(self, tree):
+        self.writer = tree.writer()
+        self.told = []
+        self.restorer = Restorer(self.writer, InlineWorker(), tree.clock, [self.told.append])
+        self.stop = Stop(tree.clock)
+
+
+@pytest.fixture
+async def bench(tree, killed):
+    bench = Bench(tree)
+    running = asyncio.create_task(bench.restorer.run(bench.stop))
+    yield bench
+    bench.stop.set()
+    await running
+
+
+async def test_everything_is_put_back_at_the_start(tree, bench):
+    """And told, with whose it was."""
+    await bench.restorer.begin()
+
+    assert (tree.read(QUOTA, "be"), tree.read(SHARES, "be")) == ("-1", "1024")
+    assert [(change.what, change.owners) for change in bench.told] == 2 * [
+        ("restored", ("Squeeze",))
+    ]
+    assert bench.restorer.counts() == {"changed": 0, "kept": 0}
+    assert bench.restorer.health().status is Status.OK
+
+
+async def test_kept_values_wait_two_minutes_for_their_owner(tree, bench):
+    """What it claims again keeps its original; the rest is put back."""
+    await bench.restorer.begin(["Squeeze"])
+    assert bench.restorer.counts() == {"changed": 2, "kept": 2}
+    [applied] = bench.writer.apply([desired(QUOTA, "be", 60_000)])
+    assert applied.original == -1
+    await tree.clock.advance(110)
+    assert tree.read(SHARES, "be") == "512"
+    await tree.clock.advance(20)
+
+    assert (tree.read(QUOTA, "be"), tree.read(SHARES, "be")) == ("60000", "1024")
+    bench.writer.apply([release(QUOTA, "be")])
+    assert tree.read(QUOTA, "be") == "-1"
+
+
+async def test_plugins_that_are_off_have_nothing_to_take_over(tree, bench):
+    """Their values are put back at once."""
+    await bench.restorer.begin(["Another"])
+
+    assert tree.read(QUOTA, "be") == "-1"
+
+
+async def test_what_cannot_be_put_back_is_told_and_tried_again(tree, bench):
+    """Here a limit of the group above that is in the way for a while."""
+    bench.writer.apply([desired(QUOTA, "be/pod1", 20_000, original=80_000)])
+    await bench.restorer.end()  # also what is claimed
+    assert tree.read(QUOTA, "be/pod1") == "80000"
+
+    tree.foreign(QUOTA, "be/pod1", "20000")
+    bench.writer.apply([desired(QUOTA, "be/pod1", 10_000, original=80_000)])
+    tree.foreign(QUOTA, "be", "30000")
+    with capture_logs() as logs:
+        await bench.restorer.end()
+    assert [log["event"] for log in logs] == ["values.not_restored"]
+    health = bench.restorer.health()
+    assert health.status is Status.DEGRADED
+    assert "cpu_quota of be/pod1 could not be put back" in health.reason
+    tree.foreign(QUOTA, "be", "-1")
+    await tree.clock.advance(60)
+
+    assert tree.read(QUOTA, "be/pod1") == "80000"
+    assert bench.restorer.health().status is Status.OK
+
+
+async def test_a_hung_kernel_file_does_not_hold_up_start_and_end(tree, killed):
+    """Eight seconds are enough."""
+
+    class Hung:
+        async def do(self, work):
+            await asyncio.Event().wait()
+
+    restorer = Restorer(tree.writer(), Hung(), tree.clock)
+    with capture_logs() as logs:
+        beginning = asyncio.create_task(restorer.begin())
+        await tree.clock.advance(9)
+        await beginning
+    assert [log["event"] for log in logs] == ["values.not_restored_in_time"]

@@ -1,0 +1,276 @@
+"""What the doctor finds on this machine and on hosts built in a directory."""
+
+import os
+import resource
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord.component.features import KOORDLET_GATES
+from koordlet.doctor import privileges
+from koordlet.doctor.finding import Finding
+from koordlet.doctor.needs import CLAIMED, CONTROLLERS, NEEDS
+from koordlet.doctor.privileges import (
+    CAPABILITIES,
+    missing_capabilities,
+    missing_privileges,
+    parse_effective_capabilities,
+)
+from koordlet.doctor.support import Claimable, findings
+from koordlet.host.host import Host
+from koordlet.host.paths import HostPaths
+from koordlet.host.proc import corescheduling
+from koordlet.host.resources import (
+    BLKIO_WEIGHT,
+    IO_LATENCY,
+    IO_MAX,
+    MIN_FREE_KBYTES,
+    RESOURCES,
+)
+from koordlet.plugin.testing import FakeHost
+
+ALL = "000001ffffffffff"
+
+
+def write(path: Path, text: str = "x\n") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def look(root: Path, **options: Path) -> dict[str, Finding]:
+    found = findings(Host(HostPaths.below(root)), **options)
+    return {f"{finding.area} {finding.name}": finding for finding in found}
+
+
+def test_every_row_of_the_table_is_looked_at_once():
+    """A new row must be put where its users will find it."""
+    counts = Counter(row.name for need in NEEDS for row in need.rows)
+
+    assert counts == Counter(row.name for row in RESOURCES)
+
+
+def test_gates_are_named_as_users_know_them():
+    """Each name is one that --feature-gates takes."""
+    named = list(CONTROLLERS.values())
+    named += [need.needed_by for need in NEEDS]
+    named += [capability.needed_by for capability in CAPABILITIES]
+    named += [finding.needed_by for finding in findings(Host(HostPaths.for_mode("hostMode")))]
+    named = [gates for gates in named if gates != CLAIMED]
+
+    assert {gate for gates in named for gate in gates} <= KOORDLET_GATES.keys()
+
+
+def test_this_machine():
+    """Names are unique; what is missing has a fix, what is there has none."""
+    found = findings(Host(HostPaths.for_mode("hostMode")))
+
+    assert max(Counter((finding.area, finding.name) for finding in found).values()) == 1
+    assert all(bool(finding.fix) != finding.supported for finding in found)
+    assert all(finding.detail for finding in found if not finding.supported)
+    assert {finding.name for finding in found if finding.supported} >= {"cpu and memory"}
+
+
+def test_an_empty_host_lacks_everything_but_raises_nothing(tmp_path):
+    """Wrong root directories are findings too."""
+    found = look(tmp_path, run_dir=tmp_path / "none")
+    always_there = {"daemon open files", "cpu core scheduling", "cgroup pods"}
+
+    assert not [name for name, finding in found.items() if finding.supported
+                and name not in always_there]  # fmt: skip
+    assert "--cgroup-root-dir" in found["cgroup hierarchies"].fix
+    assert found["cgroup cpu usage"].detail == "missing: cpu_usage, cpu_time"
+    assert "--proc-root-dir" in found["node cpu and memory"].fix
+
+
+@pytest.fixture
+def v2_host(tmp_path):
+    """A unified hierarchy with a pod cgroup; some files are missing, one is a directory."""
+    cgroup = tmp_path / "cgroup"
+    write(cgroup / "cgroup.controllers", "cpuset cpu memory\n")
+    for name in ("cpu.stat", "cpu.max", "cpu.weight", "memory.min", "memory.low"):
+        write(cgroup / "kubepods.slice" / name)
+    (cgroup / "kubepods.slice/memory.high").mkdir()
+    return tmp_path
+
+
+def test_files_of_a_group_are_looked_for_in_a_group_of_pods(v2_host):
+    """The root group lacks most files on v2."""
+    found = look(v2_host)
+
+    assert found["cgroup cpu usage"].supported
+    assert found["cgroup cpu quota"].supported
+    assert not found["cgroup cpu burst"].supported
+    assert "Linux 5.14" in found["cgroup cpu burst"].fix
+    assert found["cgroup cpu burst"].needed_by == ("CPUBurst",)
+
+
+def test_a_file_that_cannot_be_read_says_why(v2_host):
+    """Only the one that is wrong is named, with the kernel's reason."""
+    finding = look(v2_host)["cgroup memory protection"]
+
+    assert finding.detail == "Is a directory: memory_high"
+    assert "root directory" in finding.fix
+
+
+def test_controllers_and_driver(v2_host):
+    """What is on, on which version, and what only the other version has."""
+    found = look(v2_host)
+
+    assert found["cgroup hierarchies"].detail.startswith("v2")
+    assert found["cgroup controller memory"].detail == "v2"
+    assert found["cgroup controller blkio"].fix == "cgroup v1"
+    assert found["cgroup controller perf_event"].supported
+    assert "systemd" in found["cgroup pods"].detail
+
+
+def test_without_pods_any_group_will_do(v2_host):
+    """A plain host has system.slice or the like."""
+    (v2_host / "cgroup/kubepods.slice").rename(v2_host / "cgroup/system.slice")
+    found = look(v2_host)
+
+    assert found["cgroup cpu usage"].supported
+    assert "none here, expected at kubepods.slice" in found["cgroup pods"].detail
+
+
+@pytest.mark.parametrize(
+    ("flags", "mounted", "supported", "fix"),
+    [
+        ("fpu cat_l3 mba", True, True, ""),
+        ("fpu cat_l3 mba", False, False, "mount -t resctrl"),
+        ("fpu cat_l3", True, False, "a CPU with"),
+    ],
+)
+def test_cache_allocation_needs_cpu_and_mount(tmp_path, flags, mounted, supported, fix):
+    """First the CPU, then the mount."""
+    write(tmp_path / "proc/cpuinfo", f"flags : {flags}\n")
+    if mounted:
+        write(tmp_path / "sys/fs/resctrl/schemata", "L3:0=f\n")
+
+    finding = look(tmp_path)["cpu cache and bandwidth allocation"]
+
+    assert finding.supported is supported
+    assert finding.fix.startswith(fix)
+
+
+def test_namespaces(tmp_path):
+    """A container of its own is told what to share."""
+    for path in ("self/ns/pid", "self/cgroup", "1/cgroup", "self/net/dev", "1/net/dev"):
+        write(tmp_path / "proc" / path)
+    found = look(tmp_path)
+
+    assert found["process host pids"].fix == "hostPID: true"
+    assert "hostNetwork or hostPID" in found["network interfaces"].fix
+
+
+def test_run_directory(tmp_path):
+    """Writable or not; left out when nobody asks."""
+    assert look(tmp_path, run_dir=tmp_path)["daemon run directory"].supported
+    assert not look(tmp_path, run_dir=tmp_path / "none")["daemon run directory"].supported
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o1777)
+    found = look(tmp_path, run_dir=tmp_path / "open")["daemon run directory"]
+    assert (found.supported, "mode 1777" in found.detail) == (False, True)
+    assert "daemon run directory" not in look(tmp_path)
+
+
+def test_open_files(tmp_path, monkeypatch):
+    """The hard limit counts, because the daemon raises the soft one itself."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
+    assert "LimitNOFILE=" in look(tmp_path)["daemon open files"].fix
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, resource.RLIM_INFINITY))
+    assert look(tmp_path)["daemon open files"].supported
+
+
+@pytest.mark.parametrize(
+    ("held", "missing"),
+    [
+        (ALL, []),
+        ("0", [capability.name for capability in CAPABILITIES]),
+        ("000001fffeffffff", ["CAP_SYS_RESOURCE"]),
+    ],
+)
+def test_missing_capabilities(tmp_path, held, missing):
+    """From the effective set; the summary has one line each."""
+    write(tmp_path / "self/status", f"Name:\tx\nCapPrm:\t{ALL}\nCapEff:\t{held}\n")
+
+    assert [capability.name for capability in missing_capabilities(tmp_path)] == missing
+    assert [line.partition(":")[0] for line in missing_privileges(tmp_path)] == missing
+
+
+def test_an_unreadable_set_counts_as_empty(tmp_path):
+    """Nothing is claimed that is not known."""
+    assert len(missing_capabilities(tmp_path)) == len(CAPABILITIES)
+
+
+@pytest.mark.parametrize("data", [b"", b"CapEff:\n", b"CapEff:\txyz\n", b"CapPrm:\t00\n"])
+def test_no_capability_set(data):
+    """Missing line or no number."""
+    with pytest.raises(ValueError, match=r"wanted|invalid"):
+        parse_effective_capabilities(data)
+
+
+@given(st.integers(0, 2**41 - 1))
+def test_any_capability_set_is_read(held):
+    """All bits, as the kernel prints them."""
+    assert parse_effective_capabilities(b"CapEff:\t%016x\nCapBnd:\t0\n" % held) == held
+
+
+def test_capability_numbers_are_the_kernels():
+    """Ascending and distinct, as in linux/capability.h."""
+    numbers = {capability.name: capability.bit for capability in privileges.CAPABILITIES}
+
+    assert numbers == {
+        "CAP_DAC_OVERRIDE": 1,
+        "CAP_KILL": 5,
+        "CAP_NET_ADMIN": 12,
+        "CAP_SYS_PTRACE": 19,
+        "CAP_SYS_ADMIN": 21,
+        "CAP_SYS_RESOURCE": 24,
+        "CAP_PERFMON": 38,
+    }
+
+
+def test_core_scheduling_gives_a_reason_or_none():
+    """Whatever this kernel is, asking does no harm."""
+    reason = corescheduling.problem()
+
+    assert reason == "" or reason.startswith("the kernel answers")
+
+
+def test_what_plugins_from_elsewhere_claim_is_looked_at(tmp_path):
+    """Whether this host has it, whether it may be written, and what would help."""
+    host = FakeHost(tmp_path, 2)
+    sysctl = host.write("proc/sys/vm/min_free_kbytes", "67584\n")
+    rows = (IO_MAX, IO_LATENCY, BLKIO_WEIGHT, MIN_FREE_KBYTES)
+    claims = [Claimable("SlowDisk", ("SlowDisk",), row) for row in (*rows, IO_MAX)]
+
+    def look() -> dict[str, Finding]:
+        found = findings(Host(host.paths), claimable=claims)
+        return {f.name: f for f in found if f.area == "plugin"}
+
+    found = look()
+    assert len(found) == len(rows)
+    assert found["SlowDisk claims io_max"].supported
+    assert found["SlowDisk claims io_max"].needed_by == ("SlowDisk",)
+    latency, weight = (found[f"SlowDisk claims {name}"] for name in ("io_latency", "blkio_weight"))
+    assert (latency.supported, "CONFIG_BLK_CGROUP_IOLATENCY" in latency.fix) == (False, True)
+    assert (weight.supported, "cgroup v1" in weight.fix) == (False, True)
+    assert found["SlowDisk claims min_free_kbytes"].supported
+    if os.geteuid():
+        sysctl.chmod(0o400)
+        assert "cannot be written" in look()["SlowDisk claims min_free_kbytes"].detail
+
+
+def test_a_file_system_that_is_read_only_is_a_missing_privilege(tmp_path, monkeypatch):
+    """Root may be able to write everything but that."""
+    host = FakeHost(tmp_path, 2)
+    monkeypatch.setattr("koordlet.doctor.support.os.access", lambda *_, **__: False)
+
+    found = findings(Host(host.paths), claimable=[Claimable("X", ("X",), IO_MAX)])
+
+    [finding] = [each for each in found if each.area == "plugin"]
+    assert (finding.supported, "mounted writable" in finding.fix) == (False, True)

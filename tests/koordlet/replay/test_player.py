@@ -1,0 +1,218 @@
+"""Plugins meet a record as they would have met the node."""
+
+import pytest
+
+from koord.api.node import Node
+from koord.api.nodeslo import merge_nodeslo
+from koord.api.qos import KubeQoS
+from koord.util.clock import Stamp
+from koord.util.simulatedclock import SimulatedClock
+from koordlet.metriccache import kinds
+from koordlet.metriccache.sample import Sample
+from koordlet.plugin import ClaimScope, ExtensionPlugin, Level, Target, resources
+from koordlet.plugin.testing import make_pod
+from koordlet.replay.codec import encode
+from koordlet.replay.comparison import as_json, compare
+from koordlet.replay.lines import Line, SampleWriter, read_line, write_line
+from koordlet.replay.player import Player
+
+FACTS = {"driver": "cgroupfs", "root": "kubepods"}
+BE = KubeQoS.BEST_EFFORT
+GROUP = "kubepods/besteffort"
+BUSY = [1.0] * 5 + [3.5] * 10 + [1.0] * 5  # cores of the node, second by second
+
+
+def slo(threshold):
+    """A NodeSLO as a spec."""
+    return {"resourceUsedThresholdWithBE": {"cpuSuppressThresholdPercent": threshold}}
+
+
+class Squeeze(ExtensionPlugin):
+    """Half a core for best-effort pods while the node of 4 cores uses more than the threshold."""
+
+    may_claim = (ClaimScope(resources.CPU_QUOTA, Level.QOS),)
+
+    def setup(self, client, metric_cache, states_informer):
+        self.cache, self.states, self.seen = metric_cache, states_informer, []
+
+    async def run(self, stop):
+        target = Target.qos_class(self.kernel.layout, BE)
+        async for _ in stop.every(1.0):
+            used, limits = self.cache.last(kinds.NODE_CPU_USAGE), self.states.node_slo()
+            if used is None or limits is None:
+                continue
+            self.seen.append(await self.kernel.read(resources.CPU_QUOTA, GROUP))
+            if used / 4 * 100 > limits.threshold.cpu_suppress_threshold_percent:
+                await self.claim(target, resources.CPU_QUOTA, 50000, reason="the node is busy")
+            else:
+                await self.withdraw(target, resources.CPU_QUOTA)
+
+
+class Evict(ExtensionPlugin):
+    """Ends the first pod it sees."""
+
+    def setup(self, client, metric_cache, states_informer):
+        self.cache, self.states, self.usage = metric_cache, states_informer, []
+
+    async def run(self, stop):
+        async for _ in stop.every(1.0):
+            for pod in self.states.pods()[:1]:
+                await self.evict(pod, reason="first")
+            self.usage.append(self.cache.last_values(kinds.POD_CPU_USAGE))
+
+
+class Watch(ExtensionPlugin):
+    """Looks ten times a second."""
+
+    def setup(self, client, metric_cache, states_informer):
+        self.seen = []
+
+    async def run(self, stop):
+        reads = [(resources.CPU_USAGE, GROUP)]
+        while not stop.is_set():
+            await self.kernel.watch(reads, 0.1, self.notice, 1.0)
+
+    def notice(self, readings):
+        [reading] = readings
+        if reading and reading.value not in [value for value, _ in self.seen]:
+            self.seen.append((reading.value, self.clock.monotonic()))
+        return False
+
+
+class Broken(ExtensionPlugin):
+    """Fails at once."""
+
+    def setup(self, client, metric_cache, states_informer):
+        """Needs nothing."""
+
+    async def run(self, stop):
+        raise RuntimeError("out of ideas")
+
+
+def record(*, threshold=65):
+    """The lines of a node that is busy for ten of twenty seconds."""
+    pods = [make_pod("p1")]
+    yield write_line(Line.STATE, "node", encode(Node("n1", capacity={"cpu": "4"})))
+    yield write_line(Line.STATE, "pods", encode(pods))
+    yield write_line(Line.STATE, "node_slo", slo(threshold))
+    yield write_line(Line.READ, 500.0, "cpu_quota", GROUP, -1)
+    writer = SampleWriter()
+    for second, cores in enumerate(BUSY):
+        samples = [
+            Sample(kinds.NODE_CPU_USAGE, cores),
+            Sample(kinds.POD_CPU_USAGE, 0.5, ("p1",)),
+        ]
+        at = Stamp(1_700_000_000.0 + second, 1000.0 + second)
+        yield from writer.lines(at, 500.0 + second, samples)
+    change = {"what": "set", "resource": "cpu_quota", "place": GROUP, "plugins": ["Squeeze"]}
+    yield write_line(Line.CHANGE, 1006.0, {**change, "unit": "us", "old": -1, "new": 80000})
+    yield write_line(Line.CHANGE, 1012.0, {**change, "what": "restored", "old": 80000, "new": -1})
+
+
+async def play(lines, *plugins, in_force=(), **options):
+    """Play lines to plugins that are prepared as the command does."""
+    clock = SimulatedClock()
+    by_name = {type(plugin).__name__: plugin for plugin in plugins}
+    for name, plugin in by_name.items():
+        plugin.name, plugin.clock = name, clock
+    player = Player(FACTS, in_force, clock=clock, plugins=by_name, **options)
+    return await player.play(read_line(line, "test") for line in lines)
+
+
+async def test_what_was_done_beside_what_would_be():
+    """The plugin decides by the recorded samples and states, in the recorded time."""
+    plugin = Squeeze()
+    [row] = compare(await play(record(), plugin))
+
+    assert (row.place, row.resource, row.plugins) == (GROUP, "cpu_quota", ("Squeeze",))
+    assert (row.done.changes, row.done.seconds, row.done.mean) == (2, 6.0, 80000)
+    assert (row.would.changes, row.would.lowest, row.would.highest) == (2, 50000, 50000)
+    assert row.would.seconds == pytest.approx(10, abs=1.1)
+    assert set(plugin.seen) == {-1, 50000}
+
+
+async def test_what_was_in_force_before_counts_as_done():
+    """From the beginning, without a change; a value that is what it was before does not."""
+
+    def value(resource, now, state="in force"):
+        claims = [{"plugin": "Squeeze", "reason": "busy", "inputs": {}}]
+        return {
+            "resource": resource,
+            "unit": "us",
+            "level": "qos",
+            "target": GROUP,
+            "pod": "",
+            "value": now,
+            "original": -1,
+            "state": state,
+            "claims": claims,
+        }
+
+    before = [value("cpu_quota", 2000), value("cpu_burst", -1), value("cpu_shares", 2, "failed")]
+    [row] = compare(await play(record(), Squeeze(), in_force=before))
+
+    assert row.resource == "cpu_quota"
+    # Held at 2000 for six seconds, at 80000 for six, then put back.
+    assert (row.done.changes, row.done.seconds, row.done.mean) == (2, 12.0, 41000)
+    assert row.would.lowest == 50000
+
+
+async def test_what_was_watched_is_seen_in_its_time():
+    """A look is told after the watch, and stands in the record behind later samples."""
+    plugin = Watch()
+    looks = [
+        write_line(Line.READ, 502.0 + look / 10, "cpu_usage", GROUP, look) for look in range(1, 10)
+    ]
+    lines = list(record())
+    at = next(n for n, line in enumerate(lines) if b"503.0," in line)
+    lines[at + 1 : at + 1] = looks
+    await play(lines, plugin)
+
+    assert [value for value, _ in plugin.seen] == list(range(1, 10))
+    assert all(0 <= now - value / 10 - 502 < 0.11 for value, now in plugin.seen)
+
+
+async def test_another_nodeslo():
+    """The recorded one does not count."""
+    other, _ = merge_nodeslo({"spec": slo(95)})
+    played = await play(record(), Squeeze(), slo=other)
+
+    assert played.would == []
+    assert [row.would.changes for row in compare(played)] == [0]
+
+
+async def test_an_evicted_pod_is_gone():
+    """Its samples, too; and it is asked for once."""
+    plugin = Evict()
+    played = await play(record(), plugin)
+
+    [decision] = as_json(played)["evictions"]["would"]
+    assert (decision["pod"], decision["outcome"]) == ("default/p1", "evicted")
+    assert plugin.usage[-1] == {}
+
+
+async def test_a_plugin_that_fails_is_told():
+    """And the others go on."""
+    played = await play(record(), Broken(), Squeeze())
+
+    assert played.problems == ["plugin Broken: RuntimeError('out of ideas')"]
+    assert len(played.would) == 2
+
+
+async def test_lines_that_make_no_sense_are_told_and_left_out():
+    """A record of another version may have such."""
+    lines = list(record())
+    lines[3:3] = [
+        write_line(Line.STATE, "pods", [{"pod": None}]),
+        write_line(Line.TICK, 1),
+        write_line(Line.READ, 500.0, "cpu_mood", GROUP, 7),
+        write_line(Line.LOST, 12),
+    ]
+    played = await play(lines, Squeeze())
+
+    assert len(played.would) == 2
+    assert played.lost == 12
+    assert [problem.split(":")[0] for problem in played.problems] == [
+        "state at 1000 s",
+        "tick at 1000 s",
+    ]

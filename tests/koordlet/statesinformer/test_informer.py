@@ -1,0 +1,108 @@
+"""States: what is known, since when, and who is told."""
+
+import asyncio
+import dataclasses
+
+import pytest
+
+from koord.api.node import Node
+from koord.api.nodemetric import NodeMetricSpec
+from koord.api.nodeslo import NodeSLO
+from koord.api.pod import Pod
+from koord.api.qos import KubeQoS, QoSClass
+from koord.util.health import Status
+from koord.util.stop import Stop
+from koordlet.plugin.testing.clock import SimulatedClock
+from koordlet.statesinformer.informer import StatesInformer
+from koordlet.statesinformer.model import PodMeta
+
+
+def pod(uid: str, name: str = "p") -> PodMeta:
+    return PodMeta(
+        Pod("default", name, uid), f"kubepods/pod{uid}", (), QoSClass.LS, KubeQoS.BURSTABLE
+    )
+
+
+@pytest.fixture
+async def informer() -> StatesInformer:
+    return StatesInformer(SimulatedClock())
+
+
+async def test_nothing_is_known_at_first(informer) -> None:
+    """Absent is not empty: health names what is missing."""
+    assert informer.node() is None
+    assert informer.node_slo() is None
+    assert informer.pods() == ()
+    assert informer.node_metric_spec() == NodeMetricSpec()
+    assert not informer.has_synced()
+    assert informer.health().status is Status.UNHEALTHY
+    assert informer.health().reason == "not known yet: node and pods"
+
+
+async def test_synced_once_node_and_pods_are_known(informer) -> None:
+    """A node without pods counts; a NodeSLO does not matter."""
+    informer.set_pods(())
+    assert not informer.has_synced()
+    assert informer.health().reason == "not known yet: node"
+
+    informer.set_node(Node("n"))
+
+    assert informer.has_synced()
+    await informer.wait_synced()
+    assert informer.health().status is Status.OK
+
+
+async def test_pods_are_found_by_uid_and_the_first_of_two_counts(informer) -> None:
+    """Two pods with one UID would be measured twice."""
+    informer.set_pods((pod("1", "a"), pod("2"), pod("1", "b")))
+
+    assert [meta.uid for meta in informer.pods()] == ["1", "2"]
+    found = informer.pod("1")
+    assert found is not None
+    assert found.pod.name == "a"
+    assert informer.pod("3") is None
+
+
+async def test_callbacks_run_for_changes_only(informer) -> None:
+    """Setting the same again is no event; of the node only labels and annotations are watched."""
+    clock = SimulatedClock()
+    informer = StatesInformer(clock)
+    counts = dict.fromkeys(("AllPods", "NodeMetadata", "NodeSLOSpec"), 0)
+
+    def count(state_type: object, *_: object) -> None:
+        counts[state_type.value] += 1  # type: ignore[attr-defined]
+
+    for state_type in counts:
+        informer.register_callbacks(state_type, "count", "", count)
+    stop = Stop(clock)
+    running = asyncio.create_task(informer.run(stop))
+
+    async def publish(node: Node, slo: NodeSLO, *pods: PodMeta) -> dict[str, int]:
+        informer.set_node(node)
+        informer.set_node_slo(slo)
+        informer.set_pods(pods)
+        await clock.settle()
+        return dict(counts)
+
+    node, slo = Node("n", capacity={"cpu": "4"}), NodeSLO({"a": 1})
+    first = await publish(node, slo, pod("1"))
+    assert first == {"AllPods": 1, "NodeMetadata": 1, "NodeSLOSpec": 1}
+    bigger = dataclasses.replace(node, capacity={"cpu": "8"})
+    assert await publish(bigger, NodeSLO({"a": 1}), pod("1")) == first
+    labelled = dataclasses.replace(node, labels={"a": "b"})
+    assert await publish(labelled, NodeSLO({"a": 2}), pod("1"), pod("2")) == {
+        "AllPods": 2,
+        "NodeMetadata": 2,
+        "NodeSLOSpec": 2,
+    }
+    stop.set()
+    await running
+
+
+async def test_a_snapshot_taken_before_a_change_stays_as_it_was(informer) -> None:
+    """Readers on other threads keep a consistent tuple for as long as they like."""
+    informer.set_pods((pod("1"),))
+    before = informer.pods()
+    informer.set_pods((pod("2"),))
+
+    assert [meta.uid for meta in before] == ["1"]
