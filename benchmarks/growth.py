@@ -19,6 +19,8 @@ from pathlib import Path
 from benchmarks.history import INTERVALS
 from benchmarks.table import Row
 from koord.api.nodemetric import NodeMetricSpec
+from koord.component.http.exposition import Exposition, View
+from koord.component.http.textformat import OPENMETRICS
 from koord.util.owneddir import OwnedDirectory
 from koordlet.collectors.engine.lease import Lease
 from koordlet.collectors.engine.metrics import CollectorMetrics
@@ -33,8 +35,7 @@ from koordlet.metriccache.kinds import Keep
 from koordlet.plugin.testing import FakeHost, FakePod, SimulatedClock
 from koordlet.reporter.report import make_report
 from koordlet.reporter.status import Snapshot, build_status
-from koordlet.server.exposition import Exposition, View
-from koordlet.server.textformat import OPENMETRICS
+from koordlet.server.upstreamfamilies import FAMILIES
 from koordlet.statesinformer.model import PodMeta
 from koordlet.statesinformer.podmeta import discovered
 
@@ -97,7 +98,7 @@ class _Daemon:
             intervals=INTERVALS,
             retentions=RETENTIONS,
         )
-        self._exposition = Exposition()
+        self._exposition = Exposition(FAMILIES)
         metrics = CollectorMetrics(self._exposition.internal)
         self._pass = SamplingPass(
             build_collectors(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from koord.component.heap import settle_heap
+from koord.component.http.exposition import Exposition
 from koord.util.clock import SystemClock
 from koord.util.logs import configure, parse_levels
 from koord.util.stop import Stop
@@ -22,7 +23,7 @@ from koordlet.cli.daemon import SWITCH_INTERVAL
 from koordlet.daemon.run import run_daemon
 from koordlet.daemon.settings import load_settings
 from koordlet.qosmanager.discovery import discover
-from koordlet.server.exposition import Exposition
+from koordlet.server.upstreamfamilies import FAMILIES
 
 PROBE_SECONDS = 0.01
 
@@ -76,7 +77,7 @@ class LoopWatch:
 
 async def _main(result: Path, seconds: float, flags: Sequence[str]) -> None:
     clock = SystemClock()
-    exposition = Exposition(clock=clock)
+    exposition = Exposition(FAMILIES, clock=clock)
     settings = load_settings(
         flags, os.environ, clock=clock, metrics=exposition.internal, discover=discover
     )

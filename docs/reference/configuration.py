@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from koord.component.flags import FlagRow
+from koord.component.http.exposition import Exposition
 from koordlet.collectors.registry import CollectorOptions, build_collectors
 from koordlet.daemon.builtgates import BUILT_GATES
 from koordlet.daemon.configfile import LIVE_KEYS, parse_config
@@ -13,7 +14,7 @@ from koordlet.daemon.settings import Settings
 from koordlet.host.paths import HostPaths
 from koordlet.metriccache.kinds import Cadence
 from koordlet.plugin.testing import SimulatedClock
-from koordlet.server.exposition import Exposition
+from koordlet.server.upstreamfamilies import FAMILIES
 from reference.fakedaemon import settings_of
 from reference.markdown import code, codes, page, sentence, table
 
@@ -108,7 +109,7 @@ def configuration_page() -> str:
 
 def _settings() -> Settings:
     argv = ["--standalone=false", "--run-dir=/host-var-run-koordlet"]
-    return settings_of(argv, exposition=Exposition(), clock=SimulatedClock())
+    return settings_of(argv, exposition=Exposition(FAMILIES), clock=SimulatedClock())
 
 
 def _flags(rows: Iterable[FlagRow], container: dict[str, str]) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Metric
 
 from koord.api.qos import KubeQoS
+from koord.component.http.exposition import Exposition
+from koord.component.http.families import FamilySource
 from koord.util.errors import Unavailable
 from koord.util.logs import LevelSpec, configure
 from koord.util.owneddir import OwnedDirectory
@@ -22,8 +24,7 @@ from koordlet.daemon.settings import Settings, load_settings
 from koordlet.plugin.registry import PluginRegistry
 from koordlet.plugin.testing import FakeHost, SimulatedClock
 from koordlet.qosmanager.discovery import GROUP, SHIPPED, discover
-from koordlet.server.exposition import Exposition
-from koordlet.server.families import FamilySource
+from koordlet.server.upstreamfamilies import FAMILIES
 
 _ENOUGH = 3  # passes that show nothing new
 _MOST_TICKS = 60  # until everything has been measured; five do
@@ -54,7 +55,7 @@ class FamilyExposition(Exposition):
     """An exposition that remembers every family it saw, and who made it."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(FAMILIES)
         self._asked: list[Callable[[], Iterable[FamilySource]]] = []
         self.seen: dict[str, tuple[FamilySource, Metric]] = {}  # by name
 
@@ -128,7 +129,7 @@ def _connect(flags: list[str], exposition: Exposition, parts: Parts, directory: 
     kubeconfig = directory / "kubeconfig"
     kubeconfig.write_text(_KUBECONFIG)
     in_cluster = [*flags, "--standalone=false", f"--kubeconfig={kubeconfig}"]
-    settings = settings_of(in_cluster, exposition=Exposition(), clock=parts.clock)
+    settings = settings_of(in_cluster, exposition=Exposition(FAMILIES), clock=parts.clock)
     nobody = OtherAgent(parts.clock, CollectorRegistry(), synced=lambda: False)
     connect(settings, parts.states, parts.cache, parts.clock, exposition.internal, nobody)
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import koordlet
 from koord.component.flags import HelpRequested
 from koord.component.heap import settle_heap
+from koord.component.http.exposition import Exposition
 from koord.util.clock import SystemClock
 from koord.util.errors import KoordletError, OptionError
 from koord.util.logs import LevelSpec, configure, parse_levels, take_library_logs
@@ -15,7 +16,7 @@ from koord.util.printable import printable
 from koordlet.daemon.run import run_daemon
 from koordlet.daemon.settings import load_settings
 from koordlet.qosmanager.discovery import discover
-from koordlet.server.exposition import Exposition
+from koordlet.server.upstreamfamilies import FAMILIES
 
 SWITCH_INTERVAL = 0.001  # seconds a thread may keep the interpreter while the loop wants it
 
@@ -46,7 +47,7 @@ def run(argv: Sequence[str], *, laid_out: bool = False) -> int:
 
 async def _run(argv: Sequence[str], *, terminal: bool, laid_out: bool) -> None:
     clock = SystemClock()
-    exposition = Exposition(clock=clock)
+    exposition = Exposition(FAMILIES, clock=clock)
     take_library_logs(clock)
     settings = load_settings(
         argv,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from koord.api.nodemetric import MemoryPolicy
 from koord.component.components import ComponentSet, Part
 from koord.component.http.certificate import ServingCertificate
+from koord.component.http.exposition import Exposition
 from koord.component.http.looplag import LoopLag
 from koord.component.tasks import Run
 from koord.util.atomicfile import write_atomic
@@ -41,7 +42,6 @@ from koordlet.qosmanager.manager import QOSManager
 from koordlet.replay.recorder import Append, Recorder
 from koordlet.reporter.loop import NodeMetricReporter, ReportOptions, standalone_interval
 from koordlet.reporter.report import AllSinks, FileSink
-from koordlet.server.exposition import Exposition
 from koordlet.statesinformer.callbacks import StateType
 from koordlet.statesinformer.filesources import node_file, node_slo_file
 from koordlet.statesinformer.hostnode import HostNode

@@ -12,6 +12,7 @@ from functools import partial
 from prometheus_client import Gauge
 
 import koordlet
+from koord.component.http.exposition import Exposition
 from koord.component.http.guard import local_only
 from koord.component.http.site import HttpServer, UnixServer
 from koord.component.http.sockets import Address
@@ -37,7 +38,6 @@ from koordlet.host.descriptors import raise_nofile
 from koordlet.qosmanager.claimable import claimable_by_others
 from koordlet.server.app import HttpSources, create_app
 from koordlet.server.ctl import CtlSources, create_ctl_app
-from koordlet.server.exposition import Exposition
 
 OTHER_DESCRIPTORS = 512  # sockets, rings and logs, beside held kernel files
 STOP_LIMIT = 10.0  # seconds for an orderly stop, then the process ends as it is

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from koord.component.http import healthtext
+from koord.component.http.exposition import FRESH_SECONDS, Exposition, View
 from koord.component.http.guard import Guard, local_only
 from koord.component.http.healthtext import Parts
 from koord.component.http.middleware import MAX_BODY, limits
+from koord.component.http.negotiation import accepts_gzip, choose_format
 from koord.component.http.responses import json_body, text_response
 from koord.util.clock import Clock
 from koord.util.health import Health, Status, worst
 from koord.util.ttlcache import TtlCache
 from koordlet.server.events import EventSources, events_handler
 from koordlet.server.explain import Explain, explain_handler
-from koordlet.server.exposition import FRESH_SECONDS, Exposition, View
-from koordlet.server.negotiation import accepts_gzip, choose_format
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from koord.component.http.negotiation import accepts_json
 from koord.component.http.refusal import Refusal
 from koord.component.http.responses import json_body, json_bytes, text_response
 from koordlet.executor.audit.pages import AuditPages, Page, UnknownToken
-from koordlet.server.negotiation import accepts_json
 
 PAGE_SIZE = 256  # events, when the client does not say
 

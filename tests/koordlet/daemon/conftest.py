@@ -14,6 +14,7 @@ from inline import InlineExecutor
 
 from koord.api.nodemetric import parse_spec
 from koord.api.qos import KubeQoS
+from koord.component.http.exposition import Exposition
 from koord.util.logs import LevelSpec, configure, set_levels
 from koord.util.stop import Stop
 from koordlet.daemon import run
@@ -21,7 +22,7 @@ from koordlet.daemon.parts import Parts
 from koordlet.daemon.settings import Settings, load_settings
 from koordlet.plugin import ExtensionPlugin, FeatureSpec, PluginRegistry
 from koordlet.plugin.testing import FakeGroup, FakeHost, FakePod, SimulatedClock
-from koordlet.server.exposition import Exposition
+from koordlet.server.upstreamfamilies import FAMILIES
 from koordlet.statesinformer.callbacks import StateType
 from koordlet.statesinformer.informer import StatesInformer
 
@@ -113,7 +114,7 @@ class WholeDaemon:
         """
         asyncio.get_running_loop().set_default_executor(InlineExecutor())
         configure("json", LevelSpec())
-        self._exposition = Exposition(clock=self.clock)
+        self._exposition = Exposition(FAMILIES, clock=self.clock)
         self.settings = load_settings(
             [
                 "--standalone",

@@ -23,6 +23,7 @@ from kubelet import Kubelet, make_kubelet, rbac
 from quietnetwork import network_is_quiet
 
 from koord.api.qos import KubeQoS
+from koord.component.http.exposition import Exposition
 from koord.kube.errors import ConfigError
 from koord.kube.resource import (
     CONFIG_MAPS,
@@ -40,7 +41,7 @@ from koordlet.daemon.settings import load_settings
 from koordlet.plugin import EvictionOutcome, ExtensionPlugin, FeatureSpec, PluginRegistry
 from koordlet.plugin.testing import FakeHost, SimulatedClock, make_pod
 from koordlet.reporter.pace import place
-from koordlet.server.exposition import Exposition
+from koordlet.server.upstreamfamilies import FAMILIES
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet_plugins.memory_evict.plugin import MemoryEvict
 
@@ -82,7 +83,7 @@ class Node:
         self.pod_runs = True
         self.probe = Probe()
         self.shipped: dict[str, ExtensionPlugin] = {}  # plugins of ours, of gates that exist
-        self._exposition = Exposition(clock=self.clock)
+        self._exposition = Exposition(FAMILIES, clock=self.clock)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, *args: str) -> None:
@@ -878,7 +879,7 @@ async def test_a_file_for_reports_is_written_in_a_cluster_too(
 
 async def test_a_cluster_that_cannot_be_found_stops_the_start(tmp_path: Path, node: Node) -> None:
     """With one sentence that says what to do."""
-    exposition = Exposition()
+    exposition = Exposition(FAMILIES)
     settings = load_settings(
         ["--standalone=false", f"--run-dir={tmp_path / 'run'}",
          f"--proc-root-dir={node.host.paths.proc}",

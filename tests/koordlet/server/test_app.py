@@ -10,6 +10,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import Gauge
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from koord.component.http.exposition import Exposition
 from koord.component.http.guard import local_only
 from koord.component.http.refusal import Refusal
 from koord.util.errors import Unavailable
@@ -19,7 +20,7 @@ from koordlet.executor.audit.reader import AuditReader
 from koordlet.plugin.testing import SimulatedClock
 from koordlet.server.app import HttpSources, create_app
 from koordlet.server.events import EventSources
-from koordlet.server.exposition import Exposition
+from koordlet.server.upstreamfamilies import FAMILIES
 
 RAW = {"Accept-Encoding": "identity"}
 
@@ -46,7 +47,7 @@ class Daemon:
 
     def __init__(self):
         self.clock = SimulatedClock()
-        self.exposition = Exposition(clock=self.clock)
+        self.exposition = Exposition(FAMILIES, clock=self.clock)
         self.health = Health()
         self.node_metric = b'{"kind":"NodeMetric"}\n'
         self.guard = local_only

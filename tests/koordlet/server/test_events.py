@@ -5,6 +5,7 @@ import json
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from koord.component.http.exposition import Exposition
 from koord.component.http.refusal import Refusal
 from koord.util.health import Health
 from koordlet.executor.audit.event import AuditEvent, encode
@@ -13,7 +14,7 @@ from koordlet.executor.audit.reader import AuditReader
 from koordlet.plugin.testing import SimulatedClock
 from koordlet.server.app import HttpSources, create_app
 from koordlet.server.events import EventSources
-from koordlet.server.exposition import Exposition
+from koordlet.server.upstreamfamilies import FAMILIES
 
 JSON = {"Accept": "application/json"}
 
@@ -54,7 +55,7 @@ class Events:
         )
         return create_app(
             HttpSources(
-                exposition=Exposition(),
+                exposition=Exposition(FAMILIES),
                 health=Health(),
                 clock=SimulatedClock(),
                 node_metric=lambda: b"",

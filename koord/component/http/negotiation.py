@@ -1,9 +1,9 @@
-"""Which format and encoding a client wants, from its Accept headers (RFC 9110, section 12.5)."""
+"""The format and encoding that a client prefers, by its Accept headers (RFC 9110, section 12.5)."""
 
 import math
 from collections.abc import Iterator
 
-from koordlet.server.textformat import OPENMETRICS, TEXT, TextFormat
+from koord.component.http.textformat import OPENMETRICS, TEXT, TextFormat
 
 _OPENMETRICS_TYPE = "application/openmetrics-text"
 _OPENMETRICS_VERSIONS = {"1.0.0", "0.0.1", ""}  # what ours can be read as; "": any

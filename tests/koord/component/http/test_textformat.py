@@ -14,15 +14,19 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from koordlet.server.textformat import OPENMETRICS, TEXT
+from koord.component.http.textformat import OPENMETRICS, TEXT
 
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\r"), max_size=20)
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,8}x", fullmatch=True)
 VALUES = st.floats() | st.integers(min_value=-(2**53), max_value=2**53)
 
 
-def render(form, families) -> str:
-    return b"".join([*map(form.encode, families), form.end]).decode()
+def render(form, families, unsuffixed_counters=()) -> str:
+    encoded = (
+        form.encode(family, unsuffixed_counter=family.name in unsuffixed_counters)
+        for family in families
+    )
+    return b"".join([*encoded, form.end]).decode()
 
 
 def typical_registry() -> CollectorRegistry:
@@ -57,13 +61,13 @@ def test_openmetrics_has_no_creation_times():
 
 
 @pytest.mark.parametrize("kind", ["counter", "unknown"])
-def test_koordinators_counters_keep_their_names(kind):
-    """koordlet_pod_eviction is a counter in text 0.0.4, unknown in OpenMetrics, never _total."""
+def test_unsuffixed_counters_keep_their_names(kind):
+    """Koordinator's koordlet_pod_eviction: a counter in text 0.0.4, else unknown, never _total."""
     family = Metric("koordlet_pod_eviction", "Evictions.", kind)
     family.add_sample("koordlet_pod_eviction", {"reason": "evicted"}, 2)
 
-    text = render(TEXT, [family])
-    openmetrics = render(OPENMETRICS, [family])
+    text = render(TEXT, [family], {"koordlet_pod_eviction"})
+    openmetrics = render(OPENMETRICS, [family], {"koordlet_pod_eviction"})
 
     assert "# TYPE koordlet_pod_eviction counter\n" in text
     assert "# TYPE koordlet_pod_eviction unknown\n" in openmetrics

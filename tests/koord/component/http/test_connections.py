@@ -23,7 +23,7 @@ from koord.component.http.connections import (
 )
 from koord.component.http.site import HttpServer
 from koord.component.http.sockets import Address
-from koordlet.plugin.testing import SimulatedClock
+from koord.util.simulatedclock import SimulatedClock
 
 CLOSED = "koordlet_http_connections_closed_total"
 PROBE = b"GET /livez HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n"

@@ -1,4 +1,4 @@
-"""Makes the bodies of the metrics endpoints: off the event loop, once a second at most."""
+"""Renders the bodies of the metrics endpoints: off the event loop, once a second at most."""
 
 import asyncio
 import gzip
@@ -18,12 +18,12 @@ from prometheus_client import (
     ProcessCollector,
 )
 
+from koord.component.http.families import FamilyRules, FamilySource, IsolatingRegistry
+from koord.component.http.page import Page
 from koord.component.http.shared import Shared
+from koord.component.http.textformat import TextFormat
 from koord.util.clock import Clock, SystemClock
 from koord.util.logs import LogState, get_logger
-from koordlet.server.families import INTERNAL_FAMILIES, FamilySource, IsolatingRegistry
-from koordlet.server.page import Page
-from koordlet.server.textformat import TextFormat
 
 FRESH_SECONDS = 1.0  # in which scrapes get what was rendered before: samples are no newer either
 
@@ -36,10 +36,10 @@ _GZIP_LEVEL = 1  # level 6 takes twice the time and saves another 15%
 
 
 class View(Enum):
-    """What an endpoint shows."""
+    """The part of the families that an endpoint shows."""
 
     ALL = "all"  # internal families, then external ones
-    INTERNAL = "internal"  # about the agent itself
+    INTERNAL = "internal"  # about the daemon itself
     EXTERNAL = "external"  # for users
 
 
@@ -60,8 +60,12 @@ class Exposition:
     """
 
     def __init__(
-        self, *sources: Callable[[], Iterable[FamilySource]], clock: Clock | None = None
+        self,
+        rules: FamilyRules,
+        *sources: Callable[[], Iterable[FamilySource]],
+        clock: Clock | None = None,
     ) -> None:
+        self.rules = rules
         self._sources = list(sources)
         self._clock = clock or SystemClock()
         self._lasting: dict[str, LogState] = {}  # by source; one rendering runs at a time
@@ -73,13 +77,13 @@ class Exposition:
         self.internal: CollectorRegistry = IsolatingRegistry(self._failed)
         self.external: CollectorRegistry = IsolatingRegistry(self._failed)
         self._failures = Counter(
-            "koordlet_exposition_failures_total",
+            f"{rules.prefix}_exposition_failures_total",
             "Collectors or families left out of a scrape because they failed.",
             ["source"],
             registry=self.internal,
         )
         self._duration = Histogram(
-            "koordlet_exposition_duration_seconds",
+            f"{rules.prefix}_exposition_duration_seconds",
             "Time to render all metric families once, for the scrapes of a second.",
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0),
             registry=self.internal,
@@ -115,10 +119,10 @@ class Exposition:
     def _page(self, form: TextFormat) -> Page:
         """All families of now."""
         start = time.perf_counter()  # what it costs, not when it happens: real time
-        page = Page(form, self._failed)
+        page = Page(form, self.rules, self._failed)
         for sources in self._sources:
             for source in sources():
-                page.add(source.name, source.families, INTERNAL_FAMILIES.__contains__)
+                page.add(source.name, source.families, self.rules.internal.__contains__)
         page.add("internal", self.internal.collect, lambda _: True)
         page.add("external", self.external.collect, lambda _: False)
         self._duration.observe(time.perf_counter() - start)

@@ -15,8 +15,8 @@ from koord.component.http.certificate import INTERVAL, CertificateError, Serving
 from koord.component.http.site import HttpServer
 from koord.component.http.sockets import Address
 from koord.util.health import Status
+from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
-from koordlet.plugin.testing import SimulatedClock
 
 
 class Files:

@@ -6,8 +6,8 @@ import time
 from prometheus_client import CollectorRegistry
 
 from koord.component.http.looplag import LoopLag
+from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
-from koordlet.plugin.testing.clock import SimulatedClock
 
 
 async def test_a_held_up_loop_shows_in_the_histogram():

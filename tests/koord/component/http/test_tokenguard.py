@@ -15,7 +15,7 @@ from koord.component.http.tokenguard import BURST, TokenGuard, bearer_token
 from koord.kube.reviews import User
 from koord.util.errors import KoordletError
 from koord.util.health import Status
-from koordlet.plugin.testing import SimulatedClock
+from koord.util.simulatedclock import SimulatedClock
 
 
 class Cluster:

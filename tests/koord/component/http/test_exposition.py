@@ -9,9 +9,16 @@ from prometheus_client import Counter, Gauge
 from prometheus_client.core import GaugeMetricFamily, UnknownMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
-from koordlet.plugin.testing import SimulatedClock
-from koordlet.server.exposition import Exposition, View
-from koordlet.server.textformat import OPENMETRICS, TEXT
+from koord.component.http.exposition import Exposition, View
+from koord.component.http.families import FamilyRules
+from koord.component.http.textformat import OPENMETRICS, TEXT
+from koord.util.simulatedclock import SimulatedClock
+
+RULES = FamilyRules(
+    prefix="agent",
+    internal=frozenset({"agent_node_used_cpu_cores", "agent_pod_eviction"}),
+    unsuffixed_counters=frozenset({"agent_pod_eviction"}),
+)
 
 
 class Source:
@@ -60,18 +67,18 @@ def names(body: bytes) -> list[str]:
 @pytest.fixture
 def source():
     return Source(
-        GaugeMetricFamily("koordlet_node_used_cpu_cores", "Internal upstream.", value=1),
-        UnknownMetricFamily("koordlet_pod_eviction", "Internal upstream.", value=1),
-        GaugeMetricFamily("koordlet_pod_psi", "External upstream.", value=1),
+        GaugeMetricFamily("agent_node_used_cpu_cores", "Internal upstream.", value=1),
+        UnknownMetricFamily("agent_pod_eviction", "Internal upstream.", value=1),
+        GaugeMetricFamily("agent_pod_psi", "External upstream.", value=1),
         GaugeMetricFamily("node_network_up", "node_exporter's.", value=1),
     )
 
 
 @pytest.fixture
 def exposition(source):
-    exposition = Exposition(lambda: [source])
-    Counter("koordlet_rounds_total", "Own.", registry=exposition.internal)
-    Gauge("koordlet_node_resource_allocatable", "Users'.", registry=exposition.external)
+    exposition = Exposition(RULES, lambda: [source])
+    Counter("agent_rounds_total", "Own.", registry=exposition.internal)
+    Gauge("agent_node_resource_allocatable", "Users'.", registry=exposition.external)
     return exposition
 
 
@@ -81,13 +88,11 @@ def test_each_view_shows_its_families(exposition):
     external = names(exposition.render(View.EXTERNAL, TEXT))
     everything = names(exposition.render(View.ALL, TEXT))
 
-    assert {"koordlet_node_used_cpu_cores", "koordlet_pod_eviction", "koordlet_rounds"} <= {
-        *internal
-    }
+    assert {"agent_node_used_cpu_cores", "agent_pod_eviction", "agent_rounds"} <= {*internal}
     assert external == [
-        "koordlet_pod_psi",
+        "agent_pod_psi",
         "node_network_up",
-        "koordlet_node_resource_allocatable",
+        "agent_node_resource_allocatable",
     ]
     assert everything == internal + external
 
@@ -102,22 +107,22 @@ def test_process_and_python_are_among_the_internal_families(exposition):
 def test_what_fails_is_left_out_and_counted(source):
     """A source and a registered collector that raise cost nobody else their families."""
     broken = Broken()
-    exposition = Exposition(lambda: [broken, source])
+    exposition = Exposition(RULES, lambda: [broken, source])
     exposition.external.register(broken)
 
     body = exposition.render(View.ALL, TEXT)
     again = exposition.render(View.INTERNAL, TEXT).decode()
 
-    assert "koordlet_pod_psi" in names(body)
+    assert "agent_pod_psi" in names(body)
     assert "half" not in names(body)
-    assert 'koordlet_exposition_failures_total{source="broken"} 1.0' in body.decode()
-    assert 'koordlet_exposition_failures_total{source="Broken"} 1.0' in again
+    assert 'agent_exposition_failures_total{source="broken"} 1.0' in body.decode()
+    assert 'agent_exposition_failures_total{source="Broken"} 1.0' in again
 
 
 def test_a_source_that_recovers_is_back(source, capsys):
     """Failure and recovery are logged once each."""
     broken = Broken()
-    exposition = Exposition(lambda: [broken])
+    exposition = Exposition(RULES, lambda: [broken])
     for _ in range(3):
         exposition.render(View.ALL, TEXT)
     broken.cured = True
@@ -132,13 +137,13 @@ def test_a_source_that_recovers_is_back(source, capsys):
 
 def test_a_family_exported_twice_appears_once(source):
     """A plugin that takes the name of a collector's family does not make the scrape invalid."""
-    twice = Source(GaugeMetricFamily("koordlet_pod_psi", "Mine.", value=2))
-    exposition = Exposition(lambda: [source, twice])
+    twice = Source(GaugeMetricFamily("agent_pod_psi", "Mine.", value=2))
+    exposition = Exposition(RULES, lambda: [source, twice])
 
     body = exposition.render(View.ALL, TEXT).decode()
 
-    assert body.count("# TYPE koordlet_pod_psi ") == 1
-    assert "koordlet_pod_psi 1.0" in body
+    assert body.count("# TYPE agent_pod_psi ") == 1
+    assert "agent_pod_psi 1.0" in body
 
 
 def test_an_unregistered_collector_is_gone(exposition):
@@ -152,7 +157,7 @@ def test_an_unregistered_collector_is_gone(exposition):
 async def test_scrapes_of_a_second_share_one_rendering():
     """A hundred scrapes cost as much as one, in all views and encodings; later ones are new."""
     slow, clock = Slow(), SimulatedClock()
-    exposition = Exposition(lambda: [slow], clock=clock)
+    exposition = Exposition(RULES, lambda: [slow], clock=clock)
     scrapes = [
         asyncio.create_task(exposition.body(View.EXTERNAL, TEXT, compress=False)) for _ in range(10)
     ]
@@ -177,7 +182,7 @@ async def test_scrapes_of_a_second_share_one_rendering():
 async def test_a_scraper_that_leaves_takes_nothing_along():
     """Others that wait for the same rendering still get it."""
     slow = Slow()
-    exposition = Exposition(lambda: [slow])
+    exposition = Exposition(RULES, lambda: [slow])
     first, second = (
         asyncio.create_task(exposition.body(View.EXTERNAL, TEXT, compress=False)) for _ in range(2)
     )
@@ -206,7 +211,7 @@ async def test_different_formats_are_rendered_one_after_another():
             with lock:
                 running -= 1
 
-    exposition = Exposition(lambda: [Counting()])
+    exposition = Exposition(RULES, lambda: [Counting()])
     await asyncio.gather(
         *(
             exposition.body(view, form, compress=compress)

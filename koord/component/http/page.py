@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 
 from prometheus_client import Metric
 
-from koordlet.server.families import Failed
-from koordlet.server.textformat import TextFormat
+from koord.component.http.families import Failed, FamilyRules
+from koord.component.http.textformat import TextFormat
 
 
 class Page:
@@ -15,8 +15,9 @@ class Page:
     through the whole heap, which holds up the event loop for tens of milliseconds.
     """
 
-    def __init__(self, form: TextFormat, failed: Failed) -> None:
+    def __init__(self, form: TextFormat, rules: FamilyRules, failed: Failed) -> None:
         self._form = form
+        self._unsuffixed_counters = rules.unsuffixed_counters
         self._failed = failed
         self._names: set[str] = set()
         self._internal: list[bytes] = []
@@ -51,6 +52,7 @@ class Page:
             self._failed(name, ValueError(f"metric family {name} is exported twice"))
             return
         try:
-            encoded[name] = self._form.encode(family)
+            unsuffixed = name in self._unsuffixed_counters
+            encoded[name] = self._form.encode(family, unsuffixed_counter=unsuffixed)
         except Exception as err:  # whatever a plugin put into its family
             self._failed(name, err)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from koord.component.http.guard import is_no_name, local_only
 from koord.component.http.middleware import limits
-from koordlet.plugin.testing import SimulatedClock
+from koord.util.simulatedclock import SimulatedClock
 
 
 @pytest.mark.parametrize(
