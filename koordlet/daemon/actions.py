@@ -148,4 +148,4 @@ def _killer(settings: Settings, host: Host, clock: Clock) -> PodKiller | None:
     options = settings.options
     if options.evict_fallback.value != Fallback.KILL or options.only_evict_by_api.value:
         return None
-    return PodKiller(host.cgroups, ThreadWorker("koordlet-kill"), clock)
+    return PodKiller(host, ThreadWorker("koordlet-kill"), clock)

@@ -4,7 +4,7 @@ from koord.util.clock import SystemClock
 from koordlet.executor.evictions.eviction import Killing
 from koordlet.executor.evictions.kill import PodKiller
 from koordlet.executor.kernel.worker import InlineWorker
-from koordlet.host.cgroups.cgroupfs import CgroupFs
+from koordlet.host.host import Host
 
 POD, NEIGHBOUR = "kubepods/besteffort/podu1", "kubepods/besteffort/podu2"
 FORK = "if not os.fork(): time.sleep(600)"
@@ -20,7 +20,7 @@ async def test_a_pod_is_killed_and_its_neighbour_is_not(tree):
     """With all its containers, children included; a second time there is nothing to kill."""
     victims = [tree.make(f"{POD}/{name}").run(FORK) for name in ("c1", "c2")]
     neighbour = tree.make(f"{NEIGHBOUR}/c1").run()
-    killer = PodKiller(CgroupFs(tree.paths.cgroup), InlineWorker(), SystemClock())
+    killer = PodKiller(Host(tree.paths), InlineWorker(), SystemClock())
 
     killing = await killer.kill(POD, "u1")
 

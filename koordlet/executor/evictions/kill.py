@@ -10,9 +10,12 @@ from pathlib import Path
 from koord.util.clock import Clock
 from koord.util.errors import KoordletError
 from koordlet.executor.evictions.eviction import Killing
+from koordlet.executor.kernel.kernelvalues import KernelValues
 from koordlet.executor.kernel.worker import Worker
 from koordlet.host.cgroups.cgroupfiles import parse_ids
-from koordlet.host.cgroups.cgroupfs import CgroupFs
+from koordlet.host.errors import KernelFileError
+from koordlet.host.host import Host
+from koordlet.host.resources import CGROUP_PROCS
 
 ATTEMPTS = 20
 PAUSE = 0.1  # seconds between attempts: what is killed needs a moment to be gone
@@ -31,8 +34,9 @@ class PodKiller:
     kernel kills the whole cgroup at once (cgroup.kill), which does not take CAP_KILL.
     """
 
-    def __init__(self, cgroups: CgroupFs, worker: Worker, clock: Clock) -> None:
-        self._root = cgroups.hierarchy("cpu", cgroups.version("cpu"))
+    def __init__(self, host: Host, worker: Worker, clock: Clock) -> None:
+        self._host = host
+        self._values = KernelValues(host)
         self._worker = worker
         self._clock = clock
 
@@ -44,9 +48,10 @@ class PodKiller:
         killed: set[int] = set()
         problem = ""
         try:
-            directory = self._root / checked_group(group, uid)
+            check_group(group, uid)
+            directory = Path(self._host.path(CGROUP_PROCS, group)).parent
             for _ in range(ATTEMPTS):
-                left, problem = await self._worker.do(lambda: _kill_members(directory))
+                left, problem = await self._worker.do(lambda: self._kill_members(group, directory))
                 if not left:
                     return Killing(len(killed))
                 killed |= left
@@ -59,9 +64,27 @@ class PodKiller:
         gone = len(killed - left)
         return Killing(gone, problem or f"{len(left)} processes have not ended after SIGKILL")
 
+    def _kill_members(self, group: str, directory: Path) -> tuple[set[int], str]:
+        """Kill once; return the processes found before, and what went wrong."""
+        pids = set(_members(directory))
+        if os.getpid() in pids:
+            raise KillRefused("this is the pod of koordlet itself")
+        if not pids or self._kill_cgroup(group):
+            return pids, ""
+        ordered = sorted(pids)
+        some = (ordered[first : first + AT_ONCE] for first in range(0, len(ordered), AT_ONCE))
+        problems = {problem for pids_at_once in some for problem in _kill(pids_at_once, directory)}
+        return pids, "; ".join(sorted(problems))
 
-def checked_group(group: str, uid: str) -> str:
-    """Return the cgroup if its name is that of the pod.
+    def _kill_cgroup(self, group: str) -> bool:
+        try:
+            return self._values.kill(group)
+        except KernelFileError as err:
+            raise KillRefused(str(err)) from err
+
+
+def check_group(group: str, uid: str) -> None:
+    """See that the name of a cgroup is that of the pod.
 
     Raises:
         KillRefused: it is another one, above all one that holds more than this pod.
@@ -71,33 +94,6 @@ def checked_group(group: str, uid: str) -> str:
         raise KillRefused(f"wanted the cgroup of a pod, found {group!r}")
     if uid not in name and uid.replace("-", "_") not in name:
         raise KillRefused(f"wanted the cgroup of the pod {uid}, found {group!r}")
-    return group
-
-
-def _kill_members(directory: Path) -> tuple[set[int], str]:
-    """Kill once; return who was there before, and what went wrong."""
-    pids = set(_members(directory))
-    if os.getpid() in pids:
-        raise KillRefused("this is the pod of koordlet itself")
-    if not pids or _kill_cgroup(directory):
-        return pids, ""
-    ordered = sorted(pids)
-    some = (ordered[first : first + AT_ONCE] for first in range(0, len(ordered), AT_ONCE))
-    problems = {problem for pids_at_once in some for problem in _kill(pids_at_once, directory)}
-    return pids, "; ".join(sorted(problems))
-
-
-def _kill_cgroup(directory: Path) -> bool:
-    """Have the kernel kill everything in it; False: it cannot (v1, or older than 5.14)."""
-    try:
-        descriptor = os.open(directory / "cgroup.kill", os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            os.write(descriptor, b"1")
-        finally:
-            os.close(descriptor)
-    except OSError as err:
-        return err.errno == errno.ENODEV  # it is gone
-    return True
 
 
 def _kill(pids: Iterable[int], directory: Path) -> Iterator[str]:

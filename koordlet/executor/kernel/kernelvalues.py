@@ -17,10 +17,11 @@ from koordlet.host.host import Host
 from koordlet.host.kerneltext import Text
 from koordlet.host.proc.procfiles import parse_start_time
 from koordlet.host.resource import File, Root
-from koordlet.host.resources import CPUSET_CPUS
+from koordlet.host.resources import CGROUP_PROCS, CPUSET_CPUS
 
 # Neither made nor cut nor reached through a link; a pipe in its place must not hang.
 _WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _MOST = 4096  # bytes of a process's stat that are looked at
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.ENOTDIR})
 _HINTS = {
@@ -159,6 +160,27 @@ class KernelValues:
         self._step(f"read back {path}")
         return found
 
+    def kill(self, group: str) -> bool:
+        """Have the kernel kill all processes of a cgroup and of those below it, at once.
+
+        Return False where it cannot: cgroup v1, kernels older than 5.14.
+
+        Raises:
+            KernelFileError: cgroup.kill is not the kernel's; nothing was written.
+
+        Source: kernel docs, admin-guide/cgroup-v2.
+        """
+        directory = self._host.path(CGROUP_PROCS, group).rpartition("/")[0]
+        try:
+            opened = os.open(directory, _DIRECTORY)
+            try:
+                self._write_file(opened, f"{directory}/cgroup.kill", Root.CGROUP, b"1\n")
+            finally:
+                os.close(opened)
+        except OSError as err:
+            return err.errno == errno.ENODEV  # the cgroup has ended
+        return True
+
     def _all_cpus(self, key: Key) -> str:
         """What to write in place of no CPUs, which means those of the group above.
 
@@ -213,21 +235,25 @@ class KernelValues:
     def _write(self, place: _Place, key: Key, inode: int, content: bytes) -> None:
         directory = self._open(place, key, inode)
         try:
-            fd = os.open(place.name, _WRITE, dir_fd=directory)
-            try:
-                paths, root = self._host.paths, self._host.file(key.resource).root
-                paths.check(fd, root, f"{place.directory}/{place.name}")
-                if paths.laid_out:
-                    os.ftruncate(fd, 0)  # which a kernel file does not need
-                os.write(fd, content)
-            finally:
-                os.close(fd)
+            root = self._host.file(key.resource).root
+            self._write_file(directory, f"{place.directory}/{place.name}", root, content)
         finally:
             os.close(directory)
 
+    def _write_file(self, directory: int, path: str, root: Root, content: bytes) -> None:
+        """Write a file of an open directory in one write. Raises OSError, KernelFileError."""
+        fd = os.open(path.rpartition("/")[2], _WRITE, dir_fd=directory)
+        try:
+            self._host.paths.check(fd, root, path)
+            if self._host.paths.laid_out:
+                os.ftruncate(fd, 0)  # which a kernel file does not need
+            os.write(fd, content)
+        finally:
+            os.close(fd)
+
     def _open(self, place: _Place, key: Key, inode: int) -> int:
         """Open the directory of the group or process that is meant. Raises OSError."""
-        directory = os.open(place.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        directory = os.open(place.directory, _DIRECTORY)
         try:
             if inode and os.fstat(directory).st_ino != inode:
                 raise FileNotFoundError(errno.ENOENT, "another cgroup of the same name")

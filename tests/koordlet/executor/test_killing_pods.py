@@ -3,15 +3,17 @@
 import asyncio
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from koord.api.eviction import EvictionOutcome
 from koordlet.executor.evictions.eviction import Killing
-from koordlet.executor.evictions.kill import KillRefused, PodKiller, checked_group
+from koordlet.executor.evictions.kill import KillRefused, PodKiller, check_group
 from koordlet.executor.evictions.permits import REMEMBERED
 from koordlet.executor.kernel.worker import InlineWorker
-from koordlet.host.cgroups.cgroupfs import CgroupFs
+from koordlet.host.host import Host
+from koordlet.host.resources import CGROUP_PROCS
 from koordlet.plugin.testing import FakeHost
 
 UID = "7712555c-ce62-454a-9e18-9ff0217b8941"
@@ -236,7 +238,7 @@ async def test_the_budget_holds_for_killing(alone, killer) -> None:
 def test_only_the_cgroup_of_that_pod_is_killed(group) -> None:
     """Above all none that holds more."""
     with pytest.raises(KillRefused, match="wanted the cgroup of"):
-        checked_group(group, UID)
+        check_group(group, UID)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +249,7 @@ def test_only_the_cgroup_of_that_pod_is_killed(group) -> None:
     ],
 )
 def test_both_drivers_name_pods_cgroups(group) -> None:
-    assert checked_group(group, UID) == group
+    check_group(group, UID)
 
 
 async def test_what_cannot_be_killed_is_told(tmp_path, clock) -> None:
@@ -255,7 +257,7 @@ async def test_what_cannot_be_killed_is_told(tmp_path, clock) -> None:
     host = FakeHost(tmp_path, version=1)
     pod = host.add_pod("u1")
     pod.containers["c1"].set_processes(0, 0)
-    killer = PodKiller(CgroupFs(host.paths.cgroup), InlineWorker(), clock)
+    killer = PodKiller(Host(host.paths), InlineWorker(), clock)
 
     killing = asyncio.ensure_future(killer.kill(pod.group.path, "u1"))
     await clock.advance(10)
@@ -270,8 +272,59 @@ async def test_koordlet_does_not_kill_itself(tmp_path, clock) -> None:
     host = FakeHost(tmp_path, version=1)
     pod = host.add_pod("u1")
     pod.containers["c1"].set_processes(os.getpid())
-    killer = PodKiller(CgroupFs(host.paths.cgroup), InlineWorker(), clock)
+    killer = PodKiller(Host(host.paths), InlineWorker(), clock)
 
     assert await killer.kill(pod.group.path, "u1") == Killing(
         0, "this is the pod of koordlet itself"
     )
+
+
+async def test_the_kernel_kills_a_whole_cgroup_where_it_can(tmp_path, clock) -> None:
+    """On cgroup v2: one write to cgroup.kill of the pod, and no signal."""
+    host = FakeHost(tmp_path, version=2)
+    pod = host.add_pod("u1")
+    pod.containers["c1"].set_processes(0, 7)  # 0 could not be signalled
+    kill = Path(Host(host.paths).path(CGROUP_PROCS, pod.group.path)).with_name("cgroup.kill")
+    kill.write_text("")
+    killer = PodKiller(Host(host.paths), InlineWorker(), clock)
+
+    killing = asyncio.ensure_future(killer.kill(pod.group.path, "u1"))
+    await clock.advance(1)
+    pod.containers["c1"].set_processes()
+    await clock.advance(1)
+
+    assert await killing == Killing(2)
+    assert kill.read_text() == "1\n"
+
+
+async def test_only_the_kernels_own_file_is_written_for_killing(tmp_path, clock) -> None:
+    """As for every other value: a file of that name elsewhere is left as it is."""
+    host = FakeHost(tmp_path, version=2)
+    pod = host.add_pod("u1")
+    pod.containers["c1"].set_processes(7)
+    paths = replace(host.paths, laid_out=False)
+    kill = Path(Host(paths).path(CGROUP_PROCS, pod.group.path)).with_name("cgroup.kill")
+    kill.write_text("")
+
+    killing = await PodKiller(Host(paths), InlineWorker(), clock).kill(pod.group.path, "u1")
+
+    assert killing.killed == 0
+    assert f"{kill}: wanted a kernel file (cgroup or cgroup2)" in killing.error
+    assert kill.read_text() == ""
+
+
+async def test_no_link_is_followed_for_killing(tmp_path, clock) -> None:
+    """The processes are signalled one by one then."""
+    host = FakeHost(tmp_path, version=2)
+    pod = host.add_pod("u1")
+    pod.containers["c1"].set_processes(0)
+    (tmp_path / "elsewhere").write_text("")
+    kill = Path(Host(host.paths).path(CGROUP_PROCS, pod.group.path)).with_name("cgroup.kill")
+    kill.symlink_to(tmp_path / "elsewhere")
+    killer = PodKiller(Host(host.paths), InlineWorker(), clock)
+
+    killing = asyncio.ensure_future(killer.kill(pod.group.path, "u1"))
+    await clock.advance(10)
+
+    assert "host's pid namespace" in (await killing).error
+    assert (tmp_path / "elsewhere").read_text() == ""
