@@ -24,7 +24,6 @@ from koordlet.metriccache import keys, kinds
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.keys import UnknownSeries
 from koordlet.metriccache.kinds import AnyKind, Cadence, Keep, Kind
-from koordlet.plugin.awaitedvictim import Usage
 from koordlet.plugin.base import WAITS_FOR_EVENTS, ExtensionPlugin, Limits, Log
 from koordlet.plugin.client import Client, UnavailableClient
 from koordlet.plugin.extensions import Extension
@@ -43,11 +42,8 @@ from koordlet.plugin.reconcile import (
 from koordlet.plugin.registry import PluginError, PluginRegistry
 from koordlet.plugin.rejections import Rejections
 from koordlet.plugin.sharedflags import strategy_interval
-from koordlet.plugin.situation import Measured, Situation
 from koordlet.plugin.states import States
-from koordlet.plugin.tierrequests import TierRequests
 from koordlet.plugin.upstreamgauge import UpstreamGauge
-from koordlet.plugin.victimrounds import VictimRounds, wanted
 from koordlet.statesinformer.callbacks import CallbackTarget, StateType, UpdateCbFn
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
 
@@ -80,7 +76,6 @@ __all__ = [
     "Level",
     "Limits",
     "Log",
-    "Measured",
     "MetricCache",
     "NodeRatio",
     "OptionError",
@@ -97,20 +92,16 @@ __all__ = [
     "ReconcilingPlugin",
     "Rejections",
     "Resource",
-    "Situation",
     "Stage",
     "StateType",
     "States",
     "Stop",
     "Target",
-    "TierRequests",
     "Unavailable",
     "UnavailableClient",
     "UnknownSeries",
     "UpdateCbFn",
     "UpstreamGauge",
-    "Usage",
-    "VictimRounds",
     "Wording",
     "containers_of",
     "host_applications",
@@ -122,5 +113,4 @@ __all__ = [
     "resources",
     "scaled_quota",
     "strategy_interval",
-    "wanted",
 ]

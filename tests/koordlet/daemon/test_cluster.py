@@ -43,7 +43,7 @@ from koordlet.plugin.testing import FakeHost, SimulatedClock, make_pod
 from koordlet.reporter.pace import place
 from koordlet.server.upstreamfamilies import FAMILIES
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet_plugins.memory_evict.plugin import MemoryEvict
+from koordlet_plugins.eviction.memory import MemoryEvict
 
 METRICS, SLOS, TOPOLOGIES, ALL_NODES, ALL_PODS, CONFIGS = (
     resource.collection()

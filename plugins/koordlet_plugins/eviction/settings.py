@@ -8,8 +8,8 @@ from koord.api.eviction import EvictionOutcome
 from koord.api.node import Node
 from koord.api.nodeslo_strategies import ResourceThreshold
 from koord.api.podrequests import amount
-from koord.api.releases import Band, SatisfactionBand
-from koord.util.errors import KoordletError
+from koordlet.plugin import KoordletError
+from koordlet_plugins.eviction.releases import Band, SatisfactionBand
 
 DEFAULT_GAP = 2  # percent between a threshold and its lower mark
 DEFAULT_BE_USAGE = 90  # percent of their limit that best-effort pods use when they want more

@@ -7,10 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.evictability import EVICTION_POLICY, allows, eviction_priority, label_priority
 from koord.api.pod import Pod
 from koord.api.qos import KubeQoS
-from koord.api.victims import best_effort, by_priority, by_share, offered
+from koordlet_plugins.eviction.victims import (
+    EVICTION_POLICY,
+    allows,
+    best_effort,
+    by_priority,
+    by_share,
+    eviction_priority,
+    label_priority,
+    offered,
+)
 
 OFFERED = {"koordinator.sh/eviction-enabled": "true"}
 BE = {"koordinator.sh/qosClass": "BE"}

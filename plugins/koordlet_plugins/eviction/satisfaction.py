@@ -4,19 +4,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from koord.api.eviction import EvictionOutcome
-from koord.api.evictionplan import EvictionTask, ReleaseTarget
-from koord.api.evictsettings import EvictionBlocked, satisfaction_band
 from koord.api.nodeslo_strategies import CPUEvictPolicy, ResourceThreshold
 from koord.api.pod import Pod
 from koord.api.podrequests import BATCH_CPU, pod_request
-from koord.api.releases import (
+from koordlet.plugin import MetricCache, kinds
+from koordlet_plugins.eviction.plan import EvictionTask, ReleaseTarget
+from koordlet_plugins.eviction.releases import (
     Satisfaction,
     allocatable_batch_cpu,
     is_covered,
     satisfaction_release,
 )
-from koord.api.victims import best_effort, by_share
-from koordlet.plugin import MetricCache, kinds
+from koordlet_plugins.eviction.settings import EvictionBlocked, satisfaction_band
+from koordlet_plugins.eviction.victims import best_effort, by_share
 
 NAME = "BECPUEvict"
 ORDER = "by priority and usage of the request"

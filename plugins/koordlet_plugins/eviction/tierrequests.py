@@ -1,10 +1,15 @@
 """Requests of pods of lower tiers, summed up anew only when pods have changed."""
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 
-from koord.api.evictiontasks import requested_by_tier
+from koord.api.pod import Pod
+from koord.api.podrequests import pod_request
 from koord.api.priority import PriorityClass
-from koordlet.statesinformer.model import PodMeta
+from koordlet.plugin import PodMeta
+
+TIERS = (PriorityClass.BATCH, PriorityClass.MID)
+"""The priority classes whose requests are counted, and given back, as resources of their own."""
 
 
 class TierRequests:
@@ -24,3 +29,18 @@ class TierRequests:
             self._sums = requested_by_tier(found, ceiling, self._resource)
             self._pods, self._ceiling = pods, ceiling
         return self._sums
+
+
+def requested_by_tier(
+    pods: Iterable[Pod], ceiling: int, resource: Callable[[PriorityClass], str]
+) -> Mapping[str, int]:
+    """Return the sum of requests of the pods up to a priority, by the resource of their tier.
+
+    Only pods that have not ended count, and only tiers whose pods can give it back.
+    """
+    sums: Counter[str] = Counter()
+    for pod in pods:
+        tier = pod.priority_class
+        if tier in TIERS and pod.active and pod.effective_priority <= ceiling:
+            sums[resource(tier)] += pod_request(pod, resource(tier))
+    return sums

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from koord.api.evictionplan import EvictionTask, ReleaseTarget
-from koordlet.plugin.states import States
-from koordlet.statesinformer.model import PodMeta
+from koordlet.plugin import PodMeta, States
+from koordlet_plugins.eviction.plan import EvictionTask, ReleaseTarget
 
 MARGIN = 15.0  # seconds beyond its grace period that a victim gets to be gone
 LONGEST_WAIT = 75.0  # seconds for a victim, whatever its grace period

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from koord.api.evictability import EVICTION_POLICY
 from koordlet.plugin import EvictionOutcome, OptionError, kinds
 from koordlet.plugin.testing import make_pod
-from koordlet_plugins.memory_evict.plugin import MemoryEvict
-from koordlet_plugins.memory_evict.signals import Signals, parse_signals
+from koordlet_plugins.eviction.memory import MemoryEvict
+from koordlet_plugins.eviction.signals import Signals, parse_signals
+from koordlet_plugins.eviction.victims import EVICTION_POLICY
 
-from ..evictionbench import OFFERED, EvictionBench, ScriptedKiller, batch, be_pod
+from .evictionbench import OFFERED, EvictionBench, ScriptedKiller, batch, be_pod
 
 G = 10**9
 BE_ONLY = ("BEMemoryEvict",)

@@ -3,19 +3,15 @@
 CPU is in milli-cores, memory in bytes.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from koord.api.evictionplan import EvictionTask, ReleaseTarget, amounts_text
 from koord.api.pod import Pod
 from koord.api.podrequests import amount, pod_request
 from koord.api.priority import PriorityClass
-from koord.api.releases import Band, used_percent, used_release
-from koord.api.victims import by_priority, offered
-
-TIERS = (PriorityClass.BATCH, PriorityClass.MID)
-"""The priority classes whose requests are counted, and given back, as resources of their own."""
+from koordlet_plugins.eviction.plan import EvictionTask, ReleaseTarget, amounts_text
+from koordlet_plugins.eviction.releases import Band, used_percent, used_release
+from koordlet_plugins.eviction.victims import by_priority, offered
 
 OWNERS_ORDER = "by eviction priority, priority and size"
 
@@ -124,18 +120,3 @@ def requested_task(
         },
         order=OWNERS_ORDER,
     )
-
-
-def requested_by_tier(
-    pods: Iterable[Pod], ceiling: int, resource: Callable[[PriorityClass], str]
-) -> Mapping[str, int]:
-    """Return the sum of requests of the pods up to a priority, by the resource of their tier.
-
-    Only pods that have not ended count, and only tiers whose pods can give it back.
-    """
-    sums: Counter[str] = Counter()
-    for pod in pods:
-        tier = pod.priority_class
-        if tier in TIERS and pod.active and pod.effective_priority <= ceiling:
-            sums[resource(tier)] += pod_request(pod, resource(tier))
-    return sums

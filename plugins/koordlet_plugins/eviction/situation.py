@@ -9,11 +9,8 @@ from typing import NamedTuple
 from koord.api.node import Node
 from koord.api.nodeslo_strategies import ResourceThreshold
 from koord.api.pod import Pod
-from koordlet.metriccache.cache import MetricCache
-from koordlet.metriccache.keys import PodKey
-from koordlet.metriccache.kinds import Kind
-from koordlet.plugin.awaitedvictim import Usage
-from koordlet.statesinformer.model import PodMeta
+from koordlet.plugin import Kind, MetricCache, PodMeta, keys
+from koordlet_plugins.eviction.awaitedvictim import Usage
 
 
 class Measured(NamedTuple):
@@ -21,7 +18,7 @@ class Measured(NamedTuple):
 
     cache: MetricCache
     node: Kind[[], tuple[()]]
-    pods: Kind[[str], PodKey]
+    pods: Kind[[str], keys.PodKey]
     scale: int = 1
 
     def of_node(self) -> Usage | None:

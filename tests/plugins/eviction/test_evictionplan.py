@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from koord.api.evictionplan import EvictionPlan, EvictionTask, ReleaseTarget
 from koord.api.pod import Pod
+from koordlet_plugins.eviction.plan import EvictionPlan, EvictionTask, ReleaseTarget
 
 USED, REQUEST = ReleaseTarget.USED, ReleaseTarget.REQUEST
 GIB = 2**30

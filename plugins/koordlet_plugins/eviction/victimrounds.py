@@ -6,16 +6,12 @@ A tool for plugins that evict. Rounds are those of the plugin; nothing here wait
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from koord.api.eviction import EvictionOutcome
-from koord.api.evictionplan import EvictionPlan, EvictionTask, amounts_text
-from koord.api.evictsettings import EvictionBlocked
 from koord.api.pod import Pod
-from koord.util.errors import Unavailable
-from koordlet.executor.evictions.eviction import Eviction
-from koordlet.plugin.awaitedvictim import MARGIN, AwaitedVictim, Verdict
-from koordlet.plugin.base import ExtensionPlugin
-from koordlet.plugin.situation import Measured, Situation
-from koordlet.plugin.states import States
-from koordlet.statesinformer.model import PodMeta
+from koordlet.plugin import Eviction, ExtensionPlugin, PodMeta, States, Unavailable
+from koordlet_plugins.eviction.awaitedvictim import MARGIN, AwaitedVictim, Verdict
+from koordlet_plugins.eviction.plan import EvictionPlan, EvictionTask, amounts_text
+from koordlet_plugins.eviction.settings import EvictionBlocked
+from koordlet_plugins.eviction.situation import Measured, Situation
 
 ATTEMPTS = 10  # victims that a round asks for, when each is refused
 LONGEST_ROUND = 10.0  # seconds after which a round asks for no other victim

@@ -4,15 +4,22 @@ import math
 from collections.abc import Callable
 
 from koord.api.eviction import EvictionOutcome
-from koord.api.evictionplan import EvictionTask
-from koord.api.evictiontasks import (
-    OWNERS_ORDER,
-    RequestFeature,
-    UsedFeature,
-    requested_task,
-    used_task,
+from koord.api.pod import Pod
+from koord.api.podrequests import memory_resource
+from koordlet.plugin import (
+    WAITS_FOR_EVENTS,
+    Client,
+    ExtensionPlugin,
+    FlagSet,
+    MetricCache,
+    States,
+    Stop,
+    kinds,
+    resources,
 )
-from koord.api.evictsettings import (
+from koordlet_plugins.eviction.plan import EvictionTask
+from koordlet_plugins.eviction.releases import requested_memory_release
+from koordlet_plugins.eviction.settings import (
     EvictionBlocked,
     capacity_of,
     request_ceiling,
@@ -20,33 +27,24 @@ from koord.api.evictsettings import (
     usage_ceiling,
     used_band,
 )
-from koord.api.pod import Pod
-from koord.api.podrequests import memory_resource
-from koord.api.releases import requested_memory_release
-from koord.api.victims import best_effort, by_priority, by_share, offered
-from koordlet.plugin import (
-    WAITS_FOR_EVENTS,
-    Client,
-    ExtensionPlugin,
-    FlagSet,
-    Measured,
-    MetricCache,
-    Situation,
-    States,
-    Stop,
-    TierRequests,
-    VictimRounds,
-    kinds,
-    resources,
-    wanted,
-)
-from koordlet_plugins.memory_evict.signals import (
+from koordlet_plugins.eviction.signals import (
     Pressure,
     PressureRule,
     Signals,
     check_pressure,
     parse_signals,
 )
+from koordlet_plugins.eviction.situation import Measured, Situation
+from koordlet_plugins.eviction.tasks import (
+    OWNERS_ORDER,
+    RequestFeature,
+    UsedFeature,
+    requested_task,
+    used_task,
+)
+from koordlet_plugins.eviction.tierrequests import TierRequests
+from koordlet_plugins.eviction.victimrounds import VictimRounds, wanted
+from koordlet_plugins.eviction.victims import best_effort, by_priority, by_share, offered
 
 OF_BEST_EFFORT, BY_REQUESTS, BY_USAGE = "BEMemoryEvict", "MemoryAllocatableEvict", "MemoryEvict"
 BEST_EFFORT_ORDER = "by priority and usage"

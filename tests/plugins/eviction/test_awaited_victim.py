@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from koord.api.evictionplan import EvictionTask, ReleaseTarget
-from koordlet.plugin.awaitedvictim import AwaitedVictim, Usage, Verdict
 from koordlet.plugin.testing import SimulatedClock, make_pod
 from koordlet.statesinformer.informer import StatesInformer
+from koordlet_plugins.eviction.awaitedvictim import AwaitedVictim, Usage, Verdict
+from koordlet_plugins.eviction.plan import EvictionTask, ReleaseTarget
 
 POD = make_pod("a")
 

@@ -7,9 +7,9 @@ import pytest
 
 from koordlet.plugin import kinds
 from koordlet.plugin.testing import make_pod
-from koordlet_plugins.cpu_evict.plugin import CPUEvict
+from koordlet_plugins.eviction.cpu import CPUEvict
 
-from ..evictionbench import OFFERED, EvictionBench, batch, be_pod
+from .evictionbench import OFFERED, EvictionBench, batch, be_pod
 
 QUIET = 21  # seconds after which the first look is due
 USAGE = {"cpuEvictThresholdPercent": 80, "evictEnabledPriorityThreshold": 3000}

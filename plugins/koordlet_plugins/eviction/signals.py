@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from koord.api.eviction import EvictionOutcome
-from koord.api.evictionplan import EvictionTask
-from koord.api.evictsettings import EvictionBlocked
 from koordlet.plugin import OptionError
+from koordlet_plugins.eviction.plan import EvictionTask
+from koordlet_plugins.eviction.settings import EvictionBlocked
 
 
 class Signals(StrEnum):

@@ -4,15 +4,22 @@ import math
 from collections.abc import Callable
 
 from koord.api.eviction import EvictionOutcome
-from koord.api.evictionplan import EvictionTask
-from koord.api.evictiontasks import (
-    OWNERS_ORDER,
-    RequestFeature,
-    UsedFeature,
-    requested_task,
-    used_task,
+from koord.api.nodeslo_strategies import ResourceThreshold
+from koord.api.podrequests import BATCH_CPU, amount, cpu_resource
+from koordlet.plugin import (
+    WAITS_FOR_EVENTS,
+    Client,
+    ExtensionPlugin,
+    FlagSet,
+    MetricCache,
+    States,
+    Stop,
+    kinds,
 )
-from koord.api.evictsettings import (
+from koordlet_plugins.eviction import satisfaction
+from koordlet_plugins.eviction.plan import EvictionTask
+from koordlet_plugins.eviction.releases import requested_cpu_release
+from koordlet_plugins.eviction.settings import (
     EvictionBlocked,
     capacity_of,
     request_ceiling,
@@ -20,26 +27,17 @@ from koord.api.evictsettings import (
     usage_ceiling,
     used_band,
 )
-from koord.api.nodeslo_strategies import ResourceThreshold
-from koord.api.podrequests import BATCH_CPU, amount, cpu_resource
-from koord.api.releases import requested_cpu_release
-from koord.api.victims import by_priority, offered
-from koordlet.plugin import (
-    WAITS_FOR_EVENTS,
-    Client,
-    ExtensionPlugin,
-    FlagSet,
-    Measured,
-    MetricCache,
-    Situation,
-    States,
-    Stop,
-    TierRequests,
-    VictimRounds,
-    kinds,
-    wanted,
+from koordlet_plugins.eviction.situation import Measured, Situation
+from koordlet_plugins.eviction.tasks import (
+    OWNERS_ORDER,
+    RequestFeature,
+    UsedFeature,
+    requested_task,
+    used_task,
 )
-from koordlet_plugins.cpu_evict import satisfaction
+from koordlet_plugins.eviction.tierrequests import TierRequests
+from koordlet_plugins.eviction.victimrounds import VictimRounds, wanted
+from koordlet_plugins.eviction.victims import by_priority, offered
 
 BY_SATISFACTION = satisfaction.NAME
 BY_REQUESTS, BY_USAGE = "CPUAllocatableEvict", "CPUEvict"
