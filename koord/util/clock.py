@@ -33,6 +33,12 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None:
         """Return after that many monotonic seconds."""
 
+    def timer(self, seconds: float) -> "asyncio.Future[None]":
+        """Return a future that is done after that many seconds: cheaper than a task that sleeps.
+
+        Cancelling it, or finishing it early, ends the timer.
+        """
+
 
 class SystemClock:
     """The clock of this machine."""
@@ -48,6 +54,19 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+    def timer(self, seconds: float) -> "asyncio.Future[None]":
+        loop = asyncio.get_running_loop()
+        timer = loop.create_future()
+        handle = loop.call_later(seconds, finish, timer)
+        timer.add_done_callback(lambda _: handle.cancel())
+        return timer
+
+
+def finish(timer: "asyncio.Future[None]") -> None:
+    """Have a timer be done now, unless it is done already."""
+    if not timer.done():
+        timer.set_result(None)
 
 
 def stamp(clock: Clock) -> Stamp:

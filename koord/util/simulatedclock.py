@@ -41,9 +41,13 @@ class SimulatedClock:
         if seconds <= 0:
             await asyncio.sleep(0)
             return
+        await self.timer(seconds)
+
+    def timer(self, seconds: float) -> "asyncio.Future[None]":
+        """As Clock.timer."""
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self._monotonic + seconds, next(self._order), woken))
-        await woken
+        return woken
 
     @property
     def sleepers(self) -> int:

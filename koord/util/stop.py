@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from typing import TypeVar
 
-from koord.util.clock import Clock
-from koord.util.firstof import first_of
+from koord.util.clock import Clock, finish
 
 T = TypeVar("T")
 
@@ -16,10 +15,13 @@ class Stop:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._event = asyncio.Event()
+        self._sleepers: set[asyncio.Future[None]] = set()
 
     def set(self) -> None:
         """Ask for the end. Returns at once."""
         self._event.set()
+        for timer in self._sleepers:
+            finish(timer)
 
     def is_set(self) -> bool:
         """Whether the end was asked for."""
@@ -34,11 +36,22 @@ class Stop:
 
         Returns True when stop was asked for.
         """
-        if seconds <= 0:
+        if seconds <= 0 or self.is_set() or (wake is not None and wake.is_set()):
             await asyncio.sleep(0)
             return self.is_set()
-        events = [event for event in (self._event, wake) if event is not None]
-        await first_of(self._clock.sleep(seconds), *(event.wait() for event in events))
+        # One future and no tasks: there are dozens of sleeps a second.
+        timer = self._clock.timer(seconds)
+        waiting = None if wake is None else asyncio.ensure_future(wake.wait())
+        if waiting is not None:
+            waiting.add_done_callback(lambda _: finish(timer))
+        self._sleepers.add(timer)
+        try:
+            await timer
+        finally:
+            self._sleepers.discard(timer)
+            timer.cancel()
+            if waiting is not None:
+                waiting.cancel()
         return self.is_set()
 
     async def bound(self, work: Awaitable[T]) -> T | None:

@@ -136,7 +136,11 @@ class Sampler:
 
     async def _is_done(self, done: "asyncio.Future[None]") -> bool:
         """Wait a while for the pass. The stop signal does not cut it short: it is soon over."""
-        await first_of(done, self._clock.sleep(CHECK_INTERVAL))
+        timer = self._clock.timer(CHECK_INTERVAL)
+        try:
+            await first_of(done, timer)
+        finally:
+            timer.cancel()
         return done.done()
 
     def _give_up(self, what: str, done: "asyncio.Future[None]") -> None:
