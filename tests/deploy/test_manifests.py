@@ -1,6 +1,7 @@
 """The manifests agree with each other, with the daemon's flags and with what they promise."""
 
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -274,7 +275,7 @@ def test_prometheus_finds_the_pods() -> None:
 
 
 def test_the_image_is_made_of_what_is_there() -> None:
-    """Each source of a COPY exists, and the build may see it; the program is a console script."""
+    """Each package and source of a COPY is there for the build; the program is a console script."""
     text = (DEPLOY / "Containerfile").read_text()
     ignored = (ROOT / ".dockerignore").read_text().split()
     seen = {line.removeprefix("!") for line in ignored if line.startswith("!")}
@@ -282,9 +283,11 @@ def test_the_image_is_made_of_what_is_there() -> None:
     copied = re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE)
     sources = [source for line in copied for source in line.split()]
 
-    assert {"koordlet", "requirements/run.txt"} <= set(sources)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = project["tool"]["setuptools"]["package-dir"].values()
+    assert {*packages, "requirements/run.txt"} <= set(sources)
     for source in sources:
         assert (ROOT / source).exists(), source
         assert any(Path(source).is_relative_to(allowed) for allowed in seen), source
-    assert 'koordlet = "koordlet.cli' in (ROOT / "pyproject.toml").read_text()
+    assert project["project"]["scripts"]["koordlet"].startswith("koordlet.cli")
     assert re.search(r"^COPY --from=build /opt/koordlet/bin/koordlet /koordlet$", text, re.M)
