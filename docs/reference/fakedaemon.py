@@ -17,8 +17,8 @@ from koord.util.logs import LevelSpec, configure
 from koord.util.owneddir import OwnedDirectory
 from koord.util.stop import Stop
 from koordlet.daemon.cluster import connect
+from koordlet.daemon.components import DaemonComponents, build
 from koordlet.daemon.otheragent import OtherAgent
-from koordlet.daemon.parts import Parts, build
 from koordlet.daemon.run import Daemon
 from koordlet.daemon.settings import Settings, load_settings
 from koordlet.plugin.registry import PluginRegistry
@@ -117,31 +117,43 @@ async def _measure(directory: Path) -> FamilyExposition:
     ]
     settings = settings_of(flags, exposition=exposition, clock=clock)
     run_dir = OwnedDirectory.open(directory)
-    parts = build(settings, exposition, clock, run_dir)
-    Daemon(parts, run_dir)  # adds the families that tell about the start
-    _connect(flags, exposition, parts, directory)
-    await _run(parts, host, clock, exposition)
+    components = build(settings, exposition, clock, run_dir)
+    Daemon(components, run_dir)  # adds the families that tell about the start
+    _connect(flags, exposition, components, directory)
+    await _run(components, host, clock, exposition)
     return exposition
 
 
-def _connect(flags: list[str], exposition: Exposition, parts: Parts, directory: Path) -> None:
+def _connect(
+    flags: list[str], exposition: Exposition, components: DaemonComponents, directory: Path
+) -> None:
     """Add the families of a daemon in a cluster. Nothing is sent there."""
     kubeconfig = directory / "kubeconfig"
     kubeconfig.write_text(_KUBECONFIG)
     in_cluster = [*flags, "--standalone=false", f"--kubeconfig={kubeconfig}"]
-    settings = settings_of(in_cluster, exposition=Exposition(FAMILIES), clock=parts.clock)
-    nobody = OtherAgent(parts.clock, CollectorRegistry(), synced=lambda: False)
-    connect(settings, parts.states, parts.cache, parts.clock, exposition.internal, nobody)
+    settings = settings_of(in_cluster, exposition=Exposition(FAMILIES), clock=components.clock)
+    nobody = OtherAgent(components.clock, CollectorRegistry(), synced=lambda: False)
+    connect(
+        settings,
+        components.states,
+        components.measuring.cache,
+        components.clock,
+        exposition.internal,
+        nobody,
+    )
 
 
 async def _run(
-    parts: Parts, host: FakeHost, clock: SimulatedClock, exposition: FamilyExposition
+    components: DaemonComponents,
+    host: FakeHost,
+    clock: SimulatedClock,
+    exposition: FamilyExposition,
 ) -> None:
     """Let the parts work until all of them have."""
     stop = Stop(clock)
-    tasks = [asyncio.create_task(run(stop)) for run in parts.components.values()]
-    tasks.append(asyncio.create_task(parts.plugins.run(stop)))
-    await clock.until(parts.states.has_synced)
+    tasks = [asyncio.create_task(run(stop)) for run in components.runs.values()]
+    tasks.append(asyncio.create_task(components.acting.plugins.run(stop)))
+    await clock.until(components.states.has_synced)
     seen, same = 0, 0
     for _ in range(_MOST_TICKS):
         passes = _passes(exposition)
@@ -151,7 +163,7 @@ async def _run(
         await clock.until(lambda done=passes: _passes(exposition) > done)
         before, seen = seen, exposition.look()
         same = same + 1 if seen == before else 0
-        if same >= _ENOUGH and _has_reported(parts):
+        if same >= _ENOUGH and _has_reported(components):
             break
     else:
         raise SystemExit("the daemon on the fake host makes no report")
@@ -164,9 +176,9 @@ def _passes(exposition: Exposition) -> float:
     return exposition.internal.get_sample_value("koordlet_sampling_pass_seconds_count") or 0.0
 
 
-def _has_reported(parts: Parts) -> bool:
+def _has_reported(components: DaemonComponents) -> bool:
     try:
-        parts.reporter.latest()
+        components.reporter.latest()
     except Unavailable:
         return False
     return True

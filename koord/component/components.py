@@ -19,11 +19,11 @@ class ComponentSet:
     """Names what runs supervised, from before the plugins until after, and watches its health."""
 
     def __init__(self, health: Health) -> None:
-        self._health = health
+        self.health = health
         self.runs: dict[str, Run] = {}
 
     def add(self, name: str, part: Part | None, *, live: bool = False, ready: bool = False) -> None:
         """Take a part in; None: this daemon has none. live and ready as in Health.register."""
         if part is not None:
-            self._health.register(name, part.health, live=live, ready=ready)
+            self.health.register(name, part.health, live=live, ready=ready)
             self.runs[name] = part.run

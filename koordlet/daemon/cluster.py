@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from koord.api.node import AddressType, Node
 from koord.api.nodeslo import NodeSLO
+from koord.component.components import ComponentSet
 from koord.component.http.tokenguard import RATE, TokenGuard
 from koord.kube.client import ApiClient
 from koord.kube.config import ApiConfig, find_config
@@ -62,6 +63,15 @@ class Cluster:
     topology: Topology
     duties: ManagerDuties | None  # None: they are left to others
     check_own_node: Callable[[], Awaitable[OwnNodeCheck]]
+
+    def add_to(self, components: ComponentSet) -> None:
+        """Have run what sends to the API server, and register its health."""
+        components.health.register("tokens", self.guard.health)
+        components.runs["events"] = self.events.run
+        components.add("topology report", self.topology.report)
+        if self.duties is not None:
+            components.health.register_group(self.duties.name, self.duties.health)
+            components.runs[self.duties.name] = self.duties.run
 
     async def close(self) -> None:
         """Close all connections."""

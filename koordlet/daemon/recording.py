@@ -2,25 +2,25 @@
 
 from collections.abc import AsyncGenerator
 
-from koordlet.daemon.parts import Parts
+from koordlet.daemon.components import DaemonComponents
 from koordlet.replay.recorder import RecordSources
 
 
-def record(parts: Parts, seconds: float) -> AsyncGenerator[bytes]:
+def record(components: DaemonComponents, seconds: float) -> AsyncGenerator[bytes]:
     """Return the lines of a record of so many seconds; raises what Recorder.record does."""
     sources = RecordSources(
-        states=parts.states,
-        cache=parts.cache,
-        facts=lambda: _facts(parts),
-        in_force=parts.actions.claims.in_force,
-        decisions=parts.actions.decisions.explain,
+        states=components.states,
+        cache=components.measuring.cache,
+        facts=lambda: _facts(components),
+        in_force=components.acting.actions.claims.in_force,
+        decisions=components.acting.actions.decisions.explain,
     )
-    return parts.recorder.record(sources, seconds)
+    return components.measuring.recorder.record(sources, seconds)
 
 
-def _facts(parts: Parts) -> dict[str, object]:
-    settings = parts.settings
-    layout = parts.actions.kernel.layout
+def _facts(components: DaemonComponents) -> dict[str, object]:
+    settings = components.settings
+    layout = components.acting.actions.kernel.layout
     return {
         "node": settings.node_name,
         "driver": layout.driver.value,

@@ -25,8 +25,8 @@ from koord.util.logs import get_logger
 from koord.util.owneddir import OwnedDirectory
 from koord.util.stop import Stop
 from koordlet.daemon.actions import ACTION_DESCRIPTORS
+from koordlet.daemon.components import DaemonComponents, build
 from koordlet.daemon.doctor import Doctor
-from koordlet.daemon.parts import Parts, build
 from koordlet.daemon.recording import record
 from koordlet.daemon.rundir import RunDir
 from koordlet.daemon.settings import Settings
@@ -54,49 +54,51 @@ async def run_daemon(
         KoordletError: the daemon could not start; the message says why.
     """
     with RunDir.open(settings.run_dir) as run_dir:
-        parts = build(settings, exposition, clock, run_dir.directory)
+        components = build(settings, exposition, clock, run_dir.directory)
         try:
-            await Daemon(parts, run_dir.directory).run(stop)
+            await Daemon(components, run_dir.directory).run(stop)
         finally:
-            if parts.cluster is not None:
-                await parts.cluster.close()
-            parts.cache.close()
-            parts.audit.log.close()
-            parts.actions.lock.close()
+            await components.close()
 
 
 class Daemon:
     """One built daemon, run once."""
 
-    def __init__(self, parts: Parts, run_dir: OwnedDirectory) -> None:
-        self._parts = parts
+    def __init__(self, components: DaemonComponents, run_dir: OwnedDirectory) -> None:
+        self._components = components
         self._run_dir = run_dir
-        self._started_at = parts.clock.wall()
+        self._started_at = components.clock.wall()
         self._notifier = Notifier()
         sources = HttpSources(
-            exposition=parts.exposition,
-            health=parts.health,
-            clock=parts.clock,
+            exposition=components.serving.exposition,
+            health=components.health,
+            clock=components.clock,
             node_metric=self._node_metric,
-            explain=parts.explainer.explain,
-            events=parts.audit.events,
+            explain=components.acting.explainer.explain,
+            events=components.acting.audit.events,
         )
-        self._address = Address.parse(parts.settings.options.addr.value)
-        app = create_app(sources, guard=parts.cluster.guard if parts.cluster else local_only)
-        tls = parts.certificate.context if parts.certificate else None
+        self._address = Address.parse(components.settings.options.addr.value)
+        app = create_app(
+            sources, guard=components.cluster.guard if components.cluster else local_only
+        )
+        tls = components.serving.certificate.context if components.serving.certificate else None
         self._http = HttpServer(
-            app, self._address, tls, clock=parts.clock, registry=parts.exposition.internal
+            app,
+            self._address,
+            tls,
+            clock=components.clock,
+            registry=components.serving.exposition.internal,
         )
         self._ctl = UnixServer(create_ctl_app(self._ctl_sources()), run_dir / "ctl.sock")
-        self._tell_start(parts.exposition)
+        self._tell_start(components.serving.exposition)
 
     async def run(self, stop: Stop | None) -> None:
         """Start, work until stop, and stop: plugins first, then what they stand on."""
-        background, owns_process = Stop(self._parts.clock), stop is None
+        background, owns_process = Stop(self._components.clock), stop is None
         if stop is None:
-            stop = Stop(self._parts.clock)
+            stop = Stop(self._components.clock)
             self._take_signals(stop)
-        held = self._parts.settings.options.descriptor_budget.value + ACTION_DESCRIPTORS
+        held = self._components.settings.options.descriptor_budget.value + ACTION_DESCRIPTORS
         raise_nofile(held + OTHER_DESCRIPTORS)
         try:
             await self._http.start()
@@ -105,21 +107,23 @@ class Daemon:
             await self._begin_acting(stop)
             self._greet()
             async with asyncio.TaskGroup() as group:
-                for name, run in self._parts.components.items():
+                for name, run in self._components.runs.items():
                     group.create_task(
-                        supervise(name, run, background, self._parts.clock, self._parts.health),
+                        supervise(
+                            name, run, background, self._components.clock, self._components.health
+                        ),
                         name=name,
                     )
-                watchdog = self._notifier.feed_watchdog(background, self._parts.health)
+                watchdog = self._notifier.feed_watchdog(background, self._components.health)
                 group.create_task(watchdog, name="systemd watchdog")
-                await self._parts.plugins.run(stop)
+                await self._components.acting.plugins.run(stop)
                 await stop.wait()
                 self._notifier.send("STOPPING=1")
                 log.info("daemon.stopping")
                 if owns_process:
                     _end_anyway_after(STOP_LIMIT)
                 if not self._keeps():
-                    await self._parts.actions.restorer.end()
+                    await self._components.acting.actions.restorer.end()
                 background.set()
         finally:
             await self._ctl.stop()
@@ -128,13 +132,13 @@ class Daemon:
 
     async def _begin_acting(self, stop: Stop) -> None:
         """Deal with what an earlier process left in the kernel, and say what becomes of ours."""
-        actions = self._parts.actions
-        await actions.restorer.begin(self._parts.plugins.enabled() if self._keeps() else ())
+        actions, plugins = self._components.acting.actions, self._components.acting.plugins
+        await actions.restorer.begin(plugins.enabled() if self._keeps() else ())
         actions.claims.leave_when(lambda: stop.is_set() and self._keeps())
 
     def _keeps(self) -> bool:
         """Whether changed kernel values are left for the next process."""
-        return self._parts.settings.options.on_exit.value == OnExit.KEEP
+        return self._components.settings.options.on_exit.value == OnExit.KEEP
 
     def _take_signals(self, stop: Stop) -> None:
         loop = asyncio.get_running_loop()
@@ -147,20 +151,20 @@ class Daemon:
 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, end)
-        live_config = self._parts.live_config
+        live_config = self._components.serving.live_config
         loop.add_signal_handler(signal.SIGHUP, live_config.ask if live_config else _no_config)
 
     def _greet(self) -> None:
-        settings = self._parts.settings
+        settings = self._components.settings
         log.info(
             "daemon.started",
             version=koordlet.__version__,
             node=settings.node_name,
             address=str(self._address),
-            tls=self._parts.certificate is not None,
+            tls=self._components.serving.certificate is not None,
             run_dir=str(self._run_dir),
             standalone=settings.mode.standalone,
-            cgroups=str(self._parts.host.cgroups.flavour),
+            cgroups=str(self._components.host.cgroups.flavour),
         )
         for event, facts in settings.warnings():
             log.warning(event, **facts)
@@ -169,7 +173,7 @@ class Daemon:
         self._notifier.send("READY=1", f"STATUS=measuring {settings.node_name}")
 
     def _tell_start(self, exposition: Exposition) -> None:
-        node = self._parts.settings.node_name
+        node = self._components.settings.node_name
         start = Gauge(
             "koordlet_start_time", "Unix time of the start.", ["node"], registry=exposition.internal
         )
@@ -180,40 +184,41 @@ class Daemon:
         build_info.labels(koordlet.__version__).set(1)
 
     def _node_metric(self) -> bytes:
-        reporter = self._parts.reporter
+        reporter = self._components.reporter
         if reporter is None:
             raise Unavailable("no NodeMetric: --enable-node-metric-report is false")
         return reporter.latest()
 
     def _ctl_sources(self) -> CtlSources:
-        parts = self._parts
+        components, acting = self._components, self._components.acting
         return CtlSources(
-            node=parts.settings.node_name,
-            cache=parts.cache,
-            states=parts.states,
-            cpu_limits=lambda: cpu_limits(parts.actions.claims.snapshot(Level.QOS)),
+            node=components.settings.node_name,
+            cache=components.measuring.cache,
+            states=components.states,
+            cpu_limits=lambda: cpu_limits(acting.actions.claims.snapshot(Level.QOS)),
             status=self._status,
-            plugins=lambda: [dataclasses.asdict(plugin) for plugin in parts.plugins.describe()],
-            release=parts.plugins.release,
+            plugins=lambda: [dataclasses.asdict(plugin) for plugin in acting.plugins.describe()],
+            release=acting.plugins.release,
             node_metric=self._node_metric,
-            explain=parts.explainer.explain,
-            dry_run=parts.dry_run,
-            audit=parts.audit,
+            explain=acting.explainer.explain,
+            dry_run=acting.dry_run,
+            audit=acting.audit,
             doctor=Doctor(
-                parts.settings.paths,
+                components.settings.paths,
                 self._run_dir.path,
-                lambda: claimable_by_others(parts.settings.plugins.registry),
-                parts.cluster.check_own_node if parts.cluster else None,
+                lambda: claimable_by_others(components.settings.plugins.registry),
+                components.cluster.check_own_node if components.cluster else None,
             ).look,
-            record=partial(record, parts),
+            record=partial(record, components),
         )
 
     def _status(self) -> Mapping[str, object]:
         """What `koordletctl status` shows."""
-        parts, settings = self._parts, self._parts.settings
-        health = parts.health.parts()
+        components, settings = self._components, self._components.settings
+        actions, live_config = components.acting.actions, components.serving.live_config
+        health = components.health.parts()
         gates, working = settings.gates, settings.gates.working()
-        cache = parts.cache.stats()
+        cache = components.measuring.cache.stats()
         return {
             "version": koordlet.__version__,
             "node": settings.node_name,
@@ -223,23 +228,23 @@ class Daemon:
             "mode_reason": settings.mode.reason,
             "address": str(self._address),
             "run_dir": str(self._run_dir),
-            "cgroups": str(parts.host.cgroups.flavour),
-            "cgroup_driver": parts.driver(),
+            "cgroups": str(components.host.cgroups.flavour),
+            "cgroup_driver": components.sources.driver(),
             "health": worst(health).value,
             "problems": {name: part.reason for name, part in health.items() if part.reason},
-            "observe_only": parts.actions.observe_only(),
-            "claims": parts.actions.claims.count(),
+            "observe_only": actions.observe_only(),
+            "claims": actions.claims.count(),
             "dry_run": settings.dry_run.to_json(),
             "evictions": {
-                "per_hour": parts.actions.budget.limit,
-                "used": parts.actions.budget.used,
+                "per_hour": actions.budget.limit,
+                "used": actions.budget.used,
             },
             "gates_on": working,
             "gates_not_built": sorted(filter(gates.enabled, set(gates.names()) - set(working))),
             "manager_duties": self._manager_duties(),
-            "needs_restart": list(parts.live_config.waiting) if parts.live_config else [],
-            "values": parts.actions.restorer.counts(),
-            "pods": len(parts.states.pods()),
+            "needs_restart": list(live_config.waiting) if live_config else [],
+            "values": actions.restorer.counts(),
+            "pods": len(components.states.pods()),
             "series": cache.series,
             "cache_bytes": cache.file_bytes,
             "samples_dropped": {reason: n for reason, n in cache.dropped.items() if n},
@@ -247,7 +252,7 @@ class Daemon:
 
     def _manager_duties(self) -> Mapping[str, str]:
         """Whose the objects of this node are; nothing where that is no question."""
-        cluster = self._parts.cluster
+        cluster = self._components.cluster
         return cluster.duties.state() if cluster is not None and cluster.duties is not None else {}
 
 

@@ -18,7 +18,7 @@ from koord.component.http.exposition import Exposition
 from koord.util.logs import LevelSpec, configure, set_levels
 from koord.util.stop import Stop
 from koordlet.daemon import run
-from koordlet.daemon.parts import Parts
+from koordlet.daemon.components import DaemonComponents
 from koordlet.daemon.settings import Settings, load_settings
 from koordlet.plugin import ExtensionPlugin, FeatureSpec, PluginRegistry
 from koordlet.plugin.testing import FakeGroup, FakeHost, FakePod, SimulatedClock
@@ -55,10 +55,10 @@ class BuiltParts:
     """Keeps what the daemon of a test is made of, for tests that look inside."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self._parts: list[Parts] = []
+        self._parts: list[DaemonComponents] = []
         build = run.build
 
-        def keep(*args: Any) -> Parts:
+        def keep(*args: Any) -> DaemonComponents:
             self._parts.append(build(*args))
             return self._parts[-1]
 

@@ -1,0 +1,57 @@
+"""Reporting: the NodeMetric of this node, for the cluster and for files."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from koord.component.http.exposition import Exposition
+from koord.util.atomicfile import write_atomic
+from koord.util.clock import Clock
+from koord.util.owneddir import OwnedDirectory
+from koordlet.daemon.settings import Settings
+from koordlet.metriccache.cache import MetricCache
+from koordlet.reporter.loop import NodeMetricReporter, ReportOptions, standalone_interval
+from koordlet.reporter.report import AllSinks, FileSink
+from koordlet.statesinformer.informer import StatesInformer
+
+if TYPE_CHECKING:
+    from koordlet.daemon.cluster import Cluster
+
+
+def build_reporter(
+    settings: Settings,
+    states: StatesInformer,
+    cache: MetricCache,
+    clock: Clock,
+    run_dir: OwnedDirectory,
+    exposition: Exposition,
+    cluster: "Cluster | None",
+) -> NodeMetricReporter | None:
+    """Make the reporter of the NodeMetric; None: --enable-node-metric-report=false."""
+    options = settings.options
+    if not options.enable_node_metric_report.value:
+        return None
+    file = options.node_metric_file.value
+    sinks = [FileSink(partial(write_atomic, Path(file)))] if file else []
+    if cluster is None:
+        sinks = sinks or [FileSink((run_dir / "nodemetric.json").write)]
+        interval, sharp = standalone_interval(options.report_interval.value), 0.0
+    else:
+        interval, sharp = None, options.report_change_threshold.value / 100
+    reporter = NodeMetricReporter(
+        ReportOptions(
+            node=settings.node_name,
+            collect_interval=options.collect_res_used_interval.value,
+            interval=interval,
+            sharp=sharp,
+        ),
+        cache=cache,
+        states=states,
+        sink=AllSinks(*sinks, *([cluster.sink] if cluster else [])),
+        pace=cluster.pace if cluster else None,
+        clock=clock,
+        registry=exposition.internal,
+        expose=lambda: settings.gates.enabled("NodeMetricPromMetrics"),
+    )
+    exposition.add_sources(lambda: [reporter])
+    return reporter

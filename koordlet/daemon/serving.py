@@ -1,0 +1,43 @@
+"""Serving: the certificate of the HTTP server, and the config file read again on request."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from koord.component.components import ComponentSet
+from koord.component.http.certificate import ServingCertificate
+from koord.component.http.exposition import Exposition
+from koordlet.daemon.liveconfig import LiveConfig
+from koordlet.daemon.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Serving:
+    """What the daemon serves and answers with, beside its parts' own answers."""
+
+    exposition: Exposition
+    live_config: LiveConfig | None  # None: no --config
+    certificate: ServingCertificate | None  # None: plain HTTP
+
+    def add_to(self, components: ComponentSet) -> None:
+        """Have both run, and register their health."""
+        components.add("config", self.live_config)
+        components.add("certificate", self.certificate)
+
+
+def build_serving(settings: Settings, exposition: Exposition) -> Serving:
+    """Make the parts.
+
+    Raises:
+        KoordletError: the certificate cannot be used.
+    """
+    return Serving(
+        exposition=exposition,
+        live_config=LiveConfig(settings, settings.config_file) if settings.config_file else None,
+        certificate=_certificate(settings),
+    )
+
+
+def _certificate(settings: Settings) -> ServingCertificate | None:
+    certificate = settings.options.tls_cert_file.value
+    key = settings.options.tls_private_key_file.value
+    return ServingCertificate(Path(certificate), Path(key)) if certificate else None
