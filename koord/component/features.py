@@ -1,4 +1,4 @@
-"""Feature gates: what is switched on, by the rules of Kubernetes' component-base."""
+"""Feature gates by the rules of Kubernetes' component-base."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -25,69 +25,25 @@ class FeatureSpec:
     locked: bool = False
 
 
-_ON, _OFF = FeatureSpec(default=True, stage=Stage.BETA), FeatureSpec()
-
-# Source: Koordinator pkg/features (koordlet) and pkg/koordlet/runtimehooks; the last two are ours.
-KOORDLET_GATES: Mapping[str, FeatureSpec] = {
-    "AuditEvents": _OFF,
-    "AuditEventsHTTPHandler": _OFF,
-    "BECPUSuppress": _ON,
-    "BECPUManager": _OFF,
-    "BECPUEvict": _OFF,
-    "CPUEvict": _OFF,
-    "CPUAllocatableEvict": _OFF,
-    "BEMemoryEvict": _OFF,
-    "MemoryEvict": _OFF,
-    "MemoryAllocatableEvict": _OFF,
-    "CPUBurst": _ON,
-    "SystemConfig": _OFF,
-    "RdtResctrl": _ON,
-    "ResctrlCollector": _OFF,
-    "CgroupReconcile": _OFF,
-    "NodeTopologyReport": _ON,
-    "Accelerators": _OFF,
-    "RDMADevices": _OFF,
-    "CPICollector": _OFF,
-    "Libpfm4": _OFF,
-    "PSICollector": _OFF,
-    "BlkIOReconcile": _OFF,
-    "ColdPageCollector": _OFF,
-    "HugePageReport": _OFF,
-    "PodResourcesProxy": _OFF,
-    "HamiCoreVGPUMonitor": _OFF,
-    "PerCPUMetric": _OFF,
-    "NodeMetricPromMetrics": _OFF,
-    "GroupIdentity": _ON,
-    "CPUSetAllocator": _ON,
-    "BatchResource": _ON,
-    "GPUEnvInject": _OFF,
-    "RDMADeviceInject": _OFF,
-    "CPUNormalization": _OFF,
-    "CoreSched": _OFF,
-    "TerwayQoS": _OFF,
-    "TCNetworkQoS": _OFF,
-    "Resctrl": _OFF,
-    "OOMScoreAdj": _OFF,
-    "NodeNetworkCollector": _ON,
-    "PodNetworkCollector": _ON,
-}
-_ALL = {"AllAlpha": Stage.ALPHA, "AllBeta": Stage.BETA}
-_OWNER = "koordlet"
+ALL_OF_STAGE: Mapping[str, Stage] = {"AllAlpha": Stage.ALPHA, "AllBeta": Stage.BETA}
+"""Names that stand for each gate of their stage that has no value of its own."""
 
 Listener = Callable[[frozenset[str]], None]
 
 
 class FeatureGates:
-    """The gate table and its present values.
+    """A gate table and its present values.
 
     Values are swapped as a whole, so enabled() may be asked from any thread; everything else
     belongs to one thread.
     """
 
-    def __init__(self, table: Mapping[str, FeatureSpec] = KOORDLET_GATES) -> None:
-        self._specs = dict(table) | {name: FeatureSpec(stage=stage) for name, stage in _ALL.items()}
-        self._owners = dict.fromkeys(self._specs, _OWNER)
-        self._built: set[str] = set(_ALL)
+    def __init__(self, table: Mapping[str, FeatureSpec], owner: str) -> None:
+        """owner names the daemon whose gates these are, in messages."""
+        whole_stages = {name: FeatureSpec(stage=stage) for name, stage in ALL_OF_STAGE.items()}
+        self._specs = {**table, **whole_stages}
+        self._owners = dict.fromkeys(self._specs, owner)
+        self._built: set[str] = set(ALL_OF_STAGE)
         self._explicit: dict[str, bool] = {}
         self._values = self._settle({})
         self._listeners: list[Listener] = []
@@ -136,7 +92,7 @@ class FeatureGates:
         self._listeners.append(listener)
 
     def mark_built(self, names: Iterable[str]) -> None:
-        """Declare, by whoever does the work, that these features exist in this build."""
+        """Declare that these features exist in this build; called by the part that serves them."""
         self._built.update(names)
 
     def not_built(self) -> list[str]:
@@ -177,12 +133,13 @@ class FeatureGates:
 
     def _settle(self, explicit: Mapping[str, bool]) -> dict[str, bool]:
         """Values of all gates that follow from the explicit ones."""
-        by_stage = {stage: explicit[name] for name, stage in _ALL.items() if name in explicit}
+        stages = ALL_OF_STAGE
+        by_stage = {stage: explicit[name] for name, stage in stages.items() if name in explicit}
         values = {
             name: spec.default if spec.locked else by_stage.get(spec.stage, spec.default)
             for name, spec in self._specs.items()
         }
-        return values | dict.fromkeys(_ALL, False) | dict(explicit)
+        return values | dict.fromkeys(ALL_OF_STAGE, False) | dict(explicit)
 
     def _is_asked(self, name: str) -> bool:
         return name in self._explicit or not self._specs[name].default

@@ -37,7 +37,7 @@ from koordlet.executor.restorer import OnExit
 from koordlet.host.descriptors import raise_nofile
 from koordlet.qosmanager.claimable import claimable_by_others
 from koordlet.server.app import HttpSources, create_app
-from koordlet.server.ctl import CtlSources, create_ctl_app
+from koordlet.server.ctl.app import CtlSources, create_ctl_app
 
 OTHER_DESCRIPTORS = 512  # sockets, rings and logs, beside held kernel files
 STOP_LIMIT = 10.0  # seconds for an orderly stop, then the process ends as it is

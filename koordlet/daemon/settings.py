@@ -17,6 +17,7 @@ from koordlet.daemon.configfile import ConfigFile, load_config
 from koordlet.daemon.flags import DaemonFlags, define_flags
 from koordlet.daemon.mode import Mode, detect_mode
 from koordlet.executor.dryrun import LiveDryRun
+from koordlet.features import feature_gates
 from koordlet.host.paths import HostPaths
 from koordlet.plugin.registry import PluginRegistry
 from koordlet.qosmanager.config import QOSExtensionConfig
@@ -85,7 +86,7 @@ def load_settings(
         OptionError: a flag, gate or config entry cannot be used; nothing has been started.
         HelpRequested: the user asked for help.
     """
-    flags, gates, registry = FlagSet(), FeatureGates(), PluginRegistry()
+    flags, gates, registry = FlagSet(), feature_gates(), PluginRegistry()
     gates.mark_built(BUILT_GATES)
     options = define_flags(flags, terminal=terminal)
     problems = tuple(discover(registry))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from koord.component.features import FeatureGates, FeatureSpec, Stage
+from koord.component.features import ALL_OF_STAGE, FeatureGates, FeatureSpec
 from koord.component.flags import Flag, FlagSet
 from koord.util.clock import Clock
 from koord.util.errors import OptionError
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 FLAG = "qos-extension-plugins"
-_ALL = {"AllAlpha": Stage.ALPHA, "AllBeta": Stage.BETA}
 
 
 class QOSExtensionConfig:
@@ -73,22 +72,22 @@ class QOSExtensionConfig:
         switches = dict(self._switches.value) if self._switches else {}
         specs = {entry.feature: entry.spec for entry in self.registry if entry.spec is not None}
         for name, value in switches.items():
-            if name not in specs and name not in _ALL:
+            if name not in specs and name not in ALL_OF_STAGE:
                 hint = f"no plugin of this name; the nearest is {nearest(name, specs)!r}"
                 raise OptionError(FLAG, name, hint)
-            if name not in _ALL and feature_gates.get(name, value) != value:
+            if name not in ALL_OF_STAGE and feature_gates.get(name, value) != value:
                 found = f"{name}={str(value).lower()}"
                 raise OptionError(
                     FLAG, found, "--feature-gates says the opposite; drop one of them"
                 )
         groups = {
             name: switches[group]
-            for group, stage in _ALL.items()
+            for group, stage in ALL_OF_STAGE.items()
             if group in switches
             for name, spec in specs.items()
             if spec.stage is stage
         }
-        explicit = {name: value for name, value in switches.items() if name not in _ALL}
+        explicit = {name: value for name, value in switches.items() if name not in ALL_OF_STAGE}
         return {**groups, **feature_gates, **explicit}
 
     def names(self) -> list[str]:

@@ -15,6 +15,7 @@ PROGRAM = textwrap.dedent(
     """
     import asyncio, json, sys
     from prometheus_client import CollectorRegistry
+    from koordlet.features import feature_gates
     from koord.component.features import FeatureGates
     from koord.api.node import Node
     from koordlet.plugin import FlagSet, PluginRegistry, UnavailableClient, kinds
@@ -26,7 +27,7 @@ PROGRAM = textwrap.dedent(
 
     async def main():
         clock, registry = SimulatedClock(), PluginRegistry()
-        gates, flags = FeatureGates(), FlagSet()
+        gates, flags = feature_gates(), FlagSet()
         problems = discover(registry)
         config = QOSExtensionConfig(registry, gates, clock=clock, metrics=CollectorRegistry())
         config.init_flags(flags)

@@ -10,7 +10,6 @@ from prometheus_client import CollectorRegistry
 from rich.console import RenderableType
 
 from koord.api.nodeslo import NodeSLO, merge_nodeslo
-from koord.component.features import FeatureGates
 from koord.component.flags import FlagSet
 from koord.util.documents import decode
 from koord.util.errors import InvalidObject, KoordletError, OptionError
@@ -21,6 +20,7 @@ from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import BadQuestion, Client
 from koordlet.cli.ctl.tables import figure, heading, prose, show, table
 from koordlet.cli.ctl.units import span
+from koordlet.features import feature_gates as gate_table
 from koordlet.plugin.base import ExtensionPlugin, bind_gates
 from koordlet.plugin.registry import PluginRegistry
 from koordlet.qosmanager.config import QOSExtensionConfig
@@ -78,7 +78,7 @@ def prepare_plugins(
     Raises:
         OptionError: a gate or flag does not exist, or its value cannot be used.
     """
-    registry, gates, known = PluginRegistry(), FeatureGates(), FlagSet()
+    registry, gates, known = PluginRegistry(), gate_table(), FlagSet()
     discover(registry)
     config = QOSExtensionConfig(registry, gates, clock=clock, metrics=CollectorRegistry())
     config.init_flags(known)

@@ -15,7 +15,7 @@ from koordlet.cli.ctl.client import Client
 from koordlet.cli.ctl.tables import GAP, Name, figure, prose, show, table
 from koordlet.cli.ctl.units import cores, number, percent, rate, share, size
 
-_Row = Mapping[str, Any]  # as koordlet.server.top says
+_Row = Mapping[str, Any]  # as koordlet.server.ctl.top says
 _Figures = tuple[str, ...]
 
 # What each order looks at. Pods with the largest figure come first, those without any last.

@@ -4,8 +4,9 @@ from collections.abc import Collection, Iterator
 from functools import cache
 from importlib.metadata import entry_points
 
-from koord.component.features import KOORDLET_GATES, FeatureSpec
+from koord.component.features import FeatureSpec
 from koordlet.executor.claims.claim import ClaimScope
+from koordlet.features import GATES
 from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.registry import GROUP, SHIPPED, PluginRegistry, Registration
 
@@ -26,7 +27,7 @@ def claims_beside(
 def _is_on(gate: str, spec: FeatureSpec | None, gates: Collection[str] | None) -> bool:
     if gates is not None:
         return gate in gates
-    known = KOORDLET_GATES.get(gate, spec)
+    known = GATES.get(gate, spec)
     return known is not None and known.default
 
 

@@ -4,34 +4,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.component.features import KOORDLET_GATES, FeatureGates, FeatureSpec, Stage
+from koord.component.features import FeatureGates, FeatureSpec, Stage
 from koord.component.flagkinds import read_bool_map
 from koord.util.errors import OptionError
 
-ON = {
-    "BECPUSuppress", "CPUBurst", "RdtResctrl", "NodeTopologyReport", "GroupIdentity",
-    "CPUSetAllocator", "BatchResource", "NodeNetworkCollector", "PodNetworkCollector",
-}  # fmt: skip
+ON = {"CPUBurst", "NodeNetworkCollector"}
+OFF = {"BECPUEvict", "CPUEvict", "PSICollector", "SystemConfig"}
+TABLE = {name: FeatureSpec(default=True, stage=Stage.BETA) for name in ON} | {
+    name: FeatureSpec() for name in OFF
+}
 
 
 def on(gates: FeatureGates) -> set[str]:
-    return {name for name in KOORDLET_GATES if gates.enabled(name)}
-
-
-def test_defaults():
-    """39 gates of Koordinator and two of our own; the beta ones are on."""
-    gates = FeatureGates()
-    assert len(KOORDLET_GATES) == 41
-    assert on(gates) == ON
-    assert {name for name, spec in KOORDLET_GATES.items() if spec.stage is Stage.BETA} == ON
-    assert not any(spec.locked for spec in KOORDLET_GATES.values())
+    return {name for name in TABLE if gates.enabled(name)}
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("AllAlpha=true", set(KOORDLET_GATES)),
-        ("BECPUEvict=false,AllAlpha=true", set(KOORDLET_GATES) - {"BECPUEvict"}),
+        ("AllAlpha=true", set(TABLE)),
+        ("BECPUEvict=false,AllAlpha=true", set(TABLE) - {"BECPUEvict"}),
         ("AllBeta=false,CPUBurst=true", {"CPUBurst"}),
         (",CPUBurst = false,", ON - {"CPUBurst"}),
         ("AllBeta=false,AllAlpha=false", set()),
@@ -40,14 +32,14 @@ def test_defaults():
 )
 def test_examples_of_the_flag(text, expected):
     """Explicit values win over AllAlpha and AllBeta, whatever their order."""
-    gates = FeatureGates()
+    gates = FeatureGates(TABLE, "agent")
     gates.set_from_map(read_bool_map(text))
     assert on(gates) == expected
 
 
 def test_an_unknown_gate_changes_nothing():
     """The message names the nearest; the map is applied whole or not at all."""
-    gates = FeatureGates()
+    gates = FeatureGates(TABLE, "agent")
     with pytest.raises(
         OptionError, match="unrecognized feature gate: CPUBrust; the nearest is CPUBurst"
     ):
@@ -56,7 +48,7 @@ def test_an_unknown_gate_changes_nothing():
 
 
 def test_a_locked_gate_accepts_only_its_default():
-    gates = FeatureGates({"Old": FeatureSpec(default=True, stage=Stage.GA, locked=True)})
+    gates = FeatureGates({"Old": FeatureSpec(default=True, stage=Stage.GA, locked=True)}, "agent")
     gates.set_from_map({"Old": True})
     with pytest.raises(
         OptionError, match="cannot set feature gate Old to false, feature is locked to true"
@@ -67,12 +59,12 @@ def test_a_locked_gate_accepts_only_its_default():
 
 def test_asking_for_an_unknown_gate_is_a_bug():
     with pytest.raises(KeyError):
-        FeatureGates().enabled("Foo")
+        FeatureGates(TABLE, "agent").enabled("Foo")
 
 
 def test_a_plugins_gate_joins_the_table():
     """It is switched like any other, follows AllAlpha, and its name is taken once."""
-    gates = FeatureGates()
+    gates = FeatureGates(TABLE, "agent")
     gates.set_from_map({"AllAlpha": True})
     gates.add("MyPlugin", FeatureSpec(), "my-package 1.0")
     assert gates.enabled("MyPlugin")
@@ -80,13 +72,13 @@ def test_a_plugins_gate_joins_the_table():
     assert not gates.enabled("MyPlugin")
     with pytest.raises(OptionError, match=r"gate of my-package 1\.0; other must choose"):
         gates.add("MyPlugin", FeatureSpec(default=True), "other")
-    with pytest.raises(OptionError, match="gate of koordlet; other must choose"):
+    with pytest.raises(OptionError, match="gate of agent; other must choose"):
         gates.add("CPUBurst", FeatureSpec(), "other")
 
 
-def test_live_changes_tell_listeners_what_has_switched():
+def test_live_changes_notify_listeners_of_what_has_switched():
     """Values that were explicit and are gone fall back; no change, no call."""
-    gates = FeatureGates()
+    gates = FeatureGates(TABLE, "agent")
     seen: list[frozenset[str]] = []
     gates.subscribe(seen.append)
 
@@ -99,7 +91,7 @@ def test_live_changes_tell_listeners_what_has_switched():
 
 def test_start_values_accumulate():
     """--feature-gates and --qos-extension-plugins are applied one after the other."""
-    gates = FeatureGates()
+    gates = FeatureGates(TABLE, "agent")
     gates.set_from_map({"PSICollector": True})
     gates.set_from_map({"CPUEvict": True})
     assert on(gates) == ON | {"PSICollector", "CPUEvict"}
@@ -107,7 +99,7 @@ def test_start_values_accumulate():
 
 def test_gates_asked_for_but_not_built_are_named():
     """What nobody asked for is not worth a warning, nor what somebody serves."""
-    gates = FeatureGates()
+    gates = FeatureGates(TABLE, "agent")
     gates.mark_built(["PSICollector"])
     assert gates.not_built() == []
     gates.set_from_map(
@@ -120,8 +112,8 @@ def test_gates_asked_for_but_not_built_are_named():
 
 
 def test_gates_at_work_are_on_and_built():
-    """On without its feature in this build is a wish, not work."""
-    gates = FeatureGates()
+    """A gate that is on without its feature in this build does nothing."""
+    gates = FeatureGates(TABLE, "agent")
     gates.mark_built(["PSICollector", "NodeNetworkCollector"])
 
     assert gates.working() == ["NodeNetworkCollector"]
@@ -130,7 +122,9 @@ def test_gates_at_work_are_on_and_built():
 
 
 def test_help_lists_what_can_be_switched():
-    gates = FeatureGates({"A": FeatureSpec(), "G": FeatureSpec(default=True, stage=Stage.GA)})
+    gates = FeatureGates(
+        {"A": FeatureSpec(), "G": FeatureSpec(default=True, stage=Stage.GA)}, "agent"
+    )
     assert gates.known() == [
         "A=true|false (ALPHA - default=false)",
         "AllAlpha=true|false (ALPHA - default=false)",
@@ -138,10 +132,10 @@ def test_help_lists_what_can_be_switched():
     ]
 
 
-@given(st.dictionaries(st.sampled_from([*KOORDLET_GATES, "AllAlpha", "AllBeta"]), st.booleans()))
+@given(st.dictionaries(st.sampled_from([*TABLE, "AllAlpha", "AllBeta"]), st.booleans()))
 def test_explicit_values_always_win(values):
     """Whatever the mixture, a gate that was named has the value it was given."""
-    gates = FeatureGates()
+    gates = FeatureGates(TABLE, "agent")
     gates.set_from_map(values)
     assert all(gates.enabled(name) is value for name, value in values.items())
     gates.replace_map({})

@@ -21,7 +21,7 @@ from koordlet.cli.koordletctl import main
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import Cadence, Keep
 from koordlet.plugin.testing.clock import SimulatedClock
-from koordlet.server.ctl import CtlSources, create_ctl_app
+from koordlet.server.ctl.app import CtlSources, create_ctl_app
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
 

@@ -3,12 +3,12 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from koord.component.features import FeatureGates
 from koord.component.flags import FlagSet
 from koord.util.errors import OptionError
 from koordlet.daemon.flagchecks import Tri
 from koordlet.daemon.flags import DaemonFlags, define_flags
 from koordlet.daemon.mode import Mode
+from koordlet.features import feature_gates
 from koordlet.plugin import PluginRegistry
 from koordlet.plugin.testing import SimulatedClock
 from koordlet.qosmanager.config import QOSExtensionConfig
@@ -179,7 +179,7 @@ def installed() -> FlagSet:
     define_flags(flag_set)
     discover(registry)
     config = QOSExtensionConfig(
-        registry, FeatureGates(), clock=SimulatedClock(), metrics=CollectorRegistry()
+        registry, feature_gates(), clock=SimulatedClock(), metrics=CollectorRegistry()
     )
     config.init_flags(flag_set)
     assert not config.failures

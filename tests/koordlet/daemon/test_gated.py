@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from koord.component.features import FeatureGates
 from koord.util.health import OK, PartHealth, Status
 from koord.util.stop import Stop
 from koordlet.daemon.gated import Gated
+from koordlet.features import feature_gates
 from koordlet.plugin.testing import SimulatedClock
 
 GATE = "NodeTopologyReport"
@@ -34,7 +34,7 @@ class Part:
 
 class Scene:
     def __init__(self) -> None:
-        self.clock, self.gates, self.part = SimulatedClock(), FeatureGates(), Part()
+        self.clock, self.gates, self.part = SimulatedClock(), feature_gates(), Part()
         self.stop = Stop(self.clock)
         self.gated = Gated(self.gates, GATE, self.clock, self.part.run, lambda: ILL)
         self.task: asyncio.Task[None] | None = None

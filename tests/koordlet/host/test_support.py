@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.component.features import KOORDLET_GATES
 from koordlet.doctor import privileges
 from koordlet.doctor.finding import Finding
 from koordlet.doctor.needs import CLAIMED, CONTROLLERS, NEEDS
@@ -20,6 +19,7 @@ from koordlet.doctor.privileges import (
     parse_effective_capabilities,
 )
 from koordlet.doctor.support import Claimable, findings
+from koordlet.features import GATES
 from koordlet.host.host import Host
 from koordlet.host.paths import HostPaths
 from koordlet.host.proc import corescheduling
@@ -60,7 +60,7 @@ def test_gates_are_named_as_users_know_them():
     named += [finding.needed_by for finding in findings(Host(HostPaths.for_mode("hostMode")))]
     named = [gates for gates in named if gates != CLAIMED]
 
-    assert {gate for gates in named for gate in gates} <= KOORDLET_GATES.keys()
+    assert {gate for gates in named for gate in gates} <= GATES.keys()
 
 
 def test_this_machine():

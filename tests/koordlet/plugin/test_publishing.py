@@ -8,7 +8,7 @@ from koordlet.metriccache.keys import UnknownSeries
 from koordlet.plugin import Cadence, ExtensionPlugin, Keep, Kind, OptionError, Published, kinds
 from koordlet.plugin.publishing import defect_of
 from koordlet.plugin.testing import PluginHarness
-from koordlet.server.windows import aggregates, find_kind
+from koordlet.server.ctl.windows import aggregates, find_kind
 
 
 class DiskKey(NamedTuple):

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from koord.component.features import FeatureGates
 from koord.component.flags import FlagSet
 from koord.util.errors import OptionError
+from koordlet.features import feature_gates
 from koordlet.plugin import (
     ClaimScope,
     ExtensionPlugin,
@@ -172,7 +172,7 @@ def test_a_default_of_another_kind_is_said_when_the_flag_is_defined(kind, defaul
     registry = PluginRegistry()
     registry.register_qos_ext_plugin("Odd", FeatureSpec(), plugin)
     config = QOSExtensionConfig(
-        registry, FeatureGates(), clock=SimulatedClock(), metrics=CollectorRegistry()
+        registry, feature_gates(), clock=SimulatedClock(), metrics=CollectorRegistry()
     )
 
     config.init_flags(FlagSet())

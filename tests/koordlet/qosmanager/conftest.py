@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from koord.api.node import Node
 from koord.component.features import FeatureGates, FeatureSpec, Stage
 from koord.util.health import Health, PartHealth
+from koordlet.features import feature_gates
 from koordlet.plugin import ExtensionPlugin, FlagSet, PluginRegistry, Stop, UnavailableClient
 from koordlet.plugin.testing.clock import SimulatedClock
 from koordlet.qosmanager import QOSExtensionConfig, QOSManager
@@ -53,7 +54,7 @@ class Bench:
 
     clock: SimulatedClock = field(default_factory=SimulatedClock)
     registry: PluginRegistry = field(default_factory=PluginRegistry)
-    gates: FeatureGates = field(default_factory=FeatureGates)
+    gates: FeatureGates = field(default_factory=feature_gates)
     metrics: CollectorRegistry = field(default_factory=CollectorRegistry)
     health: Health = field(default_factory=Health)
     run_dir: Any = None

@@ -21,6 +21,7 @@ PROGRAM = textwrap.dedent(
     import asyncio, itertools, json, re, sys, time
     from pathlib import Path
     from prometheus_client import CollectorRegistry
+    from koordlet.features import feature_gates
     from koord.component.features import FeatureGates, FeatureSpec
     from koord.api.node import Node
     from koordlet.plugin import ExtensionPlugin, FlagSet, PluginRegistry, UnavailableClient
@@ -87,7 +88,7 @@ PROGRAM = textwrap.dedent(
             spec = FeatureSpec(default=name != "Bad" or GATE == "on")
             view.register_qos_ext_plugin(name, spec, plugin)
         config = QOSExtensionConfig(
-            registry, FeatureGates(), clock=clock, metrics=CollectorRegistry()
+            registry, feature_gates(), clock=clock, metrics=CollectorRegistry()
         )
         config.init_flags(FlagSet())
         states = StatesInformer(clock)

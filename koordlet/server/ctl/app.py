@@ -1,4 +1,4 @@
-"""The application behind ctl.sock: JSON for koordletctl, for the daemon's own user only."""
+"""The application behind ctl.sock, which answers in JSON."""
 
 import asyncio
 import contextlib
@@ -15,16 +15,22 @@ from koord.util.errors import OptionError
 from koord.util.nearest import nearest
 from koordlet.executor.audit.query import AuditQuery, parse_query
 from koordlet.metriccache.cache import MetricCache
+from koordlet.server.ctl.top import top
+from koordlet.server.ctl.windows import (
+    DEFAULT_WINDOW,
+    aggregates,
+    find_kind,
+    find_pod,
+    parse_window,
+)
 from koordlet.server.explain import Explain, explain_handler
-from koordlet.server.top import top
-from koordlet.server.windows import DEFAULT_WINDOW, aggregates, find_kind, find_pod, parse_window
 from koordlet.statesinformer.informer import StatesInformer
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class DryRunSource(Protocol):
-    """Who only pretends."""
+    """Which plugins run dry, and the switch for each."""
 
     def describe(self) -> Mapping[str, object]: ...
 
@@ -134,7 +140,7 @@ def _record(record: Callable[[float], AsyncGenerator[bytes]]) -> _Handler:
     async def recorded(request: web.Request) -> web.StreamResponse:
         lines = record(parse_window(request.query.get("duration", DEFAULT_WINDOW)))
         async with contextlib.aclosing(lines):
-            first = await anext(lines)  # what keeps it from beginning is told with a status
+            first = await anext(lines)  # an error before it begins is answered with a status
             response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
             await response.prepare(request)
             with contextlib.suppress(ConnectionError):  # the listener has had enough

@@ -1,4 +1,4 @@
-"""What node, QoS classes and pods use right now: the rows of `koordletctl top`."""
+"""The present usage of node, QoS classes and pods: the rows of `koordletctl top`."""
 
 from collections.abc import Iterable, Mapping
 

@@ -31,7 +31,7 @@ from koordlet.metriccache.kinds import (
 )
 from koordlet.metriccache.sample import Sample
 from koordlet.plugin.testing.clock import SimulatedClock
-from koordlet.server.ctl import CtlSources, create_ctl_app
+from koordlet.server.ctl.app import CtlSources, create_ctl_app
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
 

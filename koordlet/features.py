@@ -1,0 +1,57 @@
+"""The agent's feature gates: names, defaults and stages."""
+
+from collections.abc import Mapping
+
+from koord.component.features import FeatureGates, FeatureSpec, Stage
+
+_ON, _OFF = FeatureSpec(default=True, stage=Stage.BETA), FeatureSpec()
+
+# Source: Koordinator pkg/features (koordlet) and pkg/koordlet/runtimehooks; the last two are ours.
+GATES: Mapping[str, FeatureSpec] = {
+    "AuditEvents": _OFF,
+    "AuditEventsHTTPHandler": _OFF,
+    "BECPUSuppress": _ON,
+    "BECPUManager": _OFF,
+    "BECPUEvict": _OFF,
+    "CPUEvict": _OFF,
+    "CPUAllocatableEvict": _OFF,
+    "BEMemoryEvict": _OFF,
+    "MemoryEvict": _OFF,
+    "MemoryAllocatableEvict": _OFF,
+    "CPUBurst": _ON,
+    "SystemConfig": _OFF,
+    "RdtResctrl": _ON,
+    "ResctrlCollector": _OFF,
+    "CgroupReconcile": _OFF,
+    "NodeTopologyReport": _ON,
+    "Accelerators": _OFF,
+    "RDMADevices": _OFF,
+    "CPICollector": _OFF,
+    "Libpfm4": _OFF,
+    "PSICollector": _OFF,
+    "BlkIOReconcile": _OFF,
+    "ColdPageCollector": _OFF,
+    "HugePageReport": _OFF,
+    "PodResourcesProxy": _OFF,
+    "HamiCoreVGPUMonitor": _OFF,
+    "PerCPUMetric": _OFF,
+    "NodeMetricPromMetrics": _OFF,
+    "GroupIdentity": _ON,
+    "CPUSetAllocator": _ON,
+    "BatchResource": _ON,
+    "GPUEnvInject": _OFF,
+    "RDMADeviceInject": _OFF,
+    "CPUNormalization": _OFF,
+    "CoreSched": _OFF,
+    "TerwayQoS": _OFF,
+    "TCNetworkQoS": _OFF,
+    "Resctrl": _OFF,
+    "OOMScoreAdj": _OFF,
+    "NodeNetworkCollector": _ON,
+    "PodNetworkCollector": _ON,
+}
+
+
+def feature_gates() -> FeatureGates:
+    """Return the agent's gates, each at its default."""
+    return FeatureGates(GATES, "koordlet")
