@@ -6,11 +6,9 @@ from itertools import chain
 
 from koord.api.resourcestatus import is_pinned
 from koordlet.plugin import Claim, ExtensionPlugin, Target, resources
-from koordlet_plugins.be_cpu_suppress.budget import Room
-from koordlet_plugins.be_cpu_suppress.cpusets import BestEffortCpus
-from koordlet_plugins.be_cpu_suppress.evidence import Evidence
-from koordlet_plugins.be_cpu_suppress.places import Places, best_effort_group, find_places
-from koordlet_plugins.be_cpu_suppress.policy import Seen
+from koordlet_plugins.be_cpu_suppress.cpus import BestEffortCpus
+from koordlet_plugins.be_cpu_suppress.evidence import Evidence, Room
+from koordlet_plugins.be_cpu_suppress.policy import Places, Seen, best_effort_group, find_places
 
 SCOPE = "cpuset"
 FEW = (

@@ -2,14 +2,24 @@
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from koordlet.plugin.rules import UsageSplit
-from koordlet_plugins.be_cpu_suppress.budget import Budget, Room
-from koordlet_plugins.be_cpu_suppress.fastlane import Frame, Looks
-from koordlet_plugins.be_cpu_suppress.rounds import Round
+from koordlet_plugins.be_cpu_suppress.usage import Budget, Frame, Looks, Round
 
 CALM_ROUNDS = 3  # something shorter than a round shows in two of them at most
+STEP = 0.1  # share of the node's CPU by which best-effort pods may grow in one round
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Milli-cores for best-effort pods. With more than `most` they have to give way at once, with
+    less than `least` they may grow, and in between they stay as they are.
+    """
+
+    least: int
+    most: int
 
 
 class Evidence(NamedTuple):

@@ -1,10 +1,8 @@
 """Policy cpuIdle: best-effort pods run only when nothing else wants the CPU. Not Koordinator's."""
 
 from koordlet.plugin import Claim, ExtensionPlugin, resources
-from koordlet_plugins.be_cpu_suppress.budget import Room
-from koordlet_plugins.be_cpu_suppress.evidence import Evidence
-from koordlet_plugins.be_cpu_suppress.places import best_effort_group, find_places
-from koordlet_plugins.be_cpu_suppress.policy import Seen
+from koordlet_plugins.be_cpu_suppress.evidence import Evidence, Room
+from koordlet_plugins.be_cpu_suppress.policy import Seen, best_effort_group, find_places
 
 SCOPE = "idle"
 REASON = "best-effort pods run as idle tasks do: only when nothing else wants the CPU"

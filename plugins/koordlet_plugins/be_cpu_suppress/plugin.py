@@ -1,7 +1,8 @@
-"""The plugin: each round follows the policy of the NodeSLO, fast looks in between hurry it up."""
+"""The plugin and its flags: rounds follow the NodeSLO's policy, fast looks hurry it up between."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from koord.api.nodeslo_strategies import CPUSuppressPolicy
@@ -10,9 +11,11 @@ from koordlet.plugin import (
     ClaimScope,
     Client,
     ExtensionPlugin,
+    Flag,
     FlagSet,
     Level,
     MetricCache,
+    OptionError,
     Reading,
     Resource,
     States,
@@ -21,26 +24,64 @@ from koordlet.plugin import (
     Wording,
     resources,
 )
+from koordlet_plugins.be_cpu_suppress.cpus import CpuView
 from koordlet_plugins.be_cpu_suppress.cpusetpolicy import CpusetPolicy
 from koordlet_plugins.be_cpu_suppress.evidence import Judge
 from koordlet_plugins.be_cpu_suppress.idlepolicy import IdlePolicy
-from koordlet_plugins.be_cpu_suppress.node import CpuView
-from koordlet_plugins.be_cpu_suppress.options import SuppressFlags
-from koordlet_plugins.be_cpu_suppress.places import best_effort_group
-from koordlet_plugins.be_cpu_suppress.policy import Policy, Seen
-from koordlet_plugins.be_cpu_suppress.quota import CALM_BAND, UPSTREAM_BAND
-from koordlet_plugins.be_cpu_suppress.quotapolicy import QuotaPolicy
-from koordlet_plugins.be_cpu_suppress.rounds import Round, measure
+from koordlet_plugins.be_cpu_suppress.policy import Policy, Seen, best_effort_group
+from koordlet_plugins.be_cpu_suppress.quotapolicy import CALM_BAND, UPSTREAM_BAND, QuotaPolicy
+from koordlet_plugins.be_cpu_suppress.usage import Round, measure
 
 GATE = "BECPUSuppress"
 MANAGER = "BECPUManager"
 STALE_ROUNDS = 3  # after which fast looks no longer count on what a round has found
+
+INTERVAL = "cpu-suppress-interval-seconds"
+FAST = "be-suppress-fast-interval"
+FASTEST = 0.05  # seconds; the kernel accounts for a running task once in 1 to 10 ms
 
 _GROUP = frozenset({KubeQoS.BEST_EFFORT.value})
 _PODS = frozenset({QoSClass.BE.value})
 _CPUS = resources.CPUSET_CPUS_WANTED
 _QUOTA_SET = Wording("AdjustBEByNodeCPUUsage", "update BE group to cfs_quota: {value}")
 _CPUS_SET = Wording("AdjustBEByNodeCPUUsage", "update BE group to cpuset: {value}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SuppressOptions:
+    """Times in seconds."""
+
+    interval: float = 1.0  # between rounds; 0: the plugin does nothing, as in Koordinator
+    fast: float = 0.1  # between looks at the counters; 0: there are none
+
+    def __post_init__(self) -> None:
+        if self.interval < 0:
+            raise OptionError(f"--{INTERVAL}", self.interval, "use 1 or more, or 0 for never")
+        if self.fast and self.fast < FASTEST:
+            raise OptionError(f"--{FAST}", self.fast, f"use at least {FASTEST:g}s, or 0 for none")
+
+
+class SuppressFlags:
+    """The flags, whose values are there once the command line was read."""
+
+    def __init__(self, flags: FlagSet) -> None:
+        self._interval: Flag[int] = flags.int(
+            INTERVAL, 1, "Seconds between two rounds of best-effort CPU suppression; 0: never"
+        )
+        self._fast: Flag[float] = flags.duration(
+            FAST,
+            0.1,
+            "Time between two looks at CPU counters that make best-effort pods give way sooner "
+            "than the next round; 0 for Koordinator's pace",
+        )
+
+    def options(self) -> SuppressOptions:
+        """Return what they say.
+
+        Raises:
+            OptionError: a value cannot be used.
+        """
+        return SuppressOptions(interval=self._interval.value, fast=self._fast.value)
 
 
 class Latest(NamedTuple):

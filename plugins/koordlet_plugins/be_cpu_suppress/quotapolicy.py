@@ -1,17 +1,55 @@
-"""Policy cfsQuota: one CPU quota on the group of all best-effort pods."""
+"""Policy cfsQuota: one CPU quota on the group of all best-effort pods.
+
+Source: Koordinator, pkg/koordlet/qosmanager/plugins/cpusuppress: adjustByCfsQuota.
+"""
+
+from dataclasses import dataclass
 
 from koordlet.plugin import Claim, ExtensionPlugin, resources
-from koordlet_plugins.be_cpu_suppress.budget import Room
-from koordlet_plugins.be_cpu_suppress.evidence import Evidence
-from koordlet_plugins.be_cpu_suppress.places import best_effort_group
-from koordlet_plugins.be_cpu_suppress.policy import Seen
-from koordlet_plugins.be_cpu_suppress.quota import QuotaPace
+from koordlet_plugins.be_cpu_suppress.evidence import STEP, Evidence, Room
+from koordlet_plugins.be_cpu_suppress.policy import Seen, best_effort_group
+
+NO_LIMIT = -1
+MIN_QUOTA = 2000  # us per period; a smaller change to it is not left alone
+UPSTREAM_BAND = 0.01  # share of the node's CPU; smaller changes are left alone
+CALM_BAND = 0.05  # the same for growth: 1 % of a small node is within the noise
 
 SCOPE = "quota"
 REASON = (
     "best-effort pods share the CPU time that the threshold leaves them beside all others: "
     "down at once, up by a tenth of the node's CPU per round"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaPace:
+    """How the quota of a node may change. Pure."""
+
+    capacity: int  # cores of the node
+    period: int  # us
+    growth_band: float = CALM_BAND
+
+    def quota(self, left: int) -> int:
+        """Return so many milli-cores as a quota."""
+        return max(left * self.period // 1000, MIN_QUOTA)
+
+    def next(self, room: Room, current: int) -> int:
+        """Return the quota to have from now on: the current one where it may stay."""
+        least, most = self.quota(room.least), self.quota(room.most)
+        if current == NO_LIMIT:  # however small it is: Koordinator leaves BE unlimited then
+            return most
+        if current > most:
+            return most if self._matters(current - most, most, UPSTREAM_BAND) else current
+        if current < least and self._matters(least - current, least, self.growth_band):
+            return min(least, current + int(self._whole * STEP))
+        return current
+
+    @property
+    def _whole(self) -> int:
+        return self.capacity * self.period
+
+    def _matters(self, change: int, wanted: int, band: float) -> bool:
+        return wanted == MIN_QUOTA or change >= self._whole * band
 
 
 class QuotaPolicy:

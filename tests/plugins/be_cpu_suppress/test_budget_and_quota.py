@@ -8,14 +8,15 @@ from koord.api.nodeslo import CgroupBase, HostApplication
 from koord.api.pod import Pod
 from koord.api.qos import QOS_LABEL, KubeQoS
 from koordlet.rules.nodeusage import UsageSplit, is_best_effort, is_best_effort_app, split_usage
-from koordlet_plugins.be_cpu_suppress.budget import Budget, Room
-from koordlet_plugins.be_cpu_suppress.quota import (
+from koordlet_plugins.be_cpu_suppress.evidence import Room
+from koordlet_plugins.be_cpu_suppress.quotapolicy import (
     CALM_BAND,
     MIN_QUOTA,
     NO_LIMIT,
     UPSTREAM_BAND,
     QuotaPace,
 )
+from koordlet_plugins.be_cpu_suppress.usage import Budget
 
 PODS = (
     Pod("default", "ls", "ls", labels={QOS_LABEL: "LS"}, qos=KubeQoS.BURSTABLE),

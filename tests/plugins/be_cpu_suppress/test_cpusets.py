@@ -11,9 +11,8 @@ from koord.api.pod import Pod
 from koord.api.qos import QOS_LABEL
 from koord.api.resourcestatus import RESOURCE_STATUS, is_pinned
 from koord.util.cpulist import format_cpulist, parse_cpulist
-from koordlet_plugins.be_cpu_suppress.budget import Room
-from koordlet_plugins.be_cpu_suppress.cpusets import BestEffortCpus
-from koordlet_plugins.be_cpu_suppress.picking import pick
+from koordlet_plugins.be_cpu_suppress.cpus import BestEffortCpus, pick
+from koordlet_plugins.be_cpu_suppress.evidence import Room
 
 T8 = tuple(Cpu(n // 4, n // 4, n // 2, n) for n in range(8))
 T8B = tuple(Cpu(n % 4 // 2, n % 4 // 2, n % 4, n) for n in range(8))

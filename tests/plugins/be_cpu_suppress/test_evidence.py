@@ -4,10 +4,8 @@ import pytest
 
 from koordlet.plugin import Reading
 from koordlet.rules.nodeusage import UsageSplit
-from koordlet_plugins.be_cpu_suppress.budget import Budget, Room
-from koordlet_plugins.be_cpu_suppress.evidence import CALM_ROUNDS, Judge
-from koordlet_plugins.be_cpu_suppress.fastlane import LOOKS, FastUse, Frame, Looks
-from koordlet_plugins.be_cpu_suppress.rounds import Round
+from koordlet_plugins.be_cpu_suppress.evidence import CALM_ROUNDS, Judge, Room
+from koordlet_plugins.be_cpu_suppress.usage import LOOKS, Budget, FastUse, Frame, Looks, Round
 
 FRAME = Frame(Budget(2000, 65), reserved=0.0, system=0.1, apps_outside=0.0, be_outside=0.0)
 PACE = 0.1  # seconds between looks

@@ -8,8 +8,7 @@ import pytest
 from koord.api.qos import KubeQoS
 from koordlet.plugin import FlagSet, OptionError, kinds
 from koordlet.plugin.testing import make_pod
-from koordlet_plugins.be_cpu_suppress.options import SuppressFlags
-from koordlet_plugins.be_cpu_suppress.plugin import STALE_ROUNDS
+from koordlet_plugins.be_cpu_suppress.plugin import STALE_ROUNDS, SuppressFlags
 
 NO_LIMIT = float("inf")
 

@@ -1,0 +1,176 @@
+"""CPU that all but best-effort pods used, in a round's second and in fast looks; what they leave.
+
+A round reads samples of a second from the metric cache. Fast looks read counters that are exact to
+the nanosecond, a few tenths of a second apart: others that use more CPU show there long before they
+do in samples. What each uses is the least of its last looks, so that something short, which shows
+in two looks at most, moves nothing.
+
+Source: Koordinator, pkg/koordlet/qosmanager/plugins/cpusuppress: calculateBESuppressCPU.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from koord.api.node import Node
+from koord.api.nodeslo import CgroupBase, NodeSLO
+from koord.api.qos import KubeQoS
+from koord.api.quantity import Quantity
+from koordlet.plugin import AnyKind, MetricCache, PodMeta, Reading, kinds
+from koordlet.plugin.rules import (
+    UsageSplit,
+    is_best_effort,
+    is_best_effort_app,
+    node_reserved,
+    split_usage,
+)
+
+LOOKS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What the node has, and which share of it all pods and the system may use together."""
+
+    capacity: int  # milli-cores
+    threshold: int  # percent of the capacity
+    floor: int | None = None  # percent that best-effort pods always keep; None: no such floor
+
+    def left(self, used: UsageSplit) -> int:
+        """Return the milli-cores left by all others; negative when they use more than they may.
+
+        Each part is cut to whole milli-cores, as Koordinator does.
+        """
+        left = self.capacity * self.threshold // 100 - sum(int(part * 1000) for part in used)
+        if self.floor is None:
+            return left
+        return max(left, self.capacity * self.floor // 100)
+
+
+class FastUse(NamedTuple):
+    """Cores used between two looks. outside None: the kernel has no exact counter for it."""
+
+    pods: float  # by all pods that are not in the best-effort group, and host applications there
+    outside: float | None  # by all that is not in kubepods
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What the latest round knows and a fast look does not tell. In cores."""
+
+    budget: Budget
+    reserved: float  # for the system
+    system: float  # its usage, where it has no exact counter
+    apps_outside: float  # host applications outside of kubepods
+    be_outside: float  # best-effort pods that are not in the best-effort group
+
+    def split(self, use: FastUse) -> UsageSplit:
+        """Return a fast look as a round would have measured it."""
+        system = self.system
+        if use.outside is not None:
+            system = max(use.outside - self.apps_outside, self.reserved)
+        return UsageSplit(max(use.pods - self.be_outside, 0.0), self.apps_outside, system)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round's measurement. In cores."""
+
+    frame: Frame
+    used: UsageSplit  # by all but best-effort pods
+    cores: int  # of the node
+
+
+def measure(
+    node: Node | None, slo: NodeSLO, pods: Sequence[PodMeta], cache: MetricCache
+) -> Round | None:
+    """Return what is known now; None: the node's capacity, its pods or their usage is not."""
+    capacity = Quantity.parse(node.capacity.get("cpu", "0")) if node else Quantity(0)
+    node_used = cache.last(kinds.NODE_CPU_USAGE)
+    if node is None or capacity.nano <= 0 or node_used is None or not pods:
+        return None
+    pods_used = _by_name(cache, kinds.POD_CPU_USAGE)
+    apps_used = _by_name(cache, kinds.HOST_APP_CPU_USAGE)
+    reserved = node_reserved(node, "cpu").milli / 1000
+    used = split_usage(
+        node_used,
+        reserved,
+        pods=(meta.pod for meta in pods),
+        pods_used=pods_used,
+        counts_pod=lambda pod: not is_best_effort(pod),
+        apps=slo.host_applications,
+        apps_used=apps_used,
+        counts_app=lambda app: not is_best_effort_app(app),
+    )
+    threshold = slo.threshold
+    frame = Frame(
+        budget=Budget(
+            capacity.milli,
+            threshold.cpu_suppress_threshold_percent,
+            threshold.cpu_suppress_min_percent,
+        ),
+        reserved=reserved,
+        system=used.system,
+        apps_outside=sum(
+            apps_used.get(app.name, 0.0)
+            for app in slo.host_applications
+            if app.base in (None, CgroupBase.CGROUP_ROOT)
+        ),
+        be_outside=sum(
+            pods_used.get(meta.uid, 0.0)
+            for meta in pods
+            if meta.kube_qos is not KubeQoS.BEST_EFFORT and is_best_effort(meta.pod)
+        ),
+    )
+    return Round(frame, used, capacity.integer)
+
+
+def _by_name(cache: MetricCache, kind: AnyKind) -> dict[str, float]:
+    return {name: value for (name,), value in cache.last_values(kind).items()}
+
+
+class Looks:
+    """The usage of the last few looks. One thread adds; any may ask."""
+
+    def __init__(self) -> None:
+        self._before: Sequence[Reading | None] = ()
+        self._uses: tuple[FastUse, ...] = ()
+
+    def add(self, counters: Sequence[Reading | None]) -> None:
+        """Take the CPU time, in ns, of the best-effort group, of kubepods and perhaps of the node.
+
+        Where one of the first two is missing, or runs backwards, it all starts anew. The very same
+        readings again are none: a replay has but those that were recorded.
+        """
+        if list(counters) == list(self._before):
+            return
+        use = _use(self._before, counters)
+        self._uses = () if use is None else (*self._uses, use)[-LOOKS:]
+        self._before = counters
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._before, self._uses = (), ()
+
+    @property
+    def recent(self) -> tuple[FastUse, ...]:
+        """The last LOOKS usages, or none as long as there are fewer."""
+        uses = self._uses
+        return uses if len(uses) == LOOKS else ()
+
+
+def _use(before: Sequence[Reading | None], now: Sequence[Reading | None]) -> FastUse | None:
+    if len(before) != len(now):
+        return None
+    best_effort, kubepods, *node = map(_cores, before, now)
+    if best_effort is None or kubepods is None:
+        return None
+    outside = max(node[0] - kubepods, 0.0) if node and node[0] is not None else None
+    return FastUse(max(kubepods - best_effort, 0.0), outside)
+
+
+def _cores(before: Reading | None, now: Reading | None) -> float | None:
+    if before is None or now is None or now.at <= before.at or now.value < before.value:
+        return None
+    cores: float = (now.value - before.value) / (now.at - before.at) / 1e9
+    return cores
