@@ -12,11 +12,12 @@ from koord.api.nodeslo import NodeSLO
 from koord.component.components import ComponentSet
 from koord.component.http.tokenguard import RATE, TokenGuard
 from koord.kube.client import ApiClient
-from koord.kube.config import ApiConfig, find_config
+from koord.kube.config import ApiConfig
 from koord.kube.credentials import credentials_of
 from koord.kube.errors import ConfigError
 from koord.kube.events import EventRecorder
 from koord.kube.eviction import PodEvictions
+from koord.kube.findconfig import find_config
 from koord.kube.metrics import EventMetrics, KubeletMetrics, KubeMetrics
 from koord.kube.ownnode import OwnNodeCheck, check_own_node
 from koord.kube.reviews import Reviews, User

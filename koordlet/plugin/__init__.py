@@ -26,6 +26,7 @@ from koordlet.metriccache.keys import UnknownSeries
 from koordlet.metriccache.kinds import AnyKind, Cadence, Keep, Kind
 from koordlet.plugin.base import WAITS_FOR_EVENTS, ExtensionPlugin, Limits, Log
 from koordlet.plugin.client import Client, UnavailableClient
+from koordlet.plugin.errors import PluginError
 from koordlet.plugin.extensions import Extension
 from koordlet.plugin.metrics import PluginMetrics
 from koordlet.plugin.noderatio import NodeRatio
@@ -39,7 +40,7 @@ from koordlet.plugin.reconcile import (
     host_applications,
     pods_of,
 )
-from koordlet.plugin.registry import PluginError, PluginRegistry
+from koordlet.plugin.registry import PluginRegistry
 from koordlet.plugin.rejections import Rejections
 from koordlet.plugin.sharedflags import strategy_interval
 from koordlet.plugin.states import States

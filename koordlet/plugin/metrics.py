@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from koord.util.snakecase import snake_case
-from koordlet.plugin.registry import PluginError
+from koordlet.plugin.errors import PluginError
 from koordlet.plugin.upstreamgauge import MAX_SERIES as MOST_UPSTREAM
 from koordlet.plugin.upstreamgauge import UpstreamGauge
 

@@ -5,23 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from koord.component.features import FeatureSpec
-from koord.util.errors import KoordletError
 from koordlet.plugin.base import ExtensionPlugin
+from koordlet.plugin.errors import PluginError
 from koordlet.plugin.shape import defect_of
 
 GROUP = "koordlet.qos_plugins"  # of entry points
 SHIPPED = "koordlet"  # the distribution whose plugins come first, so that nobody takes their names
-
-
-class PluginError(KoordletError):
-    """A plugin cannot be registered or does not have the shape of one.
-
-    feature is the name that it was to be registered under; empty: unknown, or no name.
-    """
-
-    def __init__(self, message: str, feature: object = "") -> None:
-        super().__init__(message)
-        self.feature = feature if isinstance(feature, str) else ""
 
 
 class UnloadablePlugin(ExtensionPlugin):

@@ -6,7 +6,8 @@ from importlib.metadata import EntryPoint, entry_points
 from koord.component.features import FeatureSpec
 from koord.util.logs import get_logger
 from koordlet.plugin.base import ExtensionPlugin
-from koordlet.plugin.registry import GROUP, SHIPPED, PluginError, PluginRegistry
+from koordlet.plugin.errors import PluginError
+from koordlet.plugin.registry import GROUP, SHIPPED, PluginRegistry
 
 __all__ = ["GROUP", "SHIPPED", "discover", "source_of"]
 

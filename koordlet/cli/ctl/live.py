@@ -16,7 +16,7 @@ from koord.util.errors import KoordletError
 from koordlet.cli.ctl.client import Client
 from koordlet.cli.ctl.keyboard import QUIT, SUSPEND, keyboard
 from koordlet.cli.ctl.tables import console, prose
-from koordlet.cli.ctl.top import ORDERS, headline, rows, sort_pods
+from koordlet.cli.ctl.toptable import ORDERS, headline, rows, sort_pods
 
 TIMEOUT = 2.0  # seconds; a key has to wait for it when the daemon hangs
 

@@ -1,20 +1,13 @@
 """One cgroup of a fake host: the files that the agent reads, scripted by a test."""
 
-from typing import TYPE_CHECKING
-
 from koordlet.plugin.testing import kernelfiles
-
-if TYPE_CHECKING:
-    from koordlet.plugin.testing.host import FakeHost
-
-PSI_RESOURCES = ("cpu", "memory", "io")
-V1_CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "blkio")
+from koordlet.plugin.testing.tree import PSI_RESOURCES, V1_CONTROLLERS, FakeTree
 
 
 class FakeGroup:
     """A cgroup, in all hierarchies of v1 or the one of v2."""
 
-    def __init__(self, host: "FakeHost", path: str) -> None:
+    def __init__(self, host: FakeTree, path: str) -> None:
         self.path = path
         self._host = host
         self._usage_ns = 1_000_000_000

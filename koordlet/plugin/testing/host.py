@@ -1,14 +1,13 @@
 """A host on a temporary directory: the kernel files that the agent reads, scripted by a test."""
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from koord.api.qos import KubeQoS
 from koordlet.host.cgroups.layout import Driver, Layout
-from koordlet.host.paths import HostPaths
 from koordlet.plugin.testing import kernelfiles
-from koordlet.plugin.testing.cgroup import PSI_RESOURCES, V1_CONTROLLERS, FakeGroup
+from koordlet.plugin.testing.cgroup import FakeGroup
+from koordlet.plugin.testing.tree import PSI_RESOURCES, FakeTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,7 @@ class FakePod:
         self.group.remove()
 
 
-class FakeHost:
+class FakeHost(FakeTree):
     """A Linux host with kubepods cgroups, laid out below one directory.
 
     Counters start at plausible values and move only when the test moves them: time that passes is
@@ -49,10 +48,7 @@ class FakeHost:
 
         psi: whether cgroups have pressure files; by default as mainline kernels do, on v2 only.
         """
-        self.paths = HostPaths.below(root)
-        self.version = version
-        self.cpus = cpus
-        self.psi = version == 2 if psi is None else psi
+        super().__init__(root, version, cpus=cpus, psi=version == 2 if psi is None else psi)
         default = Layout.default(driver)
         self.layout = Layout(driver, kube_root) if kube_root else default
         self._memory = (memory, 0, 0)
@@ -61,17 +57,6 @@ class FakeHost:
         self._write_machine()
         self.root = self.group("")
         self._qos_groups = {qos: self.group(self.layout.qos_dir(qos)) for qos in KubeQoS}
-
-    def write(self, path: str, text: str | bytes) -> Path:
-        """Write any file, for example "proc/vmstat" or "cgroup/cpu/kubepods/cpu.shares"."""
-        file = self.paths.cgroup.parent / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(text.encode() if isinstance(text, str) else text)
-        return file
-
-    def read(self, path: str) -> str:
-        """What a file says now, named as with write, without the end of line."""
-        return (self.paths.cgroup.parent / path).read_text().rstrip("\n")
 
     def group(self, path: str) -> FakeGroup:
         """A new cgroup with all its files."""
@@ -94,11 +79,6 @@ class FakeHost:
         return FakePod(
             uid, qos, pod, {name: groups[name] for name in containers}, groups[names[-1]]
         )
-
-    def remove(self, path: str) -> None:
-        """End a cgroup and all below it, in every hierarchy."""
-        for directory in self._directories(path):
-            shutil.rmtree(directory, ignore_errors=True)
 
     def use_cpu(self, seconds: float, *, system: float = 0.0, idle: float = 0.0) -> None:
         """Let the whole machine work, in CPU seconds spread over all CPUs."""
@@ -128,12 +108,6 @@ class FakeHost:
         text = kernelfiles.NET_DEV + "".join(rows)
         self.write("proc/net/dev", text)
         self.write("proc/1/net/dev", text)
-
-    def _directories(self, path: str) -> list[Path]:
-        """Where the files of a cgroup are: one directory per v1 hierarchy."""
-        if self.version == 2:
-            return [self.paths.cgroup / path]
-        return [self.paths.cgroup / controller / path for controller in V1_CONTROLLERS]
 
     def _write_machine(self) -> None:
         self.write("proc/sys/kernel/random/boot_id", "da8d657c-8fa2-46c4-9aeb-64c0a40defa8\n")

@@ -11,7 +11,7 @@ from koordlet.cli.ctl.arguments import SORTS
 from koordlet.cli.ctl.client import Client
 from koordlet.cli.ctl.live import View, watch
 from koordlet.cli.ctl.tables import console, plain
-from koordlet.cli.ctl.top import ORDERS, headline, rows, sort_pods
+from koordlet.cli.ctl.toptable import ORDERS, headline, rows, sort_pods
 from koordlet.metriccache.kinds import (
     NODE_CPU_USAGE,
     NODE_MEMORY_USAGE,
