@@ -1,1 +1,1 @@
-"""What this host supports and lacks, which gate needs it, and what would provide it."""
+"""Examines this host for `koordletctl doctor`: features, the gates that need them, and fixes."""

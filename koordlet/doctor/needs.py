@@ -1,4 +1,4 @@
-"""Which gates use which rows of the resource table. A gate is named as in --feature-gates."""
+"""Rows of the resource table by the gates that use them. A gate is named as in --feature-gates."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which privileges this process lacks, and what each would add.
+"""Privileges that this process lacks, and what each would add.
 
 Measuring needs none of them: cgroup files, PSI, /proc/<pid>/net/dev and rtnetlink are open to
 every user.

@@ -1,4 +1,4 @@
-"""What this host supports, what is missing, which gate needs it, and what would provide it."""
+"""Findings about this host: what is supported or missing, for which gate, and what provides it."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -65,7 +65,7 @@ def _controllers(host: Host) -> Iterator[Finding]:
 
 
 def _pods(host: Host) -> Finding:
-    """Where pods are; a host without any lacks nothing."""
+    """The kubepods cgroups; a host without any lacks nothing."""
     layout = host.layout
     present = any((root / layout.root).is_dir() for root in host.cgroups.hierarchies())
     where = f"found at {layout.root}" if present else f"none here, expected at {layout.root}"

@@ -1,5 +1,6 @@
-"""Acts for the plugins: everything they want changed goes through here, and is recorded.
+"""Acts for the plugins: claims on kernel values, and evictions.
 
-So far that is evictions. Each is checked against dry-run and the node's budget, asked for once,
-and kept with its reason for `koordletctl explain`.
+A claim becomes a desired value, a plan, an applied value, and a restored one. An eviction is
+checked against dry-run and the node's budget, and requested once. Both are recorded with their
+reasons for `koordletctl explain`, and as audit events.
 """

@@ -1,6 +1,6 @@
-"""What can be claimed at all: resources of the table that can be written, where they have a place.
+"""Checks what a plugin may claim: writable resources of the table, on levels that have them.
 
-A mistake is said in one sentence: what was wanted, what was found, and the nearest that there is.
+A defect is one sentence: what was wanted, what was found, and the nearest known name.
 """
 
 from collections.abc import Collection, Iterator

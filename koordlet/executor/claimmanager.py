@@ -1,4 +1,4 @@
-"""Decides on claims: combines them, has them written, and keeps what came of it for people."""
+"""Settles claims: combines them into desired values, has these applied, keeps the results."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
@@ -43,7 +43,7 @@ class ClaimManager:
         dry_run: Callable[[str], Awaitable[bool]],
         listeners: Sequence[Listener] = (),
     ) -> None:
-        """dry_run tells of a plugin whether it only pretends; it may have to find out first."""
+        """dry_run returns whether a plugin is in dry-run; it may have to find out first."""
         self._table = ClaimTable()
         self._writer = writer
         self._worker = worker
@@ -51,8 +51,8 @@ class ClaimManager:
         self._dry_run = dry_run
         self._listeners = tuple(listeners)
         self._values: dict[Key, ValueInForce] = {}
-        self._unsettled: set[Key] = set()  # claimed, but not what is wished
-        self._is_dry_run: dict[str, bool] = {}  # what dry_run last said
+        self._unsettled: set[Key] = set()  # claimed, but not the desired value
+        self._is_dry_run: dict[str, bool] = {}  # what dry_run last returned
         self._busy = asyncio.Lock()
         self._tasks: set[asyncio.Task[set[Key]]] = set()
         self._leaves: Callable[[], bool] = lambda: False
@@ -96,12 +96,12 @@ class ClaimManager:
         await self._settle(self._table.drop_all(owner, scope))
 
     async def refresh(self) -> None:
-        """Ask again who only pretends, and bring everything in line with it."""
+        """Ask again which plugins are in dry-run, and settle their claims accordingly."""
         for owner in {o for key in self._table.claimed() for o in self._table.owners(key).values()}:
             await self._learn_dry_run(owner)
 
     def leave_when(self, leaves: Callable[[], bool]) -> None:
-        """From the moment this says so, nothing changes any more: what is in force stays so."""
+        """From the moment this returns True, nothing changes: values in force stay so."""
         self._leaves = leaves
 
     async def run(self, stop: Stop) -> None:
@@ -159,7 +159,7 @@ class ClaimManager:
             keys = {k for k in self._table.claimed() if owner in self._table.owners(k).values()}
             await self._settle(keys)
             if is_dry_run:
-                await self._settle(keys & self._unsettled)  # what was put back is pretended now
+                await self._settle(keys & self._unsettled)  # what was restored is in dry-run now
 
     async def _settle(self, keys: set[Key]) -> set[Key]:
         """Have the kernel follow the claims on these values; return those that changed.
@@ -180,7 +180,7 @@ class ClaimManager:
         return task.result()
 
     async def _bring_into_force(self, keys: set[Key]) -> set[Key]:
-        async with self._busy:  # what is wished is looked up inside: it may have changed meanwhile
+        async with self._busy:  # what is desired is looked up inside, as it may have changed
             desired_values = [self._desired(key) for key in keys]
             real = [desired for desired, only_dry in desired_values if not only_dry]
             applied = iter(await self._worker.do(lambda: self._writer.apply(real)))
@@ -202,7 +202,7 @@ class ClaimManager:
         }
 
     def _desired(self, key: Key) -> tuple[DesiredValue, bool]:
-        """What is wished of a value, and whether only as a pretence."""
+        """The desired value of a key, and whether only in dry-run."""
         parts = self._table.parts(key)
         owners = self._table.owners(key)
         real: Parts = {p: c for p, c in parts.items() if not self._is_dry_run.get(owners[p], False)}
@@ -216,7 +216,7 @@ class ClaimManager:
         return DesiredValue(key, RELEASE), before is not None and before.dry_run
 
     def _conclude(self, desired: DesiredValue, applied: ApplyResult, only_dry: bool) -> bool:
-        """Keep and tell what came of a wish; return whether the value is another one now."""
+        """Keep and report an apply result; return whether the value is another one now."""
         key, before = desired.key, self._values.get(desired.key)
         changed = (
             applied.wrote if not only_dry else before is None or before.desired != desired.value
@@ -232,10 +232,10 @@ class ClaimManager:
             self._values[key] = ValueInForce(
                 desired.value, applied, desired.owners, since, tried, only_dry
             )
-        self._tell(desired, applied, before, changed=changed, only_dry=only_dry)
+        self._notify(desired, applied, before, changed=changed, only_dry=only_dry)
         return changed
 
-    def _tell(
+    def _notify(
         self,
         desired: DesiredValue,
         applied: ApplyResult,
@@ -266,7 +266,7 @@ class ClaimManager:
         """The rule, and its numbers."""
         claims = self._table.parts(desired.key).values()
         if desired.value is RELEASE:
-            return "only pretended from now on" if claims else "no longer claimed", {}
+            return "in dry-run from now on" if claims else "no longer claimed", {}
         inputs = {name: value for claim in claims for name, value in claim.inputs.items()}
         return "; ".join(claim.reason for claim in claims), inputs
 

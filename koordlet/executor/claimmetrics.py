@@ -30,7 +30,7 @@ class ClaimMetrics(Collector):
         self._changes = Counter(
             "koordlet_kernel_value_changes_total",
             "What became of kernel values that plugins claim: set, restored, failed; foreign, "
-            "retaken, yielded when somebody else changed one; would_set and would_restore in "
+            "retaken, yielded when another agent changed one; would_set and would_restore in "
             "dry-run.",
             ["plugin", "change"],
             registry=registry,
@@ -70,12 +70,12 @@ class ClaimMetrics(Collector):
             writes.add_metric([resource, "accepted" if accepted else "refused"], count)
         skips = CounterMetricFamily(
             "koordlet_kernel_write_skips",
-            "Claims that needed no write, as the value stood there already.",
+            "Claims that needed no write, as the value was in force already.",
             value=self.stats.skips,
         )
         records = GaugeMetricFamily(
             "koordlet_journal_records",
-            "Kernel values that are changed, and whose originals are on disk to be put back.",
+            "Kernel values that are changed, and whose originals are on disk to be restored.",
             value=len(self._journal.records) if self._journal else 0,
         )
         yield from (claims, writes, skips, records)

@@ -1,4 +1,4 @@
-"""Which plugins only pretend."""
+"""Dry-run: plugins whose decisions are recorded, but not carried out."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """Plugins whose decisions are recorded and told, but not carried out."""
+    """The configured dry-run: all plugins, or those named."""
 
     everybody: bool = False
     plugins: frozenset[str] = frozenset()
 
     def covers(self, plugin: str) -> bool:
-        """Whether this plugin only pretends."""
+        """Whether this plugin is in dry-run."""
         return self.everybody or plugin in self.plugins
 
 
@@ -31,11 +31,11 @@ class LiveDryRun:
         self._by_hand: dict[str, bool] = {}
 
     def covers(self, plugin: str) -> bool:
-        """Whether this plugin only pretends."""
+        """Whether this plugin is in dry-run."""
         return self._by_hand.get(plugin, self._configured().covers(plugin))
 
     def switch(self, plugins: Iterable[str], on: bool) -> None:
-        """Have plugins pretend, or have them act."""
+        """Put plugins into dry-run, or let them act."""
         self._by_hand |= dict.fromkeys(plugins, on)
 
     def forget(self) -> Mapping[str, bool]:
@@ -48,7 +48,7 @@ class LiveDryRun:
         return plugin in self._by_hand
 
     def to_json(self) -> bool | list[str]:
-        """The plugins that pretend; true: all, also those to come."""
+        """The plugins in dry-run; true: all, also those to come."""
         if self._configured().everybody and not self._by_hand:
             return True
         return sorted(filter(self.covers, self._plugins())) or False

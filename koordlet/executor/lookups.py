@@ -1,4 +1,4 @@
-"""What the kernel holds of claimed values at the moment somebody asks, with bounds."""
+"""Reads claimed values from the kernel on request, bounded in number and time."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
-"""Values of ours that nobody claims: of an earlier process, or that could not be put back so far.
+"""Restores values of ours that no plugin claims: of an earlier process, or not restored so far.
 
-The journal tells of them. They are put back at the start, or taken over by the plugins that claim
+The journal records them. They are restored at the start, or taken over by the plugins that claim
 them again, and at the end.
 """
 
@@ -19,7 +19,7 @@ from koordlet.executor.claims.desired import ApplyResult, Change, Listener
 from koordlet.executor.kernel.worker import Worker
 from koordlet.executor.kernel.writer import Writer
 
-INTERVAL = 10.0  # seconds between attempts to put back what could not be
+INTERVAL = 10.0  # seconds between attempts to restore what could not be
 ADOPTION = 120.0  # seconds that plugins have, after the start, to claim what they had
 PATIENCE = 8.0  # seconds that all of it may take at start and end
 
@@ -39,38 +39,38 @@ class Restorer:
     def __init__(
         self, writer: Writer, worker: Worker, clock: Clock, listeners: Sequence[Listener] = ()
     ) -> None:
-        """listeners are told of each value that is put back."""
+        """listeners are called for each restored value."""
         self._writer = writer
         self._listeners = tuple(listeners)
         self._worker = worker
         self._clock = clock
         self._adopters: frozenset[str] = frozenset()
         self._adopt_until = 0.0  # monotonic
-        self._failed: dict[Key, str] = {}  # why a value could not be put back
+        self._failed: dict[Key, str] = {}  # why a value could not be restored
         self._adoptable = 0  # values that wait for a plugin to claim them again
 
     async def begin(self, adopters: Collection[str] = ()) -> None:
-        """Put back what an earlier process left, except what these plugins may claim again."""
+        """Restore what an earlier process left, except what these plugins may claim again."""
         self._adopters = frozenset(adopters)
         self._adopt_until = self._clock.monotonic() + ADOPTION
-        await self._within_patience(self._put_back("at the start", self._unclaimed))
+        await self._within_patience(self._restore("at the start", self._unclaimed))
 
     async def run(self, stop: Stop) -> None:
         """Go on trying until stop."""
         while not await stop.sleep(INTERVAL):
-            await self._put_back("later", self._unclaimed)
+            await self._restore("later", self._unclaimed)
 
     async def end(self) -> None:
-        """Put back everything that is ours, claimed or not, as well as that goes in seconds."""
+        """Restore everything that is ours, claimed or not, as well as that goes in seconds."""
         ledger = self._writer.ledger
-        await self._within_patience(self._put_back("at the end", lambda: list(ledger)))
+        await self._within_patience(self._restore("at the end", lambda: list(ledger)))
 
     def counts(self) -> dict[str, int]:
         """Values that are changed, and those of them that wait to be claimed again."""
         return {"changed": len(self._writer.ledger), "kept": self._adoptable}
 
     def health(self) -> PartHealth:
-        """Degraded while the journal is no good, or values stay that should not."""
+        """Degraded while the journal is unusable, or values that should be restored are not."""
         journal = self._writer.ledger.journal
         unknown = self._writer.ledger.unknown
         refused = list(self._writer.ledger.refused.items())
@@ -79,7 +79,7 @@ class Restorer:
             journal.damage,
             f"{unknown} values in the journal are of a newer koordlet" if unknown else "",
             *(f"{value} in the journal is refused: {why}" for value, why in refused[:1]),
-            *(f"{key} could not be put back: {why}" for key, why in list(self._failed.items())[:1]),
+            *(f"{key} could not be restored: {why}" for key, why in list(self._failed.items())[:1]),
         ]
         reason = "; ".join(filter(None, problems))
         if not reason:
@@ -89,23 +89,23 @@ class Restorer:
 
     async def _within_patience(self, work: Coroutine[Any, Any, None]) -> None:
         """A kernel file that hangs must not keep the daemon from starting or ending."""
-        task = asyncio.create_task(work, name="put values back")
+        task = asyncio.create_task(work, name="restore values")
         await first_of(task, self._clock.sleep(PATIENCE))
         if not task.done():
             log.error("values.not_restored_in_time", after_s=PATIENCE)
             task.cancel()
 
-    async def _put_back(self, when: str, which: Callable[[], list[Key]]) -> None:
-        """Put back which values that tells, asked on the writer's thread."""
-        insist = when != "later"
-        outcomes = await self._worker.do(lambda: self._work(which(), insist=insist))
+    async def _restore(self, when: str, which: Callable[[], list[Key]]) -> None:
+        """Restore the values that which returns, called on the writer's thread."""
+        at_once = when != "later"
+        outcomes = await self._worker.do(lambda: self._work(which(), at_once=at_once))
         self._failed = {
             key: applied.message
             for key, _, applied in outcomes
             if applied.state is not ClaimState.GONE
         }
         restored = [
-            Change("restored", key, owners, None, applied.value, f"nobody claims it {when}")
+            Change("restored", key, owners, None, applied.value, f"no plugin claims it {when}")
             for key, owners, applied in outcomes
             if applied.wrote
         ]
@@ -114,22 +114,22 @@ class Restorer:
                 listener(change)
         if restored:
             log.info("values.restored", when=when, count=len(restored))
-        if self._failed and insist:
+        if self._failed and at_once:
             key, why = next(iter(self._failed.items()))
             log.warning(
                 "values.not_restored", when=when, count=len(self._failed), one=str(key), why=why
             )
 
     def _work(
-        self, keys: list[Key], *, insist: bool
+        self, keys: list[Key], *, at_once: bool
     ) -> list[tuple[Key, tuple[str, ...], ApplyResult]]:
-        """Each value that was to be put back, whose it was, and what came of it."""
+        """Each value that was to be restored, its owners, and the result."""
         owners = [self._owners(key) for key in keys]
-        applied = self._writer.restore(keys, insist=insist)
+        applied = self._writer.restore(keys, at_once=at_once)
         return list(zip(keys, owners, applied, strict=True))
 
     def _unclaimed(self) -> list[Key]:
-        """What nobody claims, and no plugin may yet claim again."""
+        """Values that no plugin claims, nor may still claim again."""
         unclaimed = self._writer.unclaimed()
         keys = [key for key in unclaimed if not self._may_be_adopted(self._owners(key))]
         self._adoptable = len(unclaimed) - len(keys)

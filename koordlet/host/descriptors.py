@@ -10,7 +10,7 @@ from koordlet.host.errors import Hung, KernelFileError, TooLarge
 from koordlet.host.files import MAX_BYTES
 
 DEFAULT_BUDGET = 4096  # held files; each costs the kernel about 6 kB once it was read
-IDLE_TICKS = 60  # a file that nobody read for so long is closed
+IDLE_TICKS = 60  # a file that was not read for so long is closed
 _SWEEP_TICKS = 16
 
 _CHUNK = 16 * 1024
@@ -22,7 +22,7 @@ _CLOSED_UNDER_US = frozenset({errno.ENODEV, errno.ESRCH})
 
 
 class DescriptorStats(NamedTuple):
-    """What holding files costs and saves."""
+    """Counts of what holding files costs and saves."""
 
     held: int
     opens: int  # since the start

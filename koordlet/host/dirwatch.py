@@ -1,4 +1,4 @@
-"""Directories that say at once when something in them changes: inotify.
+"""Watches directories, and notifies at once when something in them changes: inotify.
 
 Called through ctypes: two functions of the C library, and that something happened is all we need.
 asyncinotify, which would be the library for it, runs ldconfig when it is imported.
@@ -31,9 +31,9 @@ class DirectoryWatch:
     With files: when any of its files changes, appears or goes; after a call there is none before
     the next follow, so a busy directory costs no more than its owner looks at it.
 
-    Several changes may be one call, and a call may be about nothing. problem says why the kernel
-    does not tell, or not of all directories; empty: it does. What is missing is tried again by the
-    next follow.
+    Several changes may be one call, and a call may be about nothing. problem has the reason
+    why the kernel does not notify, or not of all directories; empty: it does. What is missing is
+    tried again by the next follow.
 
     Source: inotify(7).
     """
@@ -59,10 +59,10 @@ class DirectoryWatch:
         self._listen()
 
     def follow(self, directories: Iterable[Path]) -> None:
-        """Have these directories tell, as far as they exist. For any thread, one at a time; with
+        """Watch these directories, as far as they exist. For any thread, one at a time; with
         files for the event loop's.
 
-        Those that are no longer named go on telling until they are removed.
+        Those that are no longer named stay watched until they are removed.
         """
         wanted = frozenset(directories)
         if self._files and self._fd >= 0:
@@ -103,15 +103,15 @@ class DirectoryWatch:
 
     def _fail(self, error: int) -> None:
         hint = _HINTS.get(error, "the kernel or a sandbox does not offer it")
-        self.problem = f"inotify: wanted to be told of changes, found {os.strerror(error)}; {hint}"
+        self.problem = f"inotify: wanted to watch for changes, found {os.strerror(error)}; {hint}"
 
     def _drain(self) -> None:
-        """Take what the kernel has told."""
+        """Take the kernel's notifications."""
         try:
-            told = os.read(self._fd, _READ_BYTES)
+            events = os.read(self._fd, _READ_BYTES)
         except OSError:  # nothing yet, in spite of the call
             return
-        masks = tuple(_masks(told))
+        masks = tuple(_masks(events))
         if any(mask & _FORGOTTEN for mask in masks):
             self._followed = frozenset()  # a directory is gone, and may come back
         if self._files:
@@ -120,9 +120,9 @@ class DirectoryWatch:
             self._on_change()
 
 
-def _masks(told: bytes) -> Iterable[int]:
+def _masks(events: bytes) -> Iterable[int]:
     at = 0
-    while at < len(told):
-        _, mask, _, length = _EVENT.unpack_from(told, at)
+    while at < len(events):
+        _, mask, _, length = _EVENT.unpack_from(events, at)
         yield mask
         at += _EVENT.size + length

@@ -30,7 +30,7 @@ class KernelFileError(KoordletError):
 
     @classmethod
     def from_os_error(cls, path: str, err: OSError) -> "KernelFileError":
-        """Return the member of this family that tells what an OSError means for a kernel file."""
+        """Return the member of this family for what an OSError means for a kernel file."""
         if err.errno in _LACKING:
             return Unsupported.here(path, err.strerror or "no such feature")
         if err.errno in _GONE:

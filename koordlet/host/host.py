@@ -21,7 +21,7 @@ RECHECK_SECONDS = 30.0  # after which "not supported" is looked at again
 
 
 class _Place(NamedTuple):
-    """Where a resource is on this host: the path is prefix + group + suffix."""
+    """The place of a resource on this host: the path is prefix + group + suffix."""
 
     version: int
     file: File[Any]
@@ -84,7 +84,7 @@ class Host:
             raise self._absent(err, resource, place, group) from err
 
     def parse(self, resource: Resource[T], raw: bytes, group: str = "") -> T:
-        """Return what a resource's file says.
+        """Return the value in the text of a resource's file.
 
         Raises:
             KernelFileError: the text is not what the kernel writes.
@@ -152,7 +152,7 @@ class Host:
         return known
 
     def _reference(self, resource: Resource[Any], group: str) -> str:
-        """The group whose files tell what all groups have."""
+        """The group whose files show what all groups have."""
         if self.file(resource).support is Support.ROOT:
             return ""
         kubepods = self.layout.root
@@ -161,7 +161,7 @@ class Host:
     def _absent(
         self, err: KernelFileError, resource: Resource[Any], place: _Place, group: str
     ) -> KernelFileError:
-        """The error for a missing file: it vanished only if what it tells about has ended."""
+        """The error for a missing file: it vanished only if its group or process has ended."""
         if isinstance(err, Vanished) and self._has_ended(place, group):
             return err
         return Unsupported.here(err.path, err.found, resource.needs)

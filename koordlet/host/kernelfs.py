@@ -1,8 +1,8 @@
-"""Whether an open file is one of the kernel's own: the type of the file system that it is on.
+"""Checks that an open file is one of the kernel's own, by the type of its file system.
 
-fstatfs tells it of the descriptor itself, so nothing can be swapped between the look and the write,
+fstatfs asks the descriptor itself, so nothing can be swapped between the look and the write,
 and a bind mount (/host-cgroup in a pod) has the type of what is mounted there. Device numbers from
-mountinfo would say the same, but of another moment; os.fstatvfs leaves the type out.
+mountinfo would give the same, but of another moment; os.fstatvfs leaves the type out.
 """
 
 import ctypes
@@ -34,11 +34,11 @@ def file_system_type(descriptor: int) -> int:
 
 
 def check_kernel_file(descriptor: int, root: Root, path: str) -> None:
-    """See that an open file is a kernel file of the kind that a root stands for.
+    """See that an open file is a kernel file of the kind that belongs to a root.
 
     Raises:
         KernelFileError: it is not; path is for the message.
-        OSError: the kernel does not say.
+        OSError: fstatfs failed.
     """
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise _not_the_kernels(path, root, "something else than a file")
@@ -52,5 +52,5 @@ def _not_the_kernels(path: str, root: Root, found: str) -> KernelFileError:
         path,
         wanted=f"a kernel file ({' or '.join(_TYPES[root].values())})",
         found=found,
-        hint="it is left as it is; check the root directory flags, and who wrote the journal",
+        hint="it is left as it is; check the root directory flags, and the origin of the journal",
     )

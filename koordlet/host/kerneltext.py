@@ -1,7 +1,7 @@
 """Kernel values as the text that sets them.
 
 A text here is the value alone, as its file shows it once it is set: what is compared, and what is
-kept to be put back. Keeping the value itself would not do, as the way through it is lossy: a
+kept to be restored. Keeping the value itself would not do, as the way through it is lossy: a
 cpu.weight of 100 is 2597 shares, which are a weight of 98.
 """
 
@@ -21,7 +21,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")  # bytes; the kernel keeps memory limits in p
 
 @dataclass(frozen=True, slots=True)
 class Text(Generic[T]):
-    """How one kind of value is written. All raise ValueError for what is not such a value."""
+    """The text form of one kind of value. All raise ValueError for what is not such a value."""
 
     of: Callable[[T], str]  # the text of a value
     shown: Callable[[bytes], str]  # the text of what a file says now
@@ -103,5 +103,5 @@ _BY_PARSER: dict[Callable[[bytes], Any], Text[Any]] = {
 
 
 def text_for(parse: Callable[[bytes], T]) -> Text[T] | None:
-    """How what a parser reads is written, where there is only one way; None: it is not written."""
+    """The text form of what a parser reads, where there is only one; None: it is not written."""
     return _BY_PARSER.get(parse)

@@ -1,4 +1,4 @@
-"""Which process holds a lock on a file."""
+"""Finds the process that holds a lock on a file."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Where the kernel's file systems are mounted, as seen by this process."""
+"""Mount points of the kernel's file systems, as seen by this process."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ class HostPaths:
     sysfs: Path  # <sys>/fs, where resctrl is mounted
     var_run: Path
     kubelet: Path
-    # Plain files stand for those of the kernel: for tests. Set in code only, by no flag and no
+    # Plain files replace those of the kernel: for tests. Set in code only, by no flag and no
     # environment variable: with it, what is written to is not checked.
     laid_out: bool = False
 

@@ -19,7 +19,7 @@ class Root(Enum):
 
 
 class Support(Enum):
-    """When a kernel is known to have a file (Koordinator's rules)."""
+    """The rule by which a kernel is known to have a file (Koordinator's)."""
 
     ALWAYS = "always"
     PER_GROUP = "per group"  # iff the file exists in that group
@@ -29,7 +29,7 @@ class Support(Enum):
 
 @dataclass(frozen=True, slots=True)
 class File(Generic[T]):
-    """Where one kernel keeps a value, and how its text is read.
+    """The file in which a kernel keeps a value, and the parser of its text.
 
     name may hold "{}", which is replaced by the group argument (for example a pid or a NUMA node)
     when root is not CGROUP.

@@ -1,4 +1,4 @@
-"""What may be written into a kernel file, as predicates on the text.
+"""Validators of what is written into kernel files, as predicates on the text.
 
 Source: Koordinator's resource validators.
 """
@@ -21,7 +21,7 @@ _COST_MODEL_START = 2  # after the device and ctrl=
 
 @dataclass(frozen=True, slots=True)
 class InRange:
-    """Accepts a decimal number from low to high; "max" stands for 2^63-1."""
+    """Accepts a decimal number from low to high; "max" is 2^63-1."""
 
     low: int
     high: int
@@ -35,7 +35,7 @@ class InRange:
 
 
 def in_range(low: int, high: int = INT64_MAX) -> Validator:
-    """Accept a decimal number from low to high; "max" stands for 2^63-1."""
+    """Accept a decimal number from low to high; "max" is 2^63-1."""
     return InRange(low, high)
 
 

@@ -103,7 +103,7 @@ def _restore(run_dir: Path, options: Options) -> dict[str, Any]:
             journal = Journal(held.directory, boot_id)
             writer = Writer(host, journal, SystemClock())
             keys = writer.unclaimed()
-            values = list(map(_as_json, keys, writer.restore(keys, insist=True)))
+            values = list(map(_as_json, keys, writer.restore(keys, at_once=True)))
             values += [
                 {"value": value, "outcome": "refused", "message": why}
                 for value, why in writer.ledger.refused.items()

@@ -1,4 +1,4 @@
-"""Changes of kernel values as audit events: Koordinator's words, and then who and why."""
+"""Changes of kernel values as audit events: Koordinator's words, then owner and reason."""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,7 +45,7 @@ class ChangeAudit:
         )
 
     def _words(self, change: Change) -> tuple[str, str]:
-        """Reason and message; what is pretended is called so."""
+        """Reason and message; those of dry-run are marked so."""
         in_cgroup = change.key.target.level not in (Level.NODE, Level.PROCESS)
         words = self._wording(change) or (ANY_CGROUP if in_cgroup else ANY_FILE)
         what = change.what.removeprefix(_DRY_RUN)

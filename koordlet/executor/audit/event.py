@@ -1,4 +1,4 @@
-"""One event of the audit log, and the line that stands for it."""
+"""One event of the audit log, and its line."""
 
 import json
 from dataclasses import dataclass
@@ -44,8 +44,8 @@ def encode(event: AuditEvent, wall: float) -> bytes:
         "reason": event.reason,
         "message": event.message,
     }
-    told = {name: text[:LONGEST_TEXT] for name, text in texts.items() if text}
-    record = {"createdAt": created_at(wall)} | told
+    given = {name: text[:LONGEST_TEXT] for name, text in texts.items() if text}
+    record = {"createdAt": created_at(wall)} | given
     return json.dumps(record, separators=(",", ":")).encode() + b"\n"
 
 

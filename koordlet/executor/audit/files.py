@@ -11,7 +11,7 @@ CURRENT = "audit.log"
 FILE_BYTES = 2 * MIB  # at which a file is rotated, if there is room for two
 
 _ROTATED = re.compile(r"audit-\d{4}(-\d\d){5}-[0-8]\.log")
-_LAST = 8  # of the numbers that tell rotations of one second apart
+_LAST = 8  # of the numbers that distinguish rotations of one second
 
 Identity = tuple[int, int]  # device and inode
 
@@ -54,7 +54,7 @@ def rotated_name(directory: Path, wall: float) -> str:
 def older(directory: Path, name: str, identity: Identity | None) -> str:
     """Name of the next file before the one of that name; "": it is the oldest.
 
-    identity tells the file although it has been rotated meanwhile; None: it is not open.
+    identity finds the file although it has been rotated meanwhile; None: it is not open.
 
     Raises:
         OSError: the directory cannot be read.

@@ -72,7 +72,7 @@ class AuditLog:
         await self.flush()
 
     async def flush(self) -> None:
-        """Have everything on disk that was noted before; if it cannot be, problem says why."""
+        """Have everything on disk that was noted before; if it cannot be, problem has why."""
         async with self._writing:
             while self._pending:
                 batch = self._take_batch()

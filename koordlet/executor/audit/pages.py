@@ -64,7 +64,7 @@ class AuditPages:
         return Page(events, token)
 
     async def run(self, stop: Stop) -> None:
-        """Close what nobody comes back for until stop, then all."""
+        """Close readers that are not used any more, until stop; then all."""
         async for _ in stop.every(LOOK_INTERVAL):
             self._close_idle()
         for token in list(self._open):

@@ -1,4 +1,4 @@
-"""The latest events that somebody asks for, for `koordletctl audit`."""
+"""The latest events that match a query, for `koordletctl audit`."""
 
 from collections.abc import Mapping
 from contextlib import closing

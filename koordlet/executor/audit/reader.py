@@ -70,7 +70,7 @@ def _lines(directory: Path) -> Generator[bytes]:
         try:
             with suppress(OSError):
                 yield from lines_backwards(fd, os.fstat(fd).st_size)
-            name = _older(directory, name, fd)  # while it is open: nobody else has its inode
+            name = _older(directory, name, fd)  # while it is open: no other file has its inode
         finally:
             if fd >= 0:
                 os.close(fd)

@@ -1,11 +1,11 @@
-"""How an audit event calls a change: in the words of the plugin, or in those for any value."""
+"""The words of an audit event about a change: the plugin's own, or those for any value."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """Reason and message of the event for one kind of claim. "{value}" stands for the value."""
+    """Reason and message of the event for one kind of claim. "{value}" is replaced by the value."""
 
     reason: str
     message: str

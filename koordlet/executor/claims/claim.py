@@ -45,8 +45,8 @@ class Claim:
 
     value is what the resource's reading gives: us, bytes, shares, a frozenset of CPUs. reason is
     the rule in one sentence, inputs the numbers of the decision in base units. original is what to
-    put back when that follows from the pod's spec rather than from what was found; RATIO and EXTRA
-    need it, as what they change when nobody claims a VALUE.
+    restored when that follows from the pod's spec rather than from what was found; RATIO and EXTRA
+    need it, as what they change when no plugin claims a VALUE.
     """
 
     target: Target
@@ -113,7 +113,7 @@ class ClaimState(StrEnum):
     IN_FORCE = "in force"
     WOULD = "would"  # dry-run: it would be in force
     WAITING = "waiting"  # it cannot be written for now, and is tried again
-    YIELDED = "yielded"  # left to somebody else who writes the same value
+    YIELDED = "yielded"  # left to another agent that writes the same value
     FAILED = "failed"  # the kernel refused it
     GONE = "gone"  # the cgroup or process has ended
     UNSUPPORTED = "unsupported"  # this kernel has no such value

@@ -1,4 +1,4 @@
-"""How the claims of several plugins on one kernel value become one value. Pure."""
+"""Combines the claims of several plugins on one kernel value into one value. Pure."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ def combinable(resource: Resource[Any]) -> frozenset[Part]:
 
 
 def original(parts: Parts) -> Any:
-    """What a claim says is to be put back; None: what was found."""
+    """The original that a claim states, to be restored; None: what was found."""
     return next((claim.original for claim in parts.values() if claim.original is not None), None)
 
 

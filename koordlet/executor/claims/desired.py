@@ -1,4 +1,4 @@
-"""What the claims ask of the kernel, and what came of it."""
+"""Desired values: what claims ask of the kernel, and the results of applying them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from koordlet.executor.claims.claim import ClaimState, Key
 
-RELEASE: Final = object()  # put back what was there before the first write
+RELEASE: Final = object()  # restore what was there before the first write
 
 
 class DesiredValue(NamedTuple):
-    """One value that shall be in force; RELEASE: nobody claims it any more.
+    """One value that shall be in force; RELEASE: no plugin claims it any more.
 
-    original: what is put back later when that is not what is found; None: what is found.
+    original: what is restored later when that is not what is found; None: what is found.
     """
 
     key: Key
@@ -24,9 +24,9 @@ class DesiredValue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """What became of a wish. value is in force now, as far as known; original is kept for later.
+    """The result for one desired value. value is in force now, as far as known; original is kept.
 
-    news: foreign, retaken or yielded, when somebody else wrote and that was not told before.
+    news: foreign, retaken or yielded, when another agent wrote and that was not reported before.
     """
 
     state: ClaimState
@@ -38,7 +38,7 @@ class ApplyResult:
 
 
 class Applies(Protocol):
-    """Brings wishes into force."""
+    """Brings desired values into force."""
 
     def apply(self, desired_values: Sequence[DesiredValue]) -> list[ApplyResult]:
         """Return what became of each. Never raises for what a kernel does."""

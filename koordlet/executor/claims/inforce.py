@@ -1,4 +1,4 @@
-"""Claimed values as people see them: what is in force, whose it is, and why. Pure."""
+"""Claimed values for `koordletctl explain`: what is in force, its owners, and why. Pure."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -17,7 +17,7 @@ PERIOD_US = 100_000  # of a CPU quota; the kubelet leaves it so for QoS classes
 
 @dataclass(slots=True)
 class ValueInForce:
-    """One value that is claimed: what was wished, what came of it, and since when."""
+    """One claimed value: what is desired, the apply result, and since when."""
 
     desired: Any
     applied: ApplyResult
@@ -46,7 +46,7 @@ def is_about(key: Key, place: str, groups: Collection[str] = ()) -> bool:
     """Whether a value concerns a pod (namespace/name, name or UID) or a cgroup; "": any does.
 
     That are its own, and those of cgroups below and above it, whose limits hold for it as well.
-    groups: the cgroups that the place stands for, beside the place itself.
+    groups: the cgroups that the place means, beside the place itself.
     """
     target = key.target
     if not place or place in (target.uid, target.pod, target.pod.partition("/")[2]):
@@ -57,7 +57,7 @@ def is_about(key: Key, place: str, groups: Collection[str] = ()) -> bool:
 
 
 def as_json(claimed: ClaimedValue, seen: Seen) -> dict[str, object]:
-    """A value as `koordletctl explain --output json` has it: what stands there, what is wanted."""
+    """A value as `koordletctl explain --output json` has it: what is there, what is desired."""
     key, value, claims = claimed
     target = key.target
     return {

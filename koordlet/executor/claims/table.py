@@ -1,4 +1,4 @@
-"""Who claims what: claims by plugin and scope, and by the value they are about. Pure."""
+"""The table of claims: by plugin and scope, and by the value they are about. Pure."""
 
 from collections.abc import Iterable, Mapping
 
@@ -57,7 +57,7 @@ class ClaimTable:
         if not claim.reason:
             raise OptionError(f"{owner} claim", f"no reason for {claim.key}", "say the rule")
         if claim.part in (Part.RATIO, Part.EXTRA) and claim.original is None:
-            hint = "say the original: what is changed where nobody claims the value itself"
+            hint = "state the original: what is changed where no plugin claims the value itself"
             raise OptionError(f"{owner} claim", f"{claim.part} of {claim.key}", hint)
         other = self._owners.get(claim.key, {}).get(claim.part, owner)
         if other != owner:
@@ -118,7 +118,7 @@ class ClaimTable:
         return self._claims.get(key, {})
 
     def owners(self, key: Key) -> Mapping[Part, str]:
-        """Whose the claims on a value are."""
+        """The owners of the claims on a value, by part."""
         return self._owners.get(key, {})
 
     def only_claimed(self, keys: Iterable[Key]) -> set[Key]:

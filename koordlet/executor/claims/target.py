@@ -1,4 +1,4 @@
-"""What a claim is about: a cgroup, the node as a whole, or a process."""
+"""The target of a claim: a cgroup, the node as a whole, or a process."""
 
 import re
 from dataclasses import dataclass, field

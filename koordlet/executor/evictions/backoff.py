@@ -1,4 +1,4 @@
-"""Who is not to be asked again yet, and what the answer was."""
+"""Pauses evictions after a refusal, and remembers the answer meanwhile."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from koordlet.executor.evictions.eviction import Eviction
 
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 300.0  # seconds; doubled with each answer in a row
 REMEMBERED = 256  # pods
-_EVERYBODY = ""  # in place of a pod's UID
+_EVERY_POD = ""  # in place of a pod's UID
 
 
 @dataclass(slots=True)
@@ -20,7 +20,7 @@ class _Pause:
 
 
 class EvictionBackoff:
-    """After a no, the pod (or, when the server is busy, every pod) is left alone for a while.
+    """After a refusal, the pod (or, when the server is busy, every pod) is left alone for a while.
 
     The pause is what the server asked for, and at least one of our own that grows: a plugin looks
     each second, and a PodDisruptionBudget does not open within one.
@@ -32,7 +32,7 @@ class EvictionBackoff:
 
     def begin(self, uid: str, answer: EvictionAnswer) -> float:
         """Hold off after this answer; return for how many seconds."""
-        key = _EVERYBODY if answer.busy else uid
+        key = _EVERY_POD if answer.busy else uid
         earlier = self._pauses.pop(key, None)
         now = self._clock.monotonic()
         if earlier is None or now - earlier.until > LONGEST_PAUSE:
@@ -48,12 +48,12 @@ class EvictionBackoff:
     def end(self, uid: str) -> None:
         """The server has accepted an eviction: it is not busy."""
         self._pauses.pop(uid, None)
-        self._pauses.pop(_EVERYBODY, None)
+        self._pauses.pop(_EVERY_POD, None)
 
     def find(self, uid: str) -> Eviction | None:
         """The answer that still holds for this pod; None: ask."""
         now = self._clock.monotonic()
-        for key in (_EVERYBODY, uid):
+        for key in (_EVERY_POD, uid):
             pause = self._pauses.get(key)
             if pause is not None and pause.until > now:
                 answer = pause.answer

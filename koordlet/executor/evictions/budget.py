@@ -1,4 +1,4 @@
-"""How many pods this node may evict in an hour, across restarts."""
+"""Bounds the pods that this node evicts in an hour, across restarts."""
 
 import asyncio
 import json
@@ -64,18 +64,18 @@ class EvictionBudget:
         return sorted(recent)[len(recent) - limit] + HOUR - self._clock.boottime()
 
     def take(self) -> float:
-        """Use one up and return its moment, for give_back. Look at wait first."""
+        """Use one up and return its moment, for refund. Look at wait first."""
         now = self._clock.boottime()
         self._used.append(now)
         return now
 
-    def give_back(self, moment: float) -> None:
-        """It was not needed."""
+    def refund(self, moment: float) -> None:
+        """Return one that was not needed."""
         if moment in self._used:
             self._used.remove(moment)
 
     async def save(self) -> None:
-        """Have the file say what is used; if it cannot be written, health tells."""
+        """Save what is used; if the file cannot be written, problem has the reason, for health."""
         if self._file is None:
             return
         async with self._saving:

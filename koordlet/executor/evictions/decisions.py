@@ -16,7 +16,7 @@ class Decision:
     """Something that was done, would have been done, or was not done, and why.
 
     pod is empty when it is about none. inputs are the numbers that decided, candidates the pods
-    that came in question, first choice first, freed what was given back.
+    that came in question, first choice first, freed what was released.
     """
 
     plugin: str
@@ -48,7 +48,7 @@ class _Entry:
 
 
 class Decisions:
-    """A bounded record. A decision that is taken again and again, say each second, is one entry."""
+    """A bounded record. A decision that is repeated, for example each second, is one entry."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -69,7 +69,7 @@ class Decisions:
         return is_new
 
     def note_freed(self, uid: str, freed: Mapping[str, float | str]) -> None:
-        """Add what a pod has given back to the latest decision about it, if that is still kept."""
+        """Add what a pod has released to the latest decision about it, if that is still kept."""
         for entry in reversed(self._entries.values()):
             if entry.decision.uid == uid:
                 entry.decision = replace(entry.decision, freed=freed)

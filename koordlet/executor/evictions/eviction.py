@@ -1,4 +1,4 @@
-"""Evictions: what a plugin asks for, and what becomes of it."""
+"""Evictions: a plugin's request, and the answer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from koord.util.errors import Unavailable
 
 
 class Fallback(StrEnum):
-    """What becomes of a victim that runs on after its accepted eviction, or has no API server."""
+    """The action on a victim that runs on after its accepted eviction, or without an API server."""
 
     NONE = "none"
     KILL = "kill"
@@ -25,7 +25,7 @@ class Eviction:
     """The answer to one request. retry_after: seconds in which asking again changes nothing."""
 
     outcome: EvictionOutcome
-    message: str = ""  # for people; empty when the outcome says it all
+    message: str = ""  # for people; empty when the outcome is enough
     retry_after: float = 0.0
 
     @property
@@ -35,15 +35,15 @@ class Eviction:
 
     @property
     def ending(self) -> bool:
-        """Whether the pod ends or has ended, whoever asked for it; in dry-run: would."""
+        """Whether the pod ends or has ended, at any request; in dry-run: would."""
         return self.accepted or self.outcome in (EvictionOutcome.UNDER_WAY, EvictionOutcome.GONE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvictionRequest:
-    """Who wants which pod evicted, and why.
+    """A plugin's request to evict a pod, with the reason.
 
-    feature is the feature gate that stands behind it; reason is a sentence for people with the
+    feature is the feature gate that it belongs to; reason is a sentence for people with the
     numbers that decided; grace_seconds None leaves the pod its own grace period. inputs are these
     numbers in base units; candidates the pods that come in question, first victim first. cgroup is
     the pod's; empty: not known, so that it can only be evicted through the API server.
@@ -61,7 +61,7 @@ class EvictionRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeldBack:
-    """Evictions that were wanted, but that nobody was asked for: outcome and message say why."""
+    """Evictions that were due, but not requested: outcome and message give the reason."""
 
     plugin: str
     feature: str
@@ -74,7 +74,7 @@ class Evicts(Protocol):
     """Decides on evictions for plugins."""
 
     async def evict(self, request: EvictionRequest) -> Eviction:
-        """Return what became of it, within about ten seconds.
+        """Return the answer, within about ten seconds.
 
         Raises:
             Unavailable: there is no API server.
@@ -87,17 +87,17 @@ class Evicts(Protocol):
         """
 
     def note_freed(self, pod: Pod, freed: Mapping[str, float | str]) -> None:
-        """Add to the record of a pod's eviction what it has given back."""
+        """Add to the record of a pod's eviction what it has released."""
 
     def hold_back(self, held: HeldBack) -> None:
-        """Record evictions that nobody was asked for."""
+        """Record evictions that were not requested."""
 
     def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
-        """Tell it in the cluster as an event on the pod. Never waits."""
+        """Report it in the cluster as an event on the pod. Never waits."""
 
 
 def unavailable(pod: Pod) -> Unavailable:
-    """The error of who wants a pod evicted where nobody can."""
+    """The error for an eviction request without an API server."""
     return Unavailable(
         f"evict {pod.namespace}/{pod.name}: wanted the Kubernetes API server, found standalone "
         "mode; run the agent in a cluster or with --kubeconfig, or with --evict-fallback=kill"
@@ -105,7 +105,7 @@ def unavailable(pod: Pod) -> Unavailable:
 
 
 class UnavailableEvictor:
-    """What evicts where there is no API server: nobody."""
+    """Refuses all evictions: there is no API server."""
 
     async def evict(self, request: EvictionRequest) -> Eviction:
         raise unavailable(request.pod)
@@ -120,7 +120,7 @@ class UnavailableEvictor:
         pass
 
     def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
-        """There is nobody to tell."""
+        """No cluster to report to."""
 
 
 class EvictionApi(Protocol):
@@ -130,12 +130,12 @@ class EvictionApi(Protocol):
         """Ask for the eviction of exactly this pod, once. Never raises for what a server does."""
 
     def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
-        """Tell it in the cluster as an event on the pod. Never waits."""
+        """Report it in the cluster as an event on the pod. Never waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Killing:
-    """What became of killing a pod's processes. error is for people; empty: none is left."""
+    """The result of killing a pod's processes. error is for people; empty: none is left."""
 
     killed: int
     error: str = ""

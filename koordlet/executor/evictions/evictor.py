@@ -41,7 +41,7 @@ log = get_logger("koordlet.executor")
 
 
 class Evictor:
-    """Evicts pods through the API server, never twice at once, and says what it did and why.
+    """Evicts pods through the API server, never twice at once, and reports each outcome.
 
     With a killer, a pod is killed in two cases: the API server has accepted the eviction of this
     very pod, and it runs on after its grace period; or there is no API server that could know the
@@ -63,11 +63,11 @@ class Evictor:
         killer: Kills | None = None,
         audit: Callable[[AuditEvent], None] = lambda event: None,
     ) -> None:
-        """dry_run tells of a plugin whether it only pretends; it may have to find out first.
+        """dry_run returns whether a plugin is in dry-run; it may have to find out first.
 
         api None: there is no API server. killer None: nothing is killed. With neither, pods can
-        only be pretended to be evicted. audit is told of each pod that ends by this, or in
-        dry-run would.
+        only be evicted in dry-run. audit is called for each pod that ends by this, or in dry-run
+        would.
         """
         self._api = api
         self._killer = killer
@@ -75,7 +75,7 @@ class Evictor:
         self._clock = clock
         self._dry_run = dry_run
         self._budget = budget
-        # Pretended evictions take nothing away from real ones, but would end at the same number.
+        # Evictions in dry-run take nothing from the real budget, but have the same bound.
         self._dry_budget = EvictionBudget(lambda: budget.limit, clock, directory=None, boot_id="")
         self._decisions = decisions
         self._metrics = metrics
@@ -231,7 +231,7 @@ class Evictor:
             pause = self._backoff.begin(uid, answer)
             del self._ending[False, uid]
             if answer.certain:
-                self._budget.give_back(moment)
+                self._budget.refund(moment)
         self._forbidden = answer.message if answer.outcome is EvictionOutcome.NOT_ALLOWED else ""
         eviction = Eviction(answer.outcome, answer.message, pause)
         return self._conclude(request, eviction, dry=False, asked=True)
@@ -245,7 +245,7 @@ class Evictor:
         asked: bool,
         again: bool = False,
     ) -> Eviction:
-        """Record a decision; tell it unless it was told before and still holds.
+        """Record a decision; report it unless it was reported before and still holds.
 
         again: the pod's end was counted when its eviction was accepted.
         """
@@ -285,7 +285,7 @@ class Evictor:
         return eviction
 
     def _announce(self, request: EvictionRequest, eviction: Eviction) -> None:
-        """Tell it as an event on the pod, in Koordinator's words and then the reason."""
+        """Report it as an event on the pod, in Koordinator's words and then the reason."""
         pod, outcome = request.pod, eviction.outcome
         text = (
             f"evict Pod:{pod.namespace}/{pod.name}, reason: evicted, message: trigger by koordlet "
@@ -297,7 +297,7 @@ class Evictor:
         elif outcome is EvictionOutcome.WOULD_EVICT:
             text = f"dry-run, the pod stays: {text}"
             self.announce(pod, warning=False, reason="wouldEvictPod", message=text)
-        elif outcome is not EvictionOutcome.GONE:  # then nobody is left to be told
+        elif outcome is not EvictionOutcome.GONE:  # then there is no pod to report on
             text = f"{text}, error {outcome}: {eviction.message}"
             self.announce(pod, warning=True, reason="evictPodFail", message=text)
 
@@ -312,11 +312,11 @@ async def _kill(killer: Kills, request: EvictionRequest, why: str) -> EvictionAn
     killing = await killer.kill(request.cgroup, request.pod.uid)
     if killing == Killing(0):
         return EvictionAnswer(EvictionOutcome.GONE, _joined(why, "no process is in its cgroup"))
-    told = _joined(why, f"{killing.killed} processes killed")
+    killed = _joined(why, f"{killing.killed} processes killed")
     if killing.error:
-        message = _joined(told, killing.error)
+        message = _joined(killed, killing.error)
         return EvictionAnswer(EvictionOutcome.FAILED, message, certain=not killing.killed)
-    return EvictionAnswer(EvictionOutcome.KILLED, told)
+    return EvictionAnswer(EvictionOutcome.KILLED, killed)
 
 
 def _joined(*texts: str) -> str:

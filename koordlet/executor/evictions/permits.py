@@ -1,4 +1,4 @@
-"""Which pods may be killed, by what the API server has answered about their eviction."""
+"""Permits killing a pod, by what the API server has answered about its eviction."""
 
 from dataclasses import dataclass
 

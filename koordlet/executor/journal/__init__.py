@@ -1,1 +1,1 @@
-"""What was there before, on disk: records, ledger, append-only files."""
+"""Originals of changed kernel values, on disk: records, ledger, append-only files."""

@@ -10,11 +10,11 @@ from koord.util.owneddir import OwnedPath
 
 MODE = 0o600
 
-Step = Callable[[str], None]  # told the name of each step, so that a test can let us die there
+Step = Callable[[str], None]  # called with the name of each step: a test can end the process there
 
 
 def no_step(name: str) -> None:
-    """Nobody wants to know."""
+    """Ignore the step."""
 
 
 class AppendLog:
@@ -83,7 +83,7 @@ class AppendLog:
         self._torn = False
 
     def _cut(self, size: int) -> None:
-        """Take away what was written of lines that are not whole, or not on disk."""
+        """Remove what was written of lines that are not whole, or not on disk."""
         try:
             os.ftruncate(self._fd, size)
             self.size = size

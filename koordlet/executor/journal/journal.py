@@ -1,4 +1,4 @@
-"""What was there before us, on disk: so that it can be put back whatever happens to the process.
+"""Keeps the originals of changed kernel values on disk, so that they survive the process.
 
 A value's record is on disk before the value is written for the first time, and each later value is
 in the file before it is in the kernel. The page cache outlives the process; a reboot, after which
@@ -26,7 +26,7 @@ log = get_logger("koordlet.executor")
 
 
 def left_in(directory: OwnedDirectory, boot_id: str) -> list[Record]:
-    """What a journal says is changed, as far as it can be read. For a look: nothing is written."""
+    """The values that a journal records as changed, as far as it can be read. Writes nothing."""
     try:
         contents = records.read((directory / FILE).read(4 * LARGEST) or b"")
     except (FileReadError, UnsafeFile, records.NewerVersion):
@@ -89,7 +89,7 @@ class Journal:
     def note(
         self, number: int, original: str, confirmed: str, intended: str, *, sync: bool = False
     ) -> None:
-        """Change what a record says of its value. Raises JournalError: it is as it was."""
+        """Change the texts of a record. Raises JournalError: it is as it was."""
         self._append(records.now_line(number, original, confirmed, intended), sync=sync)
         record = self._records[number]
         record.original, record.confirmed, record.intended = original, confirmed, intended
@@ -103,7 +103,7 @@ class Journal:
         self._compact_if_due()
 
     def drop(self, numbers: Sequence[int]) -> None:
-        """Forget records: their values are put back, or gone. Never fails.
+        """Forget records: their values are restored, or gone. Never fails.
 
         Where that cannot be written it does no harm: what is not ours any more is not touched.
         """
@@ -122,7 +122,7 @@ class Journal:
     def _check_bounds(self, more: int, more_bytes: int) -> None:
         if len(self._records) + more > MOST or sum(self._sizes.values()) + more_bytes > LARGEST:
             raise JournalError(
-                f"wanted to keep what to put back, found the journal full: {len(self._records)} "
+                f"wanted to record the original, found the journal full: {len(self._records)} "
                 f"values are changed, {MOST} are the most; have fewer plugins claim values"
             )
 
@@ -133,7 +133,7 @@ class Journal:
             self._log.append(data, sync=sync)
         except FileWriteError as err:
             self.problem = str(err)
-            raise JournalError(f"wanted to keep first what to put back, found: {err}") from err
+            raise JournalError(f"wanted to record the original first, found: {err}") from err
         self.problem = ""
 
     def _compact_if_due(self) -> None:
@@ -174,7 +174,7 @@ class Journal:
             log.warning("journal.not_writable", error=str(err))
 
     def _read(self, path: OwnedPath) -> Contents:
-        """Return what the file says; keep it aside when something is wrong with it.
+        """Return the file's contents; keep it aside when something is wrong with it.
 
         Raises:
             UnsafeFile: another user could have written it; it is left as it is.

@@ -1,4 +1,4 @@
-"""Which kernel values are ours: the journal's records by the values that they are about."""
+"""The kernel values that are ours: the journal's records by the values that they are about."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ class Ledger:
     """At most one record per value. For one thread, the journal's."""
 
     def __init__(self, journal: Journal, refusal: Callable[[Key, str], str]) -> None:
-        """refusal says why a value must not be restored to a text; "": it may be."""
+        """refusal returns why a value must not be restored to a text; "": it may be."""
         self.journal = journal
         self._entries: dict[_Slot, tuple[Key, int]] = {}  # key, number in the journal
         self.unknown = 0  # records about values that this koordlet does not know
@@ -60,12 +60,12 @@ class Ledger:
     def note(
         self, key: Key, *, original: str, confirmed: str, intended: str, owners: tuple[str, ...]
     ) -> None:
-        """Have a record say this, on disk if the original changed. Raises JournalError."""
+        """Change a record, on disk if the original changed. Raises JournalError."""
         _, number = self._entries[_slot(key)]
         record = self.journal.records[number]
-        said = (record.original, record.confirmed, record.intended)
+        recorded = (record.original, record.confirmed, record.intended)
         same_owners = owners in (record.owners, ())
-        if said == (original, confirmed, intended) and same_owners:
+        if recorded == (original, confirmed, intended) and same_owners:
             return
         if same_owners and key.resource is not CPUSET_CPUS_WANTED:
             fresh = original != record.original
@@ -84,14 +84,14 @@ class Ledger:
         )
 
     def confirm(self, key: Key, text: str) -> None:
-        """What was intended stands there now. On disk that comes with the next note."""
+        """What was intended is in force now. On disk that comes with the next note."""
         record = self.get(key)
         if record is not None:
             record.earlier = _earlier(key, record)
             record.confirmed = record.intended = text
 
     def drop(self, keys: Iterable[Key]) -> None:
-        """Forget values that are put back, or gone, or another's."""
+        """Forget values that are restored, or gone, or another agent's."""
         slots = filter(self._entries.__contains__, map(_slot, keys))
         self.journal.drop([self._entries.pop(slot)[1] for slot in list(slots)])
 
@@ -121,7 +121,7 @@ _Slot = tuple[str, str, int]
 
 
 def _slot(key: Key) -> _Slot:
-    """What tells a value from all others, whatever the level it was claimed at."""
+    """The identity of a value, whatever the level it was claimed at."""
     return key.resource.name, key.target.place, key.target.start_time
 
 

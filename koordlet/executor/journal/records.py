@@ -1,4 +1,4 @@
-"""The journal's lines: what each says, its checksum, and which version of the format it is.
+"""The journal's lines: fields, checksum, and version of the format.
 
 A line is the CRC-32 of its text in eight hex digits, a space, and a JSON array. The header comes
 first, and three times, as a damaged end of line takes two lines with it:
@@ -10,7 +10,7 @@ Then in the order of events:
     ["set", number, resource, level, place, start time, inode, owners, original, confirmed,
      intended, earlier]                             a value that is ours now, or all about it anew
     ["now", number, original, confirmed, intended]  what changes most
-    ["drop", number]                                put back, or gone
+    ["drop", number]                                restored, or gone
 
 A newer version may add kinds of lines, and fields at the end of lines. It counts the version up
 only when an older koordlet would do harm with it.
@@ -31,7 +31,7 @@ LONGEST = 64 << 10  # bytes of a line; a cgroup path has 4 kB at most
 class Record:
     """One kernel value that is ours, as texts that would set it (koordlet.host.kerneltext).
 
-    What stands there is still ours when it is confirmed, which was read back, or intended, of which
+    The value found is still ours when it is confirmed, which was read back, or intended, of which
     that is not known yet. Earlier ones, oldest first, are kept where children copy them.
     """
 
@@ -89,10 +89,10 @@ class Contents:
 
 
 def read(data: bytes) -> Contents:
-    """Return what a journal says.
+    """Return the contents of a journal.
 
     Raises:
-        NewerVersion: this koordlet cannot know what it says.
+        NewerVersion: this koordlet cannot know what it means.
     """
     contents = Contents("", {})
     for line in data.splitlines(keepends=True):

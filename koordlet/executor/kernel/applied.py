@@ -1,4 +1,4 @@
-"""How claimed values stand: what each was when it was last seen to hold."""
+"""Applied values: the text of each claimed value when it was last seen in force."""
 
 from dataclasses import dataclass, field
 
@@ -10,9 +10,8 @@ from koordlet.executor.claims.desired import DesiredValue
 class AppliedValues:
     """By value. Texts are those of koordlet.host.kerneltext."""
 
-    desired_values: dict[Key, DesiredValue] = field(
-        default_factory=dict
-    )  # the latest, of what is claimed
+    # The latest of each claimed value.
+    desired_values: dict[Key, DesiredValue] = field(default_factory=dict)
     in_force: dict[Key, str] = field(default_factory=dict)
     _rounded: dict[Key, tuple[str, str]] = field(default_factory=dict)
 

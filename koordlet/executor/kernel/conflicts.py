@@ -1,4 +1,4 @@
-"""What to do about somebody else who writes a value of ours."""
+"""Decides what to do when another agent writes a value of ours."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ class OnForeignChange(StrEnum):
 
 
 class Verdict(NamedTuple):
-    """What is done for now instead of writing. news: what is to be told; empty: told before."""
+    """The result for now, instead of writing. news: what to report; empty: reported before."""
 
     state: ClaimState
     message: str
@@ -30,15 +30,15 @@ class Verdict(NamedTuple):
 
 @dataclass(slots=True)
 class _Conflict:
-    """The quarrel about one value. Times are monotonic seconds."""
+    """The conflict about one value. Times are monotonic seconds."""
 
     retakes: list[float] = field(default_factory=list)  # when, of the past hour
     seen: float | None = None  # when the foreign value was found; None: there is none
-    told: str = ""
+    reported: str = ""
 
 
 class ConflictPolicy:
-    """Retakes a value after a while, less and less eagerly, or leaves it to the other."""
+    """Retakes a value after a while, less and less eagerly, or leaves it to the other agent."""
 
     def __init__(self, clock: Clock, policy: Callable[[], OnForeignChange]) -> None:
         self._clock = clock
@@ -46,12 +46,12 @@ class ConflictPolicy:
         self._conflicts: dict[Key, _Conflict] = {}
 
     def judge(self, key: Key, found: str) -> Verdict | None:
-        """Somebody else's value stands there. None: write over it."""
+        """Judge a foreign value that was found. None: write over it."""
         now = self._clock.monotonic()
         conflict = self._conflicts.setdefault(key, _Conflict())
         conflict.retakes = [at for at in conflict.retakes if at > now - HOUR]
         conflict.seen = now if conflict.seen is None else conflict.seen
-        what = f"somebody else has set it to {found or 'nothing'}"
+        what = f"another agent has set it to {found or 'nothing'}"
         if self._policy() is OnForeignChange.YIELD:
             message = f"{what}; it is left so (--on-foreign-change=yield)"
             return self._verdict(conflict, ClaimState.YIELDED, message)
@@ -71,9 +71,9 @@ class ConflictPolicy:
         self.ended(key)
 
     def ended(self, key: Key) -> None:
-        """No foreign value stands there."""
+        """No foreign value is there any more."""
         if conflict := self._conflicts.get(key):
-            conflict.seen, conflict.told = None, ""
+            conflict.seen, conflict.reported = None, ""
 
     def forget(self, key: Key) -> None:
         """The value is not claimed any more."""
@@ -81,8 +81,8 @@ class ConflictPolicy:
 
     def _verdict(self, conflict: _Conflict, state: ClaimState, message: str) -> Verdict:
         news = "yielded" if state is ClaimState.YIELDED else "foreign"
-        if news == conflict.told:
+        if news == conflict.reported:
             news = ""
         else:
-            conflict.told = news
+            conflict.reported = news
         return Verdict(state, message, news)

@@ -1,7 +1,7 @@
-"""Cgroups that were born while the cpuset of one above was squeezed.
+"""Widens cgroups that were made while the cpuset of one above was squeezed.
 
 On cgroup v1 container runtimes copy cpuset.cpus from parent to child when they make a group. A
-child that nobody claimed would stay squeezed after its parent is not.
+child without a claim would stay squeezed after its parent is not.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ log = get_logger("koordlet.executor")
 
 
 class InheritedCpusets:
-    """Finds them when a group is put back. For the thread of the writer."""
+    """Finds and widens them when a group is restored. For the thread of the writer."""
 
     def __init__(self, host: Host, values: KernelValues, ledger: Ledger) -> None:
         self._host = host
@@ -30,7 +30,7 @@ class InheritedCpusets:
     def widen(self, keys: Iterable[Key]) -> None:
         """Give those below what the groups of these cpusets have now.
 
-        The records of the groups must still be there: they tell what may have been copied.
+        The records of the groups must still be there: they hold what may have been copied.
         """
         for key in keys:
             record = self._ledger.get(key)
@@ -58,6 +58,6 @@ class InheritedCpusets:
         while level:
             level = [f"{group}/{name}" for group in level for name in subgroups(root / group)]
             keys = [Key(Target(Level.CONTAINER, group), CPUSET_CPUS_WANTED) for group in level]
-            strangers = [key for key in keys if self._ledger.get(key) is None]
-            yield from strangers
-            level = [key.target.place for key in strangers]
+            unclaimed = [key for key in keys if self._ledger.get(key) is None]
+            yield from unclaimed
+            level = [key.target.place for key in unclaimed]

@@ -1,4 +1,4 @@
-"""One kernel value at a time, as text: whose it is, what it is, and setting it.
+"""Reads and writes kernel values as text, one at a time, each in the very cgroup or process meant.
 
 The only module that writes to the kernel.
 """
@@ -54,12 +54,12 @@ class KernelValues:
     def __init__(self, host: Host, step: Step = no_step) -> None:
         self._host = host
         self._step = step
-        self._raw: dict[Key, tuple[bytes, str]] = {}  # what was read last, and what that says
+        self._raw: dict[Key, tuple[bytes, str]] = {}  # what was read last, and its text
 
     def refusal(self, key: Key, original: str) -> str:
         """Why a value that a file says is ours must not be restored; "": it may be.
 
-        Whoever could write the journal must not gain more by it than the table of values allows.
+        Write access to the journal must not allow more than the table of values does.
         """
         target = key.target
         if not target.is_sound:
@@ -110,7 +110,7 @@ class KernelValues:
             return None
 
     def read(self, key: Key) -> Found:
-        """Return what stands there now.
+        """Return the value now in the kernel.
 
         Raises:
             Unsupported: there is no such file, or it is read only.
@@ -124,11 +124,11 @@ class KernelValues:
         return Found(last[1], self._inode(key))
 
     def write(self, key: Key, inode: int, text: str) -> str:
-        """Set a value that was read, and return what stands there then, as the kernel may round.
+        """Set a value that was read, and return what the kernel has then, as it may round.
 
         Raises:
             Vanished: the cgroup or process has ended, also if there is another one of its name.
-            NoSuchDevice: of a value by device; what it says of other devices is set.
+            NoSuchDevice: of a value by device; the lines of other devices are set.
             KernelFileError: the kernel refuses; nothing has changed.
         """
         place = self._place(key)

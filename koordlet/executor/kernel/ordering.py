@@ -1,4 +1,4 @@
-"""In which order values are written, so that the kernel accepts each on the way. Pure.
+"""Orders writes so that the kernel accepts each on the way. Pure.
 
 What loosens a limit goes from parents to children, what tightens it from children to parents, as a
 child may not have more than its parent (CPU quota and cpuset of v1), and as no child shall have
@@ -70,7 +70,7 @@ def _phases(move: Move) -> list[tuple[_Phase, Any]]:
 
 
 def _by_device(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What stands there after each device but the last that changes."""
+    """The value after the write for each device that changes, but the last."""
     changed = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
     now: dict[str, Any] = dict(old)
     found: list[Mapping[str, Any]] = []

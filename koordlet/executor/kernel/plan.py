@@ -1,4 +1,4 @@
-"""What is to be done about each wish, given what stands there now."""
+"""Plans what to do about each desired value, given what the kernel has now."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ _LATER = (CPU_BURST, CPU_SHARES)  # planned when quota and idleness beside them 
 
 @dataclass(slots=True)
 class Plan:
-    """What is to be done about one wish. Texts are those of koordlet.host.kerneltext."""
+    """The plan for one desired value. Texts are those of koordlet.host.kerneltext."""
 
     desired: DesiredValue
     found: Found = Found("", 0)  # noqa: RUF009 - frozen
     before: str = ""  # what was found at first
     target: str = ""  # to bring about
-    original: str = ""  # to put back one day
+    original: str = ""  # to restore one day
     applied: ApplyResult | None = None  # what came of it; None: there is something to write
     wrote: bool = False
     begun: bool = False  # with a record of its own that was not there before
@@ -40,7 +40,7 @@ class Plan:
 
     @property
     def answer(self) -> ApplyResult:
-        """What came of it; a wish that is not settled waits."""
+        """The result; a desired value that is not settled waits."""
         return self.applied or ApplyResult(ClaimState.WAITING)
 
     @property
@@ -54,16 +54,16 @@ class Plan:
 
     @property
     def in_force(self) -> bool:
-        """Whether the value is what was wished."""
+        """Whether the desired value is in force."""
         return self.applied is not None and self.applied.state is ClaimState.IN_FORCE
 
     @property
     def restored(self) -> bool:
-        """Whether it is over: put back, another's by now, or gone."""
+        """Whether it is over: restored, another agent's by now, or gone."""
         return self.releases and self.applied is not None and self.applied.state is ClaimState.GONE
 
     def record(self, intended: str) -> Record:
-        """What the journal is to say before the first write."""
+        """The journal's record before the first write."""
         target = self.key.target
         return Record(
             resource=self.key.resource.name,
@@ -89,13 +89,13 @@ class Planner:
         values: KernelValues,
         ledger: Ledger,
         applied_values: AppliedValues,
-        policies: ConflictPolicy,
+        policy: ConflictPolicy,
         refusals: Refusals,
     ) -> None:
         self._values = values
         self._ledger = ledger
         self._applied_values = applied_values
-        self._policy = policies
+        self._policy = policy
         self._refusals = refusals
 
     def in_turn(self, plans: Sequence[Plan]) -> list[Plan]:
@@ -106,7 +106,7 @@ class Planner:
         """Fill in a plan whose value was found, one of some for the same moment.
 
         Raises:
-            KernelFileError: the wished value cannot be written here.
+            KernelFileError: the desired value cannot be written here.
         """
         if plan.releases:
             self._decide_release(plan, plans)
@@ -114,14 +114,14 @@ class Planner:
             self._decide_value(plan, plans)
 
     def beside(self, key: Key, resource: Resource[Any]) -> DesiredValue | None:
-        """The wish for another value of the same group, to put it back if it is only ours."""
+        """The desired value of another resource of the group; RELEASE if it is only ours."""
         other = Key(key.target, resource)
         if desired := self._applied_values.desired_values.get(other):
             return desired
         return DesiredValue(other, RELEASE) if self._ledger.get(other) else None
 
     def applied(self, plan: Plan, state: ClaimState, message: str = "") -> ApplyResult:
-        """The answer to a plan's wish, with what stands there now."""
+        """The result of a plan, with the value now in the kernel."""
         texts = (plan.found.text, plan.original)
         value, original = (self._values.value_of(plan.key, text) for text in texts)
         return ApplyResult(state, value, original, message, plan.wrote, plan.news)
@@ -137,17 +137,17 @@ class Planner:
         elif plan.found.text == plan.target or plan.found.text not in record.ours:
             plan.applied = self.applied(plan, ClaimState.GONE)
         else:
-            plan.applied = self._refusals.applied_values(plan.key, plan.target)
+            plan.applied = self._refusals.find(plan.key, plan.target)
 
     def _decide_value(self, plan: Plan, plans: Plans) -> None:
         key, found, record = plan.key, plan.found.text, self._ledger.get(plan.key)
         plan.target = self._values.text_of(key, plan.desired.value)
         if key.resource is CPU_BURST:
             plan.target = self._within_quota(plan.target, key, plans)
-        said = plan.desired.original
-        said_text = None if said is None else self._values.text_of(key, said)
-        if said_text is not None:
-            plan.original = said_text
+        stated = plan.desired.original
+        stated_text = None if stated is None else self._values.text_of(key, stated)
+        if stated_text is not None:
+            plan.original = stated_text
         else:
             plan.original = record.original if record else self._inherited(plan)
         if self._is_set_aside(key, plans):
@@ -156,26 +156,26 @@ class Planner:
         elif self._applied_values.is_of(key, found, plan.target):
             plan.applied = self.applied(plan, ClaimState.IN_FORCE)
         elif self._is_foreign(key, found, record):
-            self._conflict(plan, said_text)
+            self._conflict(plan, stated_text)
         else:
-            plan.applied = self._refusals.applied_values(key, plan.target)
+            plan.applied = self._refusals.find(key, plan.target)
 
-    def _conflict(self, plan: Plan, said: str | None) -> None:
+    def _conflict(self, plan: Plan, stated: str | None) -> None:
         verdict = self._policy.judge(plan.key, plan.found.text)
         if verdict is None:
-            plan.news, plan.original = "retaken", plan.found.text if said is None else said
+            plan.news, plan.original = "retaken", plan.found.text if stated is None else stated
         else:
             plan.news = verdict.news
             plan.applied = self.applied(plan, verdict.state, verdict.message)
 
     def _is_foreign(self, key: Key, found: str, record: Record | None) -> bool:
-        """Whether somebody else changed a value of ours, or one that was as we wanted it."""
+        """Whether another agent changed a value of ours, or one that was as desired."""
         if record is not None:
             return found not in record.ours
         return self._applied_values.in_force.get(key, found) != found
 
     def _inherited(self, plan: Plan) -> str:
-        """What to put back one day into a value that was not ours so far.
+        """What to restore one day of a value that was not ours so far.
 
         A cpuset that was copied from a squeezed group above has that one's original.
         """

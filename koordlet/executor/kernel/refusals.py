@@ -1,4 +1,4 @@
-"""Values that the kernel has refused, and are not tried again at once."""
+"""Remembers values that the kernel refused, so that they are not tried again at once."""
 
 from dataclasses import dataclass
 
@@ -33,7 +33,7 @@ class Refusals:
         until = self._clock.monotonic() + backoff.next()
         self._refusals[key] = _Refusal(text, applied, backoff, until)
 
-    def applied_values(self, key: Key, text: str) -> ApplyResult | None:
+    def find(self, key: Key, text: str) -> ApplyResult | None:
         """The answer that still holds; None: try."""
         refusal = self._refusals.get(key)
         if refusal and refusal.text == text and refusal.until > self._clock.monotonic():

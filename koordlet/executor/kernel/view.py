@@ -1,4 +1,4 @@
-"""Kernel values as plugins may look at them, read off the event loop."""
+"""Lets plugins read kernel values, off the event loop."""
 
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol, TypeVar

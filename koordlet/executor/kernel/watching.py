@@ -1,6 +1,6 @@
-"""Reading a few kernel values many times a second, in a thread of its own.
+"""Watches a few kernel values many times a second, in a thread of its own.
 
-The event loop hears of it only when it matters: waking it up for each look costs five times as much
+The event loop is notified only when it matters: waking it up for each look costs five times as much
 as the look.
 """
 
@@ -25,7 +25,7 @@ class Reading(NamedTuple):
 Reads = Sequence[tuple[Resource[Any], str]]
 Readings = list[Reading | None]
 Notice = Callable[[Readings], bool]
-"""Says whether what was read matters. Called in another thread: it must be quick and pure."""
+"""Returns whether what was read matters. Called in another thread: it must be quick and pure."""
 
 
 def read_now(host: Host, clock: Clock, reads: Reads) -> Readings:
@@ -63,4 +63,4 @@ class Watcher:
         try:
             return await self._worker.do(look_again_and_again)
         finally:
-            over.set()  # also when nobody waits for it any more
+            over.set()  # also when the caller does not wait any more

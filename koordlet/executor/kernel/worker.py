@@ -1,4 +1,4 @@
-"""Where kernel files are read and written for the plugins: one thread, or right here."""
+"""Workers that read and write kernel files for the plugins: one thread, or the caller's."""
 
 import asyncio
 from collections.abc import Callable

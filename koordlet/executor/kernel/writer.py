@@ -1,4 +1,4 @@
-"""Brings wishes into force, never without a record of what was there, and puts that back.
+"""Applies desired values, never without a record of the original, and restores that.
 
 For one thread. What a kernel or a disk does is an outcome, never an exception.
 """
@@ -26,7 +26,7 @@ _DEFAULT_SHARES = {1: "1024", 2: "100"}  # what the end of idleness leaves, by c
 
 
 class Writer:
-    """Has the kernel of one host follow wishes."""
+    """Brings the desired values of one host into force."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Writer:
         stats: WriterStats | None = None,
         values: KernelValues | None = None,
     ) -> None:
-        """policy: what to do about others who write values of ours. host is this thread's only."""
+        """policy: what to do about foreign writes to values of ours. host is this thread's only."""
         self._host = host
         self._values = values or KernelValues(host)
         self._ledger = Ledger(journal, self._values.refusal)
@@ -84,7 +84,7 @@ class Writer:
         return [key for key in list(self._applied_values.in_force) if not self._holds(key)]
 
     def unclaimed(self) -> list[Key]:
-        """Values of ours that nobody claims: of an earlier process, or not put back so far.
+        """Values of ours that no plugin claims: of an earlier process, or not restored so far.
 
         The shares of a group that is idle because of a claim come back when that ends.
         """
@@ -96,10 +96,10 @@ class Writer:
             and not (key.resource is CPU_SHARES and Key(key.target, CPU_IDLE) in desired_values)
         ]
 
-    def restore(self, keys: Iterable[Key], *, insist: bool = False) -> list[ApplyResult]:
-        """Put values back, as far as they are still ours; insist: also what failed just now."""
+    def restore(self, keys: Iterable[Key], *, at_once: bool = False) -> list[ApplyResult]:
+        """Restore values, as far as they are still ours; at_once: also what failed just now."""
         keys = list(keys)
-        if insist:
+        if at_once:
             for key in keys:
                 self._refusals.over(key)
         return self.apply([DesiredValue(key, RELEASE) for key in keys])
@@ -107,7 +107,7 @@ class Writer:
     # --- what is to be done ---
 
     def _look(self, plan: Plan, plans: Plans) -> None:
-        """Find what stands there, and decide."""
+        """Read the value, and decide."""
         try:
             plan.found = self._values.read(plan.key)
             plan.before = plan.found.text
@@ -154,7 +154,7 @@ class Writer:
         return Move(key.resource, key.target.place, old, new)
 
     def _begin_records(self, writes: Sequence[tuple[Plan, str]]) -> None:
-        """Have on disk what to put back, before anything is written that is not ours yet."""
+        """Have the originals on disk before anything is written that is not ours yet."""
         new = []
         for plan, text in writes:
             if not plan.releases and self._ledger.get(plan.key) is None:
@@ -186,7 +186,7 @@ class Writer:
         return []
 
     def _note(self, plan: Plan, intended: str) -> None:
-        """Have the record say what may stand there from now on. Raises JournalError."""
+        """Record what the kernel may have from now on. Raises JournalError."""
         self._ledger.note(
             plan.key,
             original=plan.original,
@@ -196,7 +196,7 @@ class Writer:
         )
 
     def _write(self, plan: Plan, text: str) -> None:
-        """One write. What is put back needs no record; CPUs on the way to it should have one."""
+        """One write. A restore needs no record; CPUs on the way to it should have one."""
         try:
             if not plan.releases or text != plan.target:
                 self._note(plan, text)
@@ -220,7 +220,7 @@ class Writer:
     # --- what came of it ---
 
     def _settle(self, plan: Plan) -> None:
-        """Conclude what was written, and keep how the value stands."""
+        """Conclude what was written, and keep the applied value."""
         if plan.applied is None:
             self._conclude(plan)
         if not plan.in_force:
@@ -248,18 +248,18 @@ class Writer:
         plan.applied = self._planner.applied(plan, ClaimState.IN_FORCE, message)
 
     def _keep(self, plan: Plan) -> None:
-        """Have the record of a value in force say so.
+        """Record that a value is in force.
 
-        One that was found in force is ours if we made it so, or were told what belongs there.
+        One that was found in force is ours if we made it so, or if the claim states its original.
         """
         key, found, record = plan.key, plan.found.text, self._ledger.get(plan.key)
-        said = plan.desired.original is not None
+        stated = plan.desired.original is not None
         if record is None:
-            if said and plan.original != found:
+            if stated and plan.original != found:
                 self._ledger.begin([(key, plan.record(found))])
         elif plan.wrote and found in record.ours:
             self._ledger.confirm(key, found)
-        elif plan.wrote or said or found in record.ours:
+        elif plan.wrote or stated or found in record.ours:
             self._note(plan, found)
         else:
             self._ledger.drop([key])
@@ -287,7 +287,7 @@ class Writer:
                 found = self._values.write(plan.key, plan.found.inode, text)
                 plan.found = Found(found, plan.found.inode)
         except (KernelFileError, JournalError):
-            return  # the record has what stands there
+            return  # the record has the value already
         plan.wrote = False
 
     def _lost(self, plan: Plan, state: ClaimState, err: KernelFileError) -> None:

@@ -1,4 +1,4 @@
-"""What the writer has done, counted for metrics."""
+"""Counts the writer's writes and skips, for metrics."""
 
 import time
 from collections import Counter
@@ -13,16 +13,16 @@ CGROUP, OTHER = "cgroup", "default"  # Koordinator's names of kinds of files
 Observe = Callable[[str, bool, float], None]  # kind, whether it was accepted, milliseconds
 
 
-def _nobody(kind: str, accepted: bool, milliseconds: float) -> None:
-    """Nobody wants to know."""
+def _ignore(kind: str, accepted: bool, milliseconds: float) -> None:
+    """Observe nothing."""
 
 
 class WriterStats:
     """Counts since the start. Changed by the writer's thread, read by any."""
 
-    def __init__(self, observe: Observe = _nobody) -> None:
+    def __init__(self, observe: Observe = _ignore) -> None:
         self.writes: Counter[tuple[str, bool]] = Counter()  # by resource and whether accepted
-        self.skips = 0  # wishes that were in force already
+        self.skips = 0  # desired values that were in force already
         self._observe = observe
 
     @contextmanager

@@ -94,7 +94,7 @@ def parse_v2_cpu_time(data: bytes) -> CpuTime:
 
 
 class CpuThrottle(NamedTuple):
-    """How often the CPU quota ended a group's period early, since the group was made."""
+    """Counts of periods that the CPU quota ended early, since the group was made."""
 
     nr_periods: int  # periods in which the group wanted to run
     nr_throttled: int  # those in which it used up its quota
@@ -126,7 +126,7 @@ def parse_v2_cpu_throttle(data: bytes) -> CpuThrottle:
 
 
 class MemoryStat(NamedTuple):
-    """What the memory of a group and of all groups below it is used for, in bytes."""
+    """The uses of the memory of a group and of all groups below it, in bytes."""
 
     cache: int
     rss: int

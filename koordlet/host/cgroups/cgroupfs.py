@@ -1,4 +1,4 @@
-"""Which cgroup version each controller is on, and where its hierarchy is mounted."""
+"""Finds the cgroup version of each controller, and the mount point of its hierarchy."""
 
 import os
 from pathlib import Path
@@ -31,7 +31,7 @@ class CgroupFs:
     def version(self, controller: str) -> int:
         """Return 1 or 2; 1 for a controller that is nowhere on a host that is not pure v2.
 
-        "" stands for the files that every v2 group has, whichever controllers are on.
+        "" means the files that every v2 group has, whichever controllers are on.
         """
         if self.unified == self.root:
             return V2

@@ -190,7 +190,7 @@ def _list_below(name: str, parent: int) -> dict[str, int]:
 def _limit_sentence(what: str, limit: int, excess: int) -> str:
     return (
         f"cgroup tree: wanted at most {limit} {what}, found {excess} more, which are not measured; "
-        "remove cgroups that nobody uses"
+        "remove unused cgroups"
     )
 
 

@@ -1,4 +1,4 @@
-"""CPU time as the API, cgroup v1 and cgroup v2 say it: milli-CPU, shares, weight and quota.
+"""CPU time as the API, cgroup v1 and cgroup v2 express it: milli-CPU, shares, weight and quota.
 
 Source: Kubernetes, pkg/kubelet/cm (MilliCPUToShares, MilliCPUToQuota); runc, shares to weight.
 """
@@ -14,7 +14,7 @@ _WEIGHT_SPAN = MAX_WEIGHT - MIN_WEIGHT
 
 
 def shares_to_weight(shares: int) -> int:
-    """Return the cpu.weight that stands for cpu.shares. The way back does not give the same shares.
+    """Return the cpu.weight for cpu.shares. The way back does not give the same shares.
 
     Raises:
         ValueError: not within 2 to 262144.
@@ -25,7 +25,7 @@ def shares_to_weight(shares: int) -> int:
 
 
 def weight_to_shares(weight: int) -> int:
-    """Return the cpu.shares that stand for a cpu.weight.
+    """Return the cpu.shares for a cpu.weight.
 
     Raises:
         ValueError: not within 1 to 10000.

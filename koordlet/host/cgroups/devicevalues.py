@@ -43,7 +43,7 @@ def parse_default_weight(data: bytes) -> int:
 
 
 def weight_text() -> Text[int]:
-    """How the weight of a group is written where devices may have weights of their own."""
+    """The text form of a group's weight where devices may have weights of their own."""
 
     def of(value: int) -> str:
         return str(_whole(value))
@@ -57,7 +57,7 @@ def weight_text() -> Text[int]:
 
 
 def number_text() -> Text[Numbers]:
-    """How numbers by device are written; "<major>:<minor> 0" takes one away."""
+    """The text form of numbers by device; "<major>:<minor> 0" takes one away."""
 
     def of(value: Mapping[str, int]) -> str:
         numbers = {_device(device): _whole(number) for device, number in _bounded(value).items()}
@@ -81,7 +81,7 @@ class Names:
         return {device: settings for device, settings in found.items() if settings}
 
     def text(self) -> Text[Settings]:
-        """How they are written; all "max" takes a device away."""
+        """Their text form; all "max" takes a device away."""
 
         def of(value: Mapping[str, Mapping[str, int]]) -> str:
             lines = []

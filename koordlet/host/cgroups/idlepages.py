@@ -1,4 +1,4 @@
-"""Cold memory of a cgroup: pages that nobody touched for a while (kidled kernels only)."""
+"""Cold memory of a cgroup: pages that were not touched for a while (kidled kernels only)."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

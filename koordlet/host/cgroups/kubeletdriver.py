@@ -1,4 +1,4 @@
-"""Which cgroup driver the kubelet of this host was told to use, for hosts without pods yet."""
+"""Finds the cgroup driver that this host's kubelet is configured to use, before pods are there."""
 
 import os
 import stat

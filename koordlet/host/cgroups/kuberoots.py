@@ -1,4 +1,4 @@
-"""Finds the kubepods cgroups of a host, wherever a kubelet was told to put them."""
+"""Finds the kubepods cgroups of a host, wherever a kubelet is configured to make them."""
 
 import os
 from collections import deque

@@ -1,4 +1,4 @@
-"""How the kubelet and container runtimes name the cgroups of pods. Pure: nothing is read.
+"""Names of pods' cgroups, as the kubelet and container runtimes make them. Pure: nothing is read.
 
 Paths are relative to a cgroup hierarchy, without leading or trailing slash.
 
@@ -30,14 +30,14 @@ _CRIO_MONITOR = "crio-conmon-"  # CRI-O's monitor process beside a container, no
 
 
 class Driver(Enum):
-    """Who makes the cgroups: systemd as slices and scopes, or the runtime itself."""
+    """The maker of the cgroups: systemd as slices and scopes, or the runtime itself."""
 
     SYSTEMD = "systemd"
     CGROUPFS = "cgroupfs"
 
 
 class ContainerName(NamedTuple):
-    """A container as its cgroup's name tells it; cgroupfs names do not tell the runtime."""
+    """A container by its cgroup's name; cgroupfs names do not contain the runtime."""
 
     runtime: str
     id: str
@@ -119,7 +119,7 @@ class Layout:
         return uid.replace("_", "-") if self.driver is Driver.SYSTEMD else uid
 
     def parse_container_dir(self, name: str) -> ContainerName:
-        """Return what the last part of a container's or sandbox's cgroup tells.
+        """Return the container or sandbox that the last part of a cgroup names.
 
         Raises:
             ValueError: not the name of a container. With cgroupfs every name may be one.
@@ -160,7 +160,7 @@ class Layout:
 
 
 def qos_of(path: str) -> KubeQoS:
-    """Return the QoS class that a pod's cgroup path tells."""
+    """Return the QoS class in a pod's cgroup path."""
     for qos, part in _QOS_PART.items():
         if part in path:
             return qos

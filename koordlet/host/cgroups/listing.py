@@ -1,4 +1,4 @@
-"""What is in a directory of cgroups, asked for often and listed seldom.
+"""Contents of a directory of cgroups, requested often and listed seldom.
 
 Measured on Linux 6.18: cgroup directories keep the modification time of the moment their inode was
 loaded, but st_nlink always is the number of children plus 2. So a directory is worth listing when
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Change(NamedTuple):
-    """How a listing differs from the one before. A child made anew is both gone and fresh."""
+    """Changes of a listing since the one before. A child made anew is both gone and fresh."""
 
     gone: frozenset[str]
     fresh: frozenset[str]
@@ -25,7 +25,7 @@ class Change(NamedTuple):
 class Listing:
     """Inode numbers of the directories in one directory, by name.
 
-    The kernel never reuses the inode number of a cgroup, so it tells whether one was made anew.
+    The kernel never reuses the inode number of a cgroup, so it shows whether one was made anew.
     """
 
     listed_at: float | None  # monotonic; before the first listing: when the directory was absent
@@ -39,9 +39,9 @@ class Listing:
         return self._checked_at is None
 
     def is_stale(self, nlink: int, now: float) -> bool:
-        """Whether the link count says that something changed.
+        """Whether the link count shows that something changed.
 
-        A count below 2 tells nothing: some file systems do not count directories.
+        A count below 2 means nothing: some file systems do not count directories.
         """
         if nlink != self._nlink or nlink < 2:
             return True
@@ -73,5 +73,5 @@ def list_dirs(directory: str | int) -> dict[str, int]:
 def _is_dir(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir(follow_symlinks=False)
-    except OSError:  # went away; only asked of the file system when the listing did not tell
+    except OSError:  # went away; only asked of the file system when the listing did not show it
         return False

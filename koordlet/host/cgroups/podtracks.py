@@ -1,4 +1,4 @@
-"""What scans of the cgroup tree remember, and what they tell."""
+"""The state that scans of the cgroup tree keep, and their results."""
 
 import re
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ class PodDir:
 
 @dataclass(frozen=True, slots=True)
 class TreeScan:
-    """What one scan saw. problems are sentences for people; empty: all was seen."""
+    """The result of one scan. problems are sentences for people; empty: all was seen."""
 
     pods: tuple[PodDir, ...]
     layouts: tuple[Layout, ...]  # of the kubepods cgroups there are

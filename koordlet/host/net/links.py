@@ -31,7 +31,7 @@ Span = tuple[int, int]  # first byte and the byte after the last
 
 
 class Link(NamedTuple):
-    """What an interface is. None: the kernel does not say."""
+    """An interface's properties. None: the kernel does not report one."""
 
     ifindex: int
     name: str

@@ -36,7 +36,7 @@ class InterfaceCounters(NamedTuple):
     tx_colls: int
     tx_carrier: int
     tx_compressed: int
-    rx_nohandler: int | None = None  # only rtnetlink tells
+    rx_nohandler: int | None = None  # only rtnetlink has it
 
 
 def parse_net_dev(data: bytes) -> dict[str, InterfaceCounters]:
@@ -135,7 +135,7 @@ def parse_sockstat(data: bytes) -> dict[str, dict[str, int]]:
 
 
 class Softnet(NamedTuple):
-    """What one CPU did with received packets since boot."""
+    """Counts of received packets on one CPU since boot."""
 
     processed: int
     dropped: int  # its backlog queue was full

@@ -57,7 +57,7 @@ class NodeNetwork:
 
 
 def process_interfaces(proc: Path, pid: int) -> tuple[int, dict[str, InterfaceCounters]]:
-    """Return the network namespace of a process, as network_namespace tells it, with its counters.
+    """Return the network namespace of a process, as network_namespace does, with its counters.
 
     The file is opened once for both and closed again: held open, it would keep the namespace of an
     ended pod alive.

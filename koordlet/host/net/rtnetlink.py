@@ -177,7 +177,7 @@ def _make_requests() -> _Requests:
 def _message_classes(*names: str) -> "list[type[nlmsg]]":
     """Return messages of pyroute2.netlink.rtnl, without running the package's own __init__.
 
-    What was loaded for it is forgotten afterwards, so that whoever imports pyroute2 gets it whole.
+    What was loaded for it is forgotten afterwards, so that a later import of pyroute2 is whole.
     """
     if "pyroute2" in sys.modules:
         return list(map(_message_class, names))

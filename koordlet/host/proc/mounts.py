@@ -1,4 +1,4 @@
-"""What is mounted where."""
+"""Reads the mounts of a process."""
 
 import re
 from typing import NamedTuple
@@ -49,6 +49,6 @@ def _mount(line: bytes) -> Mount:
 
 
 def _text(field: bytes) -> str:
-    """Undo the octal escapes that stand for blanks and backslashes."""
+    """Undo the octal escapes of blanks and backslashes."""
     plain = _ESCAPE.sub(lambda match: bytes([int(match[1], 8) & 0xFF]), field)
     return plain.decode(errors="surrogateescape")

@@ -1,4 +1,4 @@
-"""Which namespaces this process shares with the node, found without any privilege."""
+"""Finds the namespaces that this process shares with the node, without any privilege."""
 
 import os
 from pathlib import Path
@@ -49,7 +49,7 @@ def network_namespace(proc: Path, pid: int | str) -> int:
 def node_network_process(proc: Path) -> str | None:
     """Return the process below proc whose network namespace is the node's: "self", "1" or None.
 
-    "self" means that this process is in it (host network), so rtnetlink and /proc/sys/net tell
+    "self" means that this process is in it (host network), so rtnetlink and /proc/sys/net show
     about the node too. None: neither can be had (needs hostNetwork or hostPID).
     """
     if (proc / OWN).exists() and (proc / _INITIAL_NETWORK_ONLY).exists():

@@ -19,7 +19,7 @@ _NAME = "koordlet"
 def other_agent_process(proc: Path) -> int | None:
     """Return the process id of Koordinator's koordlet; None: there is none, or none to be seen.
 
-    Only processes of root or of our own user count, as everybody can call a process koordlet, and
+    Only processes of root or of our own user count, as every user can call a process koordlet, and
     none in pid namespaces below the node's: on a host of several kind nodes they are other nodes'
     agents. Without the host's pids only our own processes are to be seen.
     """

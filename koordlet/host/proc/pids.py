@@ -1,4 +1,4 @@
-"""Processes: who they are and how they are grouped."""
+"""Processes: their identity and their groups."""
 
 import os
 from collections.abc import Iterable, Iterator

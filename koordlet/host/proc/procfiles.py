@@ -93,7 +93,7 @@ class MemInfo:
 
     @property
     def usage(self) -> int:
-        """What could not be handed to a new process without swapping: page cache not counted."""
+        """Memory not available to a new process without swapping: page cache not counted."""
         return max(self.kib["MemTotal"] - self.kib["MemAvailable"], 0) * _KIB
 
     @property
@@ -102,7 +102,7 @@ class MemInfo:
 
 
 def parse_meminfo(data: bytes) -> MemInfo:
-    """Return what /proc/meminfo says. Values that are not numbers are left out.
+    """Return the values of /proc/meminfo. Values that are not numbers are left out.
 
     Raises:
         ValueError: MemTotal, MemFree or MemAvailable is missing.
@@ -161,7 +161,7 @@ class ProcessStat(NamedTuple):
 
 
 def parse_pid_stat(data: bytes) -> ProcessStat:
-    """Return who a process is, from /proc/<pid>/stat.
+    """Return the identity of a process, from /proc/<pid>/stat.
 
     The name ends at the last parenthesis, because a process can put parentheses into its name.
     """
@@ -183,7 +183,7 @@ _START_TIME = 19  # place of the field behind the name
 def parse_start_time(data: bytes) -> int:
     """Return when a process began, in ticks since boot, from /proc/<pid>/stat.
 
-    With its pid that tells it from every other process of this boot.
+    With its pid that is unique among all processes of this boot.
     """
     fields = data.rpartition(b")")[2].split(None, _START_TIME + 1)
     if len(fields) <= _START_TIME or not fields[_START_TIME].isdigit():

@@ -21,7 +21,7 @@ class Pressure(NamedTuple):
     """A pressure file."""
 
     some: Stall  # at least one task waited
-    full: Stall  # all tasks waited; zero where the kernel does not tell
+    full: Stall  # all tasks waited; zero where the kernel does not report it
     full_supported: bool  # kernels before 5.13 have no "full" line for cpu
 
 

@@ -35,7 +35,7 @@ def feature_parser(name: str) -> Callable[[bytes], int]:
 
 
 def feature_text(name: str) -> Text[int]:
-    """How one feature is switched: its name is written, or NO_ and its name."""
+    """The text that switches one feature: its name, or NO_ and its name."""
     parse = feature_parser(name)
 
     def of(value: int) -> str:

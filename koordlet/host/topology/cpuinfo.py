@@ -1,4 +1,4 @@
-"""What kind of CPU this is, and which features are on.
+"""The CPU's model and features, from /proc/cpuinfo.
 
 Source: Koordinator's `cpu-basic-info` annotation; kernel docs, admin-guide/pm/intel_pstate.
 """
@@ -22,7 +22,7 @@ T = TypeVar("T")
 class CpuInfo:
     """The first CPU of /proc/cpuinfo; the others are taken to be alike."""
 
-    model: str = ""  # "" when the file does not tell, as on arm64
+    model: str = ""  # "" when the file has none, as on arm64
     vendor: str = UNKNOWN_VENDOR  # for example GenuineIntel
     flags: frozenset[str] = frozenset()  # x86 "flags", arm64 "Features"
 

@@ -18,7 +18,7 @@ def cpu_manager_state_file(kubelet: Path) -> Path:
 
 
 def read_cpu_manager_state(path: Path) -> CpuManagerState:
-    """Return what the file says; one that is empty has given nothing away.
+    """Return the file's contents; an empty one assigns no CPUs.
 
     Raises:
         KernelFileError: it cannot be read, or is no such checkpoint.

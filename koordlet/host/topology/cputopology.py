@@ -1,4 +1,4 @@
-"""Which CPU belongs to which core, socket, NUMA node and cache, from sysfs.
+"""CPU topology from sysfs: the core, socket, NUMA node and cache of each CPU.
 
 The numbers are those that `lscpu -e` prints and Koordinator's manager and scheduler know: core and
 socket ids are counted from 0 over the whole machine, in the order of their first CPU (the kernel's
@@ -23,7 +23,7 @@ _PACKAGE = ("package_cpus_list", "core_siblings_list")
 def read_topology(sys: Path) -> CpuTopology:
     """Return the topology of the CPUs that are online.
 
-    What a kernel does not tell (virtual machines, arm64) is the simplest case: each CPU a core of
+    What a kernel does not report (virtual machines, arm64) is the simplest case: each CPU a core of
     its own, all in socket 0, node 0 and cache 0.
 
     Raises:

@@ -25,7 +25,7 @@ _SEPARATOR = re.compile(r"(?<!-)(--)*-(?!-)")
 
 @dataclass(frozen=True, slots=True)
 class LocalStorage:
-    """How a mount point leads to a disk. Devices are paths like /dev/sda, numbers "8:0"."""
+    """The way from a mount point to a disk. Devices are paths like /dev/sda, numbers "8:0"."""
 
     disk_number: dict[str, str] = field(default_factory=dict)
     partition_disk: dict[str, str] = field(default_factory=dict)
@@ -93,7 +93,7 @@ def _block_devices(block: Path) -> Iterator[_BlockDevice]:
 
 
 def _is_disk(directory: Path) -> bool:
-    """What lsblk calls a disk; hidden ones are single paths to a disk that is listed itself."""
+    """Whether lsblk calls it a disk; hidden ones are paths to a disk that is listed itself."""
     return not (
         directory.name.startswith(_NOT_DISKS)
         or _text(directory / "device/type") == _OPTICAL

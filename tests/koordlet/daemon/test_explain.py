@@ -155,7 +155,7 @@ async def test_dry_run_puts_back_and_pretends_until_it_is_off_again(squeezed):
         "AdjustBEByNodeCPUUsage",
         "would",
     ]
-    assert newest[0]["message"].endswith(": 50000, now -1, Probe: only pretended from now on")
+    assert newest[0]["message"].endswith(": 50000, now -1, Probe: in dry-run from now on")
 
     assert (await squeezed.probe.squeeze(40000)).state is ClaimState.WOULD
     assert quota(squeezed.host) == "-1"

@@ -156,7 +156,7 @@ class ModelTree:
     def restore(self, step: Callable[[str], None] = no_step) -> list[ApplyResult]:
         """Start after a crash, and put everything back."""
         writer = self.writer(step)
-        return writer.restore(writer.unclaimed(), insist=True)
+        return writer.restore(writer.unclaimed(), at_once=True)
 
     def _load(self) -> None:
         top = self._directories("be")[0]

@@ -85,7 +85,7 @@ def test_a_ratio_needs_to_know_what_it_changes():
     table = ClaimTable()
     table.declare("A", (ClaimScope(CPU_QUOTA, Level.POD, part=Part.RATIO),))
     claim = Claim(target=target("p1"), resource=CPU_QUOTA, value=1.2, reason="r", part=Part.RATIO)
-    with pytest.raises(OptionError, match="say the original"):
+    with pytest.raises(OptionError, match="state the original"):
         table.check("A", claim)
 
 

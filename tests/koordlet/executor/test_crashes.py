@@ -156,7 +156,7 @@ def test_whatever_happens_each_value_is_the_original_or_a_foreign_one(tree, sequ
         history.run(*event)
     history.writer.apply([put_back(*slot) for slot in history.claimed])
     for _ in range(3):  # what was in the way of one may be away now
-        history.writer.restore(history.writer.unclaimed(), insist=True)
+        history.writer.restore(history.writer.unclaimed(), at_once=True)
 
     for slot, text in tree.snapshot().items():
         assert text in history.allowed[slot], slot

@@ -88,7 +88,7 @@ async def test_what_cannot_be_put_back_is_told_and_tried_again(tree, bench):
     assert [log["event"] for log in logs] == ["values.not_restored"]
     health = bench.restorer.health()
     assert health.status is Status.DEGRADED
-    assert "cpu_quota of be/pod1 could not be put back" in health.reason
+    assert "cpu_quota of be/pod1 could not be restored" in health.reason
     tree.foreign(QUOTA, "be", "-1")
     await tree.clock.advance(60)
 

@@ -321,7 +321,7 @@ def test_every_refusal_is_an_outcome(tree, monkeypatch, code, state, hint):
         [back] = writer.apply([release(QUOTA, "be")])
         assert back.state is state
         assert len(writer.unclaimed()) == (state is FAILED)
-    assert set(states(writer.restore(writer.unclaimed(), insist=True))) <= {GONE}
+    assert set(states(writer.restore(writer.unclaimed(), at_once=True))) <= {GONE}
     if state is FAILED:
         assert tree.read(QUOTA, "be") == NO_LIMIT[tree.version]
 
