@@ -24,7 +24,7 @@ _LEFT_OUT = ("lo", "veth", "docker", "nerdctl")  # what the names of ignored int
 
 
 class Owner(NamedTuple):
-    """Whose interfaces they are; the fields are cAdvisor's labels.
+    """The owner of the interfaces; the fields are cAdvisor's labels.
 
     Those of a sandbox have no container, and what is not known is empty.
     """

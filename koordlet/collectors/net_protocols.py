@@ -47,7 +47,7 @@ class _Reading:
 
 
 class NetProtocolsCollector:
-    """Counters for the ones who scrape; only retransmits are samples, too."""
+    """Counters for scrapes; only retransmits are samples, too."""
 
     name = "net_protocols"
     gates: tuple[str, ...] = (NODE_NETWORK_GATE,)
@@ -62,7 +62,7 @@ class NetProtocolsCollector:
     ) -> None:
         """process: whose network namespace is the node's ("self" or "1"; None: out of reach).
 
-        exporter: tells the figures under node_exporter's names too; None: nobody does.
+        exporter: exports the figures under node_exporter's names too; None: no export.
         """
         self._node = (node,)
         self._process = process
@@ -113,7 +113,7 @@ def _read(tick: Tick, process: str) -> _Reading:
         _merged(tick.get(NETSTAT), tick.get(SNMP), tick.get(SNMP6)),
         _merged(tick.get(SOCKSTAT), tick.get(SOCKSTAT6)),
         _softnet(tick),
-        # Below /proc/sys/net is the namespace of whoever reads, whatever the process.
+        # Below /proc/sys/net is the namespace of the reader, whatever the process.
         _conntrack(tick) if process == OWN else None,
     )
 

@@ -63,7 +63,7 @@ _NETSTAT = re.compile(  # node_exporter's default --collector.netstat.fields
 class NodeExporter:
     """Makes the families. constant adds one label to all of them.
 
-    That stands in for relabelling at scrape time, where nobody does it: the NetworkTraffic
+    That replaces relabelling at scrape time, where there is none: the NetworkTraffic
     scheduler plugin asks for node_network_receive_bytes_total{kubernetes_node="..."}.
     """
 
@@ -72,7 +72,7 @@ class NodeExporter:
         self._values = (constant[1],) if constant else ()
 
     def netdev(self, found: Mapping[str, LinkStats]) -> Iterator[Metric]:
-        """Counters of all interfaces. What the kernel does not tell is left out."""
+        """Counters of all interfaces. What the kernel does not report is left out."""
         for part, field in _NETDEV.items():
             rows = [(name, getattr(stats.counters, field)) for name, stats in found.items()]
             yield self._by_device(f"node_network_{part}_total", rows)

@@ -1,4 +1,4 @@
-"""What the node's CPUs and NUMA nodes are, looked at once a minute."""
+"""The node's CPUs and NUMA nodes, read once a minute."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 

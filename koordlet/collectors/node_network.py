@@ -31,7 +31,7 @@ class NodeNetworkCollector:
     def __init__(
         self, node: str, interval: float, network: NodeNetwork, exporter: NodeExporter | None
     ) -> None:
-        """exporter: tells the figures under node_exporter's names too; None: nobody does."""
+        """exporter: exports the figures under node_exporter's names too; None: no export."""
         self._node = node
         self._network = network
         self._exporter = exporter

@@ -34,7 +34,7 @@ def numa_cores(
 
 
 class NodeNumaCollector:
-    """Which NUMA nodes there are, and whose a CPU is, comes from NodeInfoCollector."""
+    """Takes the NUMA nodes and their CPUs from NodeInfoCollector."""
 
     name = "node_numa"
     gates: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""How mount points lead to disks, for plugins that throttle block devices."""
+"""Disks behind mount points, for plugins that throttle block devices."""
 
 from collections.abc import Callable, Iterable, Iterator
 

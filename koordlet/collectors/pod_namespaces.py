@@ -18,7 +18,7 @@ class Interfaces(NamedTuple):
     """What a process sees of the network."""
 
     pid: int
-    inode: int  # tells namespaces apart while they live; a new one may get that of an ended one
+    inode: int  # unique among namespaces while they live; a new one may get that of an ended one
     counters: Mapping[str, InterfaceCounters]
     at: float  # monotonic seconds of the reading
 
@@ -39,7 +39,7 @@ class PodNamespaces:
     def read(self, tick: Tick) -> Iterator[tuple[PodMeta, Interfaces]]:
         """Yield the pods with interfaces of their own.
 
-        None when the node's namespace cannot be told apart from theirs.
+        None when the node's namespace cannot be distinguished from theirs.
         """
         self._round += 1
         node = tick.call("node network namespace", lambda: network_namespace(self._proc, INIT))

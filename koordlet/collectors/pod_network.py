@@ -56,7 +56,7 @@ class PodNetworkCollector:
     def __init__(
         self, node: str, interval: float, proc: Path, node_interfaces: NodeInterfaces | None
     ) -> None:
-        """node_interfaces: what cAdvisor's names tell for the root; None: do not use its names."""
+        """node_interfaces: cAdvisor's labels for the root; None: do not use its names."""
         self._node = node
         self._proc = proc
         self._node_interfaces = node_interfaces

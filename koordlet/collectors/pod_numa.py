@@ -12,7 +12,7 @@ from koordlet.metriccache.sample import Sample
 from koordlet.statesinformer.model import PodMeta
 
 TURNS = 5  # ticks in which every pod is read once: the kernel works hard for memory.numa_stat
-REMEMBERED = 10.0  # seconds for which a reading stands for its pod
+REMEMBERED = 10.0  # seconds for which a reading counts for its pod
 
 
 class PodNumaCollector:

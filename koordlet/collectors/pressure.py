@@ -47,7 +47,7 @@ _NODE_FILES: _Files = {
 _GROUP_FILES: _Files = {"cpu": CPU_PRESSURE, "mem": MEMORY_PRESSURE, "io": IO_PRESSURE}
 _CACHED_PRECISION = "10"  # seconds; the longer averages are only exposed
 _LABELS = ("psi_resource_type", "psi_precision", "psi_degree")
-_CPU_FULL = "cpu_full_supported"  # Koordinator's label; tells whether this resource has "full"
+_CPU_FULL = "cpu_full_supported"  # Koordinator's label; whether this resource has "full"
 
 
 class NodePressureCollector:
@@ -166,7 +166,7 @@ def _read(tick: Tick, files: _Files, group: str = "") -> Pressures:
 
 
 def _samples(kind: AnyKind, key: tuple[str, ...], pressures: Pressures) -> Iterator[Sample]:
-    """Koordinator's kinds have a 0 where the kernel does not tell "full"; ours have nothing."""
+    """Koordinator's kinds have a 0 where the kernel does not report "full"; ours have nothing."""
     zero = kind in (POD_PSI, CONTAINER_PSI)
     for name, pressure in pressures.items():
         yield Sample(kind, pressure.some.avg10, (*key, name, _CACHED_PRECISION, "some"))

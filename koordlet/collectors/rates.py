@@ -51,7 +51,7 @@ class Rates(Previous[int]):
 
         None without a usable previous reading: there was none, it is too old, no time passed, or
         the counter went back (its group was created anew). absent_at is a time at which the
-        counter did not exist yet, hence was zero; it stands in for a missing previous reading.
+        counter did not exist yet, hence was zero; it replaces a missing previous reading.
         """
         before = self.swap(key, value, at)
         if before is None:

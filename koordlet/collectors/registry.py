@@ -1,4 +1,4 @@
-"""Which collectors there are, in the order in which a pass runs them."""
+"""The list of collectors, in the order in which a pass runs them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class CollectorOptions:
     node: str  # value of the label `node`
     periods: Mapping[Cadence, float]
     outdated: float = 10.0  # how old a part of the system's usage may be
-    exporter_compat: bool = False  # tell network figures under other exporters' names too
+    exporter_compat: bool = False  # export network figures under other exporters' names too
     constant_label: ConstantLabel | None = None  # added to node_exporter's names
 
 

@@ -36,7 +36,7 @@ def system_usage(node: Usage, pods: Usage, apps: HostAppsUsage, kubepods: Usage 
 
     pods is the sum of the pods that were measured. A pod without a figure (just created, or it
     cannot be read) is not system usage: when the kubepods group as a whole was measured, the
-    larger of both stands for what runs there. That group holds the applications inside it too.
+    larger of both counts for what runs there. That group holds the applications inside it too.
     """
     inside = pods.plus(apps.inside_kubepods)
     if kubepods is not None:

@@ -1,4 +1,4 @@
-"""How a node's usage is divided: what collectors hand to those that come later in the same tick."""
+"""Usage that collectors hand to those that come later in the same tick."""
 
 from collections.abc import Mapping
 from typing import Generic, NamedTuple, TypeVar, cast

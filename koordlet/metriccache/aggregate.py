@@ -20,9 +20,9 @@ def percentile_index(count: int, percent: int) -> int:
 
 @dataclass(frozen=True)
 class Window:
-    """Columns of a table in time order, copied, so that nobody waits while they are aggregated.
+    """Columns of a table in time order, copied, so that no writer waits while they are aggregated.
 
-    The first `context` columns lie before the window; they tell when a series was last seen.
+    The first `context` columns lie before the window; they show when a series was last seen.
     """
 
     boots: "array[float]"  # seconds since boot, per column
@@ -60,7 +60,7 @@ class Aggregate:
         self._window = window
         self._row = row
         self._born = born  # boot time of the series' first sample ever
-        self._begin = bisect_left(window.boots, born)  # cells before belong to nobody
+        self._begin = bisect_left(window.boots, born)  # cells before belong to no series
         self._sorted: list[float] | None = None
 
     def avg(self) -> float:

@@ -1,7 +1,7 @@
-"""The key types of metric kinds: which properties tell the series of a kind apart.
+"""The key types of metric kinds: the properties that distinguish the series of a kind.
 
 A key type is a NamedTuple of text. An annotation of Literal is a closed set of values, and the text
-of an Annotated says what the property means. Everything else, for type checkers, for queries and
+of an Annotated explains the property. Everything else, for type checkers, for queries and
 for the reference, follows from it.
 """
 

@@ -49,7 +49,7 @@ K = TypeVar("K", bound=tuple[str, ...])  # its key type
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[P, K]):
-    """One kind of series. A series is a kind plus a key; the key type says what may be in it.
+    """One kind of series. A series is a kind plus a key; the key type defines what may be in it.
 
     So a type checker knows which keys a kind has: `cache.last(NODE_PSI, "io", "10", "some")`.
 

@@ -1,4 +1,4 @@
-"""What a ring file looks like: one kind of metric, all its series, one column per tick.
+"""The layout of a ring file: one kind of metric, all its series, one column per tick.
 
     header      magic, version, boot id, kind, geometry, crc
     directory   per row: since when which series owns it, crc
@@ -30,12 +30,12 @@ Key = tuple[str, ...]
 
 
 class Damaged(ValueError):
-    """Bytes that were never written like this: the message says what does not fit."""
+    """Bytes that were never written like this: the message names what does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose file it is: data of another boot or kind must not be taken for ours."""
+    """The identity of a file: data of another boot or kind must not be taken for ours."""
 
     boot_id: str
     kind: str

@@ -1,4 +1,4 @@
-"""How large a table may become: from intervals, retentions and bytes to columns and rows."""
+"""Limits of a table: from intervals, retentions and bytes to columns and rows."""
 
 import math
 from dataclasses import dataclass, replace

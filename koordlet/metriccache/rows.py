@@ -1,4 +1,4 @@
-"""Which row of a table belongs to which series."""
+"""Maps series to the rows of a table."""
 
 import heapq
 
@@ -20,7 +20,7 @@ class Rows:
 
     @property
     def free(self) -> int:
-        """Rows below height that nobody owns."""
+        """Rows below height that no series owns."""
         return len(self._free)
 
     def take(self, key: Key, born: float) -> int:

@@ -1,4 +1,4 @@
-"""What readers may ask of the series of one kind."""
+"""Read access to the series of one kind."""
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""What-if: records what a node measured and did, and plays it back to the very same plugins."""
+"""Records what a node measured and did, and plays it back to the very same plugins."""

@@ -30,7 +30,7 @@ class ModelKernel:
     """What plugins look at and claim in a replay. Nothing outside of it is touched.
 
     A value that the replay claims is what it claims. One that was claimed while it was recorded is
-    what stood there before, as the replay may not claim it. Everything else is as it was read.
+    what was there before, as the replay may not claim it. Everything else is as it was read.
     """
 
     def __init__(self, layout: Layout, clock: Clock) -> None:
@@ -50,7 +50,7 @@ class ModelKernel:
             self._read[place] = Reading(_typed(resource, value), at)
 
     def learn_original(self, resource: str, group: str, value: Any) -> None:
-        """Take what stood there before the recorded daemon changed it."""
+        """Take the value from before the recorded daemon changed it."""
         if resource in BY_NAME and value is not None:
             self._originals.setdefault(_Place(resource, group), _typed(resource, value))
 
@@ -80,11 +80,11 @@ class ModelKernel:
         return True
 
     def apply(self, desired_values: Sequence[DesiredValue]) -> list[ApplyResult]:
-        """As Writer.apply: every wish is granted."""
+        """As Writer.apply: every desired value is accepted."""
         return [self._apply(desired) for desired in desired_values]
 
     def sweep(self) -> list[Key]:
-        """As Writer.sweep: nobody else writes here."""
+        """As Writer.sweep: no other agent writes here."""
         return []
 
     def _apply(self, desired: DesiredValue) -> ApplyResult:

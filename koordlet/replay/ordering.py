@@ -1,6 +1,6 @@
-"""Puts the lines of a record into the order of what they tell. Pure.
+"""Sorts the lines of a record by the time of what they record. Pure.
 
-What a plugin watched is told when the watch ends, up to a second or two after it was read.
+What a plugin watched is recorded when the watch ends, up to a second or two after it was read.
 """
 
 import heapq
@@ -11,7 +11,7 @@ from typing import Any
 from koordlet.replay.lines import Line
 
 LATEST = 3.0  # seconds that a line may be behind the times
-_MOMENT = {Line.TICK: 2, Line.READ: 0}  # where the monotonic seconds of a line stand
+_MOMENT = {Line.TICK: 2, Line.READ: 0}  # the index of a line's monotonic seconds
 
 _Content = tuple[Line, list[Any]]
 

@@ -157,7 +157,7 @@ class Player:
         return EvictionAnswer(EvictionOutcome.EVICTED)
 
     def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
-        """As EvictionApi: nobody is told."""
+        """As EvictionApi: there is no cluster to report to."""
 
     async def _line(self, kind: Line, content: list[Any]) -> None:
         match kind:
@@ -261,7 +261,7 @@ def _held_before(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _in_earnest(_: str) -> bool:
-    """Nothing is pretended: there is no kernel and no cluster behind it."""
+    """No plugin is in dry-run: there is no kernel and no cluster behind it."""
     return False
 
 

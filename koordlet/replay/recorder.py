@@ -1,4 +1,4 @@
-"""Records what happens in the daemon, for `koordletctl record`, while somebody listens."""
+"""Records what happens in the daemon, for `koordletctl record`, while a client listens."""
 
 import asyncio
 from collections import deque
@@ -30,7 +30,7 @@ Append = Callable[[Stamp, Iterable[Sample]], None]
 
 
 class Busy(KoordletError):
-    """Somebody records already."""
+    """Another client records already."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,7 @@ class RecordSources:
 
 
 class Recorder:
-    """One record at a time. Costs nothing while nobody listens."""
+    """One record at a time. Costs nothing while no client listens."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -59,10 +59,10 @@ class Recorder:
         """Yield the lines of a record of that many seconds from now on.
 
         Raises:
-            Busy: somebody records already.
+            Busy: another client records already.
         """
         if self._session is not None:
-            raise Busy("wanted to record, found that somebody does already; wait for its end")
+            raise Busy("wanted to record, found that another client does already; wait for its end")
         self._session = session = _Session(asyncio.get_running_loop())
         try:
             yield self._header(sources)
@@ -157,7 +157,7 @@ class _Look:
     def __init__(self, sources: RecordSources) -> None:
         self._sources = sources
         self._seen: dict[str, object] = {}
-        self._told = {_identity(decision) for decision in sources.decisions()}
+        self._recorded = {_identity(decision) for decision in sources.decisions()}
 
     def news(self) -> list[bytes]:
         states, cache = self._sources.states, self._sources.cache
@@ -178,14 +178,14 @@ class _Look:
         self._seen = found
         lines = [write_line(Line.STATE, name, encode(value)) for name, value in changed.items()]
         for decision in reversed(self._sources.decisions()):
-            if _identity(decision) not in self._told:
-                self._told.add(_identity(decision))
+            if _identity(decision) not in self._recorded:
+                self._recorded.add(_identity(decision))
                 lines.append(write_line(Line.DECISION, decision))
         return lines
 
 
 class _WatchedKernel:
-    """A kernel that tells what was looked at."""
+    """A kernel that records what was read."""
 
     def __init__(
         self,
@@ -207,7 +207,7 @@ class _WatchedKernel:
 
     async def read_many(self, reads: Sequence[tuple[Resource[Any], str]]) -> list[Reading | None]:
         readings = await self._kernel.read_many(reads)
-        self._tell(reads, readings)
+        self._note_reads(reads, readings)
         return readings
 
     async def watch(self, reads: Reads, interval: float, notice: Notice, seconds: float) -> bool:
@@ -221,7 +221,7 @@ class _WatchedKernel:
             return await self._kernel.watch(reads, interval, see, seconds)
         finally:
             for readings in seen:
-                self._tell(reads, readings)
+                self._note_reads(reads, readings)
 
     async def groups_below(self, group: str, depth: int) -> list[str]:
         found = await self._kernel.groups_below(group, depth)
@@ -231,13 +231,13 @@ class _WatchedKernel:
     async def supports(self, resource: Resource[Any], group: str = "") -> bool:
         return await self._kernel.supports(resource, group)
 
-    def _tell(self, reads: Reads, readings: Readings) -> None:
+    def _note_reads(self, reads: Reads, readings: Readings) -> None:
         for (resource, group), reading in zip(reads, readings, strict=True):
             self._read(resource, group, reading)
 
 
 def change_json(change: Change) -> dict[str, Any]:
-    """A change as it stands in a record."""
+    """A change in the form of a record."""
     return {
         "what": change.what,
         "resource": change.key.resource.name,

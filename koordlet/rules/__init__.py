@@ -1,1 +1,1 @@
-"""What only a node agent decides; pure functions of wire types."""
+"""Rules that only a node agent needs; pure functions of wire types."""

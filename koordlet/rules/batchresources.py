@@ -51,8 +51,8 @@ _NOTHING = BatchShare()
 def batch_resources(pod: Pod) -> BatchResources | None:
     """Return what a pod's containers ask for, or its annotation when they ask for nothing.
 
-    None: neither does. A container that is not told of has no limit, and so the pod has none. Init
-    containers count as with Kubernetes; the annotation does not tell of them.
+    None: neither does. A container that is missing has no limit, and so the pod has none. Init
+    containers count as with Kubernetes; the annotation does not contain them.
 
     Raises:
         InvalidObject: the annotation is needed and malformed.

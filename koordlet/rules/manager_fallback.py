@@ -37,7 +37,7 @@ def node_metric_spec_for(
     current is the spec that the object has, if there is one: it stays while it is not known how
     the cluster wants nodes to be measured. Measuring goes on, with the defaults, where colocation
     is disabled. The report interval is one that the agent really keeps, because the scheduler
-    tells by it which pods are too new to be in a report.
+    sees by it which pods are too new to be in a report.
     """
     if current is not None and not config.colocation_known:
         return dict(current), ()

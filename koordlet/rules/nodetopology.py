@@ -1,4 +1,4 @@
-"""What this node tells about its topology: NUMA zones, shared CPUs, and who manages the others.
+"""This node's topology report: NUMA zones, shared CPUs, and the managers of the others.
 
 Source: Koordinator, calcNodeTopo.
 """
@@ -33,7 +33,7 @@ NUMA_RESERVATION = "node.koordinator.sh/enable-numa-reservation"  # label of Nod
 class KubeletFacts:
     """What is known of the kubelet.
 
-    config None: it has not told, so that only the checkpoint says which policy it follows.
+    config None: not known, so that only the checkpoint shows which policy it follows.
     ignored: the user does not want it to be asked, nor its CPUs to be known.
     """
 
@@ -61,7 +61,7 @@ class NodeTopology:
     be_pools: tuple[CpuPool, ...]
     cpu_manager: CpuManagerPolicy
     kubelet_allocations: tuple[PodCpus, ...]
-    topology_policy: str | None  # None: not known, as the kubelet has not told
+    topology_policy: str | None  # None: the kubelet has not reported it
     reservation: NodeReservation
     system_qos: SystemQoS | None  # None: the node has no annotations at all
     numa_reservation: str  # the node's label; "" when it has none
@@ -75,14 +75,14 @@ class TopologyInputs:
     node: Node
     pods: tuple[Pod, ...]
     kubelet: KubeletFacts
-    huge_pages: bool = False  # whether memory of huge pages is told apart
+    huge_pages: bool = False  # whether memory of huge pages is reported apart
 
 
 def node_topology(inputs: TopologyInputs) -> tuple[NodeTopology, tuple[InvalidObject, ...]]:
     """Return the topology, and what was wrong with annotations that were left out of account.
 
     Raises:
-        InvalidObject: nothing right can be said: CPUs and memory are not on the same NUMA nodes, or
+        InvalidObject: it would be wrong: CPUs and memory are not on the same NUMA nodes, or
             it is not clear which CPUs are set aside for the system.
     """
     machine, node, kubelet = inputs.machine, inputs.node, inputs.kubelet
@@ -123,7 +123,7 @@ def _zones(inputs: TopologyInputs) -> tuple[Zone, ...]:
 def _cpu_manager(
     kubelet: KubeletFacts, topology: CpuTopology
 ) -> tuple[CpuManagerPolicy, InvalidObject | None]:
-    """Return the policy; without the reserved CPUs if they cannot be told, and then why."""
+    """Return the policy; without the reserved CPUs if they cannot be found, and then why."""
     config = kubelet.config
     if kubelet.ignored:
         return CpuManagerPolicy(), None

@@ -1,4 +1,4 @@
-"""How the CPU or memory that a node uses splits into pods, host applications and the system.
+"""Splits the CPU or memory that a node uses into pods, host applications and the system.
 
 Source: Koordinator, pkg/koordlet/qosmanager/helpers.
 """
@@ -17,7 +17,7 @@ from koord.api.quantity import Quantity
 class UsageSplit(NamedTuple):
     """Parts of what a node uses, in cores or bytes."""
 
-    pods: float  # those that were asked for, and those that nobody knows
+    pods: float  # those that were asked for, and those that are not known
     apps: float  # host applications that were asked for
     system: float  # what is neither a pod's nor a host application's
 

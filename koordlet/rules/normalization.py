@@ -14,7 +14,7 @@ NOTICEABLE = 0.01  # smaller changes of the ratio are none
 
 
 def normalization_ratio(annotations: Mapping[str, str]) -> float | None:
-    """Return the ratio that a node's annotations tell; None: CPUs are not normalized.
+    """Return the ratio in a node's annotations; None: CPUs are not normalized.
 
     Raises:
         InvalidObject: it is no positive number.

@@ -1,4 +1,4 @@
-"""Koordinator's koordlet among the pods of a node, told from this daemon's own pods.
+"""Finds Koordinator's koordlet among the pods of a node, but not this daemon's own pods.
 
 Source: Koordinator's DaemonSet: name koord-koordlet (koordlet in its Helm chart), pods labelled
 koord-app=koordlet, container koordlet.

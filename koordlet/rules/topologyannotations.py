@@ -1,4 +1,4 @@
-"""The annotations by which a NodeResourceTopology tells about CPUs, as Koordinator writes them."""
+"""The CPU annotations of a NodeResourceTopology, as Koordinator writes them."""
 
 import json
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ def annotations(topology: NodeTopology) -> dict[str, str]:
 
 
 def outdated(found: Mapping[str, str], topology: NodeTopology) -> dict[str, str]:
-    """Return those that an object lacks, or whose JSON says something else than it should."""
+    """Return those that an object lacks, or whose JSON differs from what it should be."""
     return {
         key: text
         for key, text in annotations(topology).items()
@@ -47,7 +47,7 @@ def outdated(found: Mapping[str, str], topology: NodeTopology) -> dict[str, str]
 
 
 def _is_partial(key: str, topology: NodeTopology) -> bool:
-    """Whether an annotation may say more: of the kubelet only its policy is known."""
+    """Whether an annotation may contain more: of the kubelet only its policy is known."""
     return key == CPU_MANAGER_POLICY and topology.topology_policy is None
 
 

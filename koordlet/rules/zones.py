@@ -29,7 +29,7 @@ def node_zones(
 ) -> tuple[Zone, ...]:
     """Return the zones in the order of their NUMA nodes.
 
-    huge_pages: whether memory set aside for huge pages is told apart. reserved is what each zone
+    huge_pages: whether memory set aside for huge pages is separate. reserved is what each zone
     holds back for the system; see reserved_per_zone.
 
     Raises:

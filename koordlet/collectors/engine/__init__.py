@@ -1,1 +1,1 @@
-"""The sampling pass: when what is read, once, by whom, and how that went."""
+"""The sampling pass: schedule, kernel reads, collectors, and their outcomes."""

@@ -1,4 +1,4 @@
-"""What a collector is: one object that turns a tick of kernel readings into samples."""
+"""The interface of a collector: one object that turns a tick of kernel readings into samples."""
 
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
@@ -19,7 +19,7 @@ T = TypeVar("T")
 class Tick(Protocol):
     """One turn of the sampling pass, as a collector sees it.
 
-    Within one tick each kernel file is read at most once, whoever asks. What could not be read is
+    Within one tick each kernel file is read at most once for all. What could not be read is
     None: the pass has counted and logged it.
     """
 

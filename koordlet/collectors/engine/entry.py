@@ -11,7 +11,7 @@ from koordlet.host.resources import RESOURCES
 
 
 class Entry:
-    """How to read a file, and what it said last."""
+    """The way to read a file, and its latest contents."""
 
     __slots__ = (
         "_group",

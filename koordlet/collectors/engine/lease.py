@@ -15,7 +15,7 @@ class GivenUp(BaseException):
 class Lease:
     """The right of one thread to work, which can be taken away while it waits for the kernel.
 
-    The thread brackets every kernel read with begin and end. Whoever watches may revoke the lease
+    The thread brackets every kernel read with begin and end. The watching side may revoke the lease
     only between the two, so from then on exactly one of both works with the shared objects.
     """
 
@@ -26,13 +26,13 @@ class Lease:
         self._revoked = False
 
     def begin(self, what: str) -> float:
-        """Say what is read from now on. Returns the monotonic time."""
+        """Announce the read that begins now. Returns the monotonic time."""
         now = self._monotonic()
         self._reading = (what, now)
         return now
 
     def end(self) -> None:
-        """Say that the read returned.
+        """Announce that the read returned.
 
         Raises:
             GivenUp: the lease was revoked meanwhile.

@@ -1,4 +1,4 @@
-"""What the kernel says in one tick: each file read at most once, whoever asks."""
+"""Reads the kernel for one tick: each file at most once, for all collectors."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from koordlet.statesinformer.model import PodMeta
 
 T = TypeVar("T")
 
-KEPT_TICKS = 64  # an entry that nobody asked for so long is forgotten
+KEPT_TICKS = 64  # an entry that was not requested for so long is forgotten
 
 
 class Reader:
@@ -115,7 +115,7 @@ class Reader:
 
     def finish(self, metrics: CollectorMetrics) -> None:
         """Count and log what the tick's reads came to."""
-        self._read_errors.tell(metrics, self.host.descriptors.stats(), self._well)
+        self._read_errors.report(metrics, self.host.descriptors.stats(), self._well)
 
     def give_up_if_hung(self, limit: float) -> str | None:
         """Take the thread's right to read away if one read lasts longer than limit seconds.

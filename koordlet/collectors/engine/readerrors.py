@@ -1,4 +1,4 @@
-"""What went wrong with kernel reads: counted each time, logged when it starts and when it ends."""
+"""Failed kernel reads: counted each time, logged when they start and when they end."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -42,10 +42,10 @@ class ReadErrors:
         """Note that a call returned."""
         self._calls.add(call)
 
-    def tell(
+    def report(
         self, metrics: CollectorMetrics, stats: DescriptorStats, well: Callable[[], set[str]]
     ) -> None:
-        """Count and log what a tick came to. well tells the resources that were read well."""
+        """Count and log the outcome of a tick. well returns the resources that were read well."""
         metrics.held_descriptors.set(stats.held)
         metrics.reads.labels("ok").inc(stats.reads - self._reads)
         self._reads = stats.reads

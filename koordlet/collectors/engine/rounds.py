@@ -1,4 +1,4 @@
-"""How the rounds of each collector went: outcome metrics, logs at start and end, health."""
+"""Outcomes of each collector's rounds: metrics, logs at start and end, health."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -61,7 +61,7 @@ class _Worker:
             except GivenUp:
                 self._answer(done, None)
                 break
-            except Exception as err:  # raised again by whoever awaits the pass
+            except Exception as err:  # raised again where the pass is awaited
                 error = err
             self._answer(done, error)
         self.reader.close()

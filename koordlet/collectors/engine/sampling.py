@@ -65,7 +65,7 @@ class SamplingPass:
         self._metrics.pass_seconds.observe(self._clock.monotonic() - started)
 
     def blame(self, error: str) -> None:
-        """Count the round as late whose thread was given up."""
+        """Count as late the round of a thread that was given up."""
         rounds, self._running = self._running, None
         if rounds is not None:
             now = self._clock.monotonic()

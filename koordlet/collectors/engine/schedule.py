@@ -1,4 +1,4 @@
-"""When which collectors are due: fixed rates on the monotonic clock."""
+"""The schedule of collectors: fixed rates on the monotonic clock."""
 
 from collections.abc import Mapping
 
