@@ -17,7 +17,8 @@ from koordlet.daemon.settings import Settings
 from koordlet.host.descriptors import Descriptors
 from koordlet.host.host import Host
 from koordlet.metriccache.cache import MetricCache
-from koordlet.metriccache.kinds import Cadence, Keep
+from koordlet.metriccache.kinds import Cadence
+from koordlet.metriccache.retention import retentions
 from koordlet.plugin.publishing import with_published
 from koordlet.replay.recorder import Append, Recorder
 from koordlet.statesinformer.callbacks import StateType
@@ -69,28 +70,20 @@ def _cache(
         boot_id,
         clock,
         intervals=_periods(settings),
-        retentions=_retentions(states),
+        retentions=retentions(states.node_metric_spec()),
         kinds=with_published(
             each for entry in settings.plugins.registry for each in entry.plugin.publishes
         ),
     )
 
     def follow_spec(*_: object) -> None:
-        for keep, seconds in _retentions(states).items():
+        for keep, seconds in retentions(states.node_metric_spec()).items():
             cache.set_retention(keep, seconds)
 
     states.register_callbacks(
         StateType.NODE_METRIC_SPEC, "metric_cache", "keep what the new spec needs", follow_spec
     )
     return cache
-
-
-def _retentions(states: StatesInformer) -> dict[Keep, float]:
-    spec = states.node_metric_spec()
-    return {
-        Keep.NODE: max(spec.aggregate_duration, *spec.durations),
-        Keep.POD: spec.aggregate_duration,
-    }
 
 
 def _periods(settings: Settings) -> dict[Cadence, float]:

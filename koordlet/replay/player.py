@@ -27,7 +27,8 @@ from koordlet.executor.evictions.metrics import EvictionMetrics
 from koordlet.executor.kernel.worker import InlineWorker
 from koordlet.host.topology.numa import NumaNode
 from koordlet.metriccache.cache import MetricCache
-from koordlet.metriccache.kinds import Cadence, Keep
+from koordlet.metriccache.kinds import Cadence
+from koordlet.metriccache.retention import retentions
 from koordlet.plugin.base import ExtensionPlugin, bind_claims, bind_evictor, bind_publisher
 from koordlet.plugin.client import UnavailableClient
 from koordlet.plugin.publishing import Publisher, with_published
@@ -48,7 +49,6 @@ _INTERVALS = {
     Cadence.STORAGE: 60.0,
 }
 _HOLDS = (ClaimState.IN_FORCE, ClaimState.WOULD)
-_KEPT = {Keep.NODE: 1800.0, Keep.POD: 300.0}
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class Player:
             "replay",
             clock,
             intervals=_INTERVALS,
-            retentions=_KEPT,
+            retentions=retentions(),
             kinds=with_published(p for each in plugins.values() for p in each.publishes),
         )
         self._samples = SampleReader()

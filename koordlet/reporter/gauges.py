@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterable, Iterator
 
 from prometheus_client import Metric
-from prometheus_client.core import GaugeMetricFamily
 
 from koord.api.nodemetric import NodeMetricStatus, Usage
+from koordlet.collectors.engine.exposition import Row, gauge
 
 _Rows = Iterable[tuple[tuple[str, ...], Usage | None]]
 
@@ -32,13 +32,16 @@ def status_families(node: str, status: NodeMetricStatus) -> Iterator[Metric]:
 
 
 def _family(name: str, subject: str, labels: tuple[str, ...], rows: _Rows) -> Metric:
-    family = GaugeMetricFamily(
+    return gauge(
         f"koordlet_node_metric_{name}",
         f"Usage {subject} in the latest NodeMetric: CPU in cores, memory in bytes.",
-        labels=(*labels, "resource", "unit"),
+        (*labels, "resource", "unit"),
+        _values(rows),
     )
-    for values, usage in rows:
+
+
+def _values(rows: _Rows) -> Iterator[Row]:
+    for labels, usage in rows:
         if usage is not None:
-            family.add_metric((*values, "cpu", "core"), math.trunc(usage.cores * 1000) / 1000)
-            family.add_metric((*values, "memory", "byte"), math.trunc(usage.memory_bytes))
-    return family
+            yield (*labels, "cpu", "core"), math.trunc(usage.cores * 1000) / 1000
+            yield (*labels, "memory", "byte"), math.trunc(usage.memory_bytes)

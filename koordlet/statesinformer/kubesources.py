@@ -176,11 +176,6 @@ def kube_node(
     emit: Emit = keep_quiet,
 ) -> OwnObject[Node]:
     """Return the source that publishes this node's Node."""
-
-    def publish(_: ChangeKind, node: Node | None) -> None:
-        if node is not None:
-            informer.set_node(node)
-
     return OwnObject(
         "Node",
         NODES,
@@ -188,7 +183,7 @@ def kube_node(
         node_name=node_name,
         clock=clock,
         read=lambda item: Reading(parse_node(item)),
-        publish=publish,
+        publish=_each_version(informer.set_node),
         emit=emit,
         missed=f"wanted a Node named {node_name}, found none in the cluster; if it was renamed, "
         "this agent has to be started anew, and else see --node-name",
@@ -203,11 +198,6 @@ def kube_node_slo(
     emit: Emit = keep_quiet,
 ) -> OwnObject[NodeSLO]:
     """Return the source that publishes this node's NodeSLO, merged with the defaults."""
-
-    def publish(_: ChangeKind, slo: NodeSLO | None) -> None:
-        if slo is not None:
-            informer.set_node_slo(slo)
-
     return OwnObject(
         "NodeSLO",
         NODE_SLOS,
@@ -215,7 +205,7 @@ def kube_node_slo(
         node_name=node_name,
         clock=clock,
         read=lambda item: read_node_slo(item, informer),
-        publish=publish,
+        publish=_each_version(informer.set_node_slo),
         emit=emit,
     )
 
@@ -271,6 +261,16 @@ class KubeNodeMetric(OwnObject[tuple[NodeMetricSpec, ReportTarget]]):
         self._informer.set_node_metric_spec(spec)
         if kind is ChangeKind.ADDED:  # an object without reports, whatever its spec
             self._informer.send_callback(StateType.NODE_METRIC_SPEC)
+
+
+def _each_version(publish: Callable[[T], None]) -> Callable[[ChangeKind, T | None], None]:
+    """Publish each version of an object; one that is gone stays as it was last."""
+
+    def take(_: ChangeKind, found: T | None) -> None:
+        if found is not None:
+            publish(found)
+
+    return take
 
 
 def _reported_at(item: Object) -> float | None:

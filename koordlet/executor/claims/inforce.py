@@ -9,10 +9,9 @@ from koord.api.nodemetric import time_text
 from koordlet.executor.claims.claim import Claim, ClaimState, Key
 from koordlet.executor.claims.desired import ApplyResult
 from koordlet.executor.claims.target import Level
+from koordlet.host.cgroups.cpuvalues import QUOTA_PERIOD_US
 from koordlet.host.resource import Resource
 from koordlet.host.resources import CPU_QUOTA, CPUSET_CPUS_WANTED
-
-PERIOD_US = 100_000  # of a CPU quota; the kubelet leaves it so for QoS classes
 
 
 @dataclass(slots=True)
@@ -101,7 +100,7 @@ def cpu_limits(values: Iterable[ClaimedValue]) -> dict[str, float]:
 
 
 def _quota_cores(quota: int) -> float:
-    return quota / PERIOD_US if quota > 0 else math.inf
+    return quota / QUOTA_PERIOD_US if quota > 0 else math.inf
 
 
 _CORES: Mapping[Resource[Any], Callable[[Any], float]] = {

@@ -6,7 +6,7 @@ Source: Kubernetes, pkg/kubelet/cm (MilliCPUToShares, MilliCPUToQuota); runc, sh
 MIN_SHARES, MAX_SHARES = 2, 262_144
 MIN_WEIGHT, MAX_WEIGHT = 1, 10_000
 SHARES_PER_CPU = 1024
-QUOTA_PERIOD_US = 100_000
+QUOTA_PERIOD_US = 100_000  # the kernel's default; the kubelet leaves it so
 MIN_QUOTA_US = 1000
 
 _SHARES_SPAN = MAX_SHARES - MIN_SHARES

@@ -1,5 +1,6 @@
 """One cgroup of a fake host: the files that the agent reads, scripted by a test."""
 
+from koordlet.host.cgroups.cpuvalues import QUOTA_PERIOD_US
 from koordlet.plugin.testing import kernelfiles
 from koordlet.plugin.testing.tree import PSI_RESOURCES, V1_CONTROLLERS, FakeTree
 
@@ -79,7 +80,7 @@ class FakeGroup:
                 ("shares", "1024"),
                 ("cfs_quota_us", "-1"),
                 ("idle", "0"),
-                ("cfs_period_us", "100000"),
+                ("cfs_period_us", str(QUOTA_PERIOD_US)),
                 ("cfs_burst_us", "0"),
             ):
                 self.write(f"cpu/cpu.{name}", f"{text}\n")
@@ -91,7 +92,7 @@ class FakeGroup:
         self.write("cpuset.cpus.effective", cpus)
         for name, text in (
             ("weight", "100"),
-            ("max", "max 100000"),
+            ("max", f"max {QUOTA_PERIOD_US}"),
             ("max.burst", "0"),
             ("idle", "0"),
         ):

@@ -5,13 +5,13 @@ from collections.abc import Iterable
 from koord.util.clock import stamp
 from koord.util.stop import Stop
 from koordlet.metriccache.cache import MetricCache
-from koordlet.metriccache.kinds import AnyKind, Cadence, K, Keep, Kind, P
+from koordlet.metriccache.kinds import AnyKind, Cadence, K, Kind, P
+from koordlet.metriccache.retention import retentions
 from koordlet.metriccache.sample import Sample
 from koordlet.plugin.publishing import Published, with_published
 from koordlet.plugin.testing.clock import SimulatedClock
 
 INTERVAL = 1.0  # seconds between samples, of every kind
-_KEPT = {Keep.NODE: 1800.0, Keep.POD: 300.0}
 
 
 class ScriptedMetrics:
@@ -24,7 +24,7 @@ class ScriptedMetrics:
             "simulated-boot",
             clock,
             intervals=dict.fromkeys(Cadence, INTERVAL),
-            retentions=_KEPT,
+            retentions=retentions(),
             kinds=with_published(published),
         )
         self._clock = clock

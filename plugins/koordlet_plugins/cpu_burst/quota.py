@@ -5,7 +5,6 @@ from enum import Enum
 from koord.api.nodeslo_strategies import CPUBurst, CPUBurstPolicy
 from koordlet_plugins.cpu_burst.sharepool import PoolState
 
-PERIOD_US = 100_000
 GROW, SHRINK = 1.2, 0.8
 _BURST_BUDGET = (CPUBurstPolicy.AUTO, CPUBurstPolicy.CPU_BURST_ONLY)
 _QUOTA_BURST = (CPUBurstPolicy.AUTO, CPUBurstPolicy.CFS_QUOTA_BURST_ONLY)
