@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from koord.component.features import FeatureGates, FeatureSpec, Stage
+from koordlet import NAME
 
 _ON, _OFF = FeatureSpec(default=True, stage=Stage.BETA), FeatureSpec()
 
@@ -54,4 +55,4 @@ GATES: Mapping[str, FeatureSpec] = {
 
 def feature_gates() -> FeatureGates:
     """Return the agent's gates, each at its default."""
-    return FeatureGates(GATES, "koordlet")
+    return FeatureGates(GATES, NAME)

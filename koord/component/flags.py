@@ -118,15 +118,17 @@ class FlagRow:
 class FlagSet:
     """All flags of the process, or one owner's view of them."""
 
-    def __init__(self, owner: str = "koordlet") -> None:
-        self._owner = owner
+    def __init__(self, program: str = "daemon") -> None:
+        """program names the daemon in the usage text and as owner of its flags."""
+        self._program = self._owner = program
         self._shares = False
         self._flags: dict[str, Flag[Any]] = {}
         self._expected: dict[str, str] = {}  # owners of flags that nobody defines, by first word
 
     def owned_by(self, owner: str) -> "FlagSet":
         """Return a view of the same flags; what is defined through it belongs to the owner."""
-        view = FlagSet(owner)
+        view = FlagSet(self._program)
+        view._owner = owner
         view._flags, view._expected = self._flags, self._expected
         return view
 
@@ -257,7 +259,7 @@ class FlagSet:
     ) -> None:
         """Make these the config file's values, all or none; earlier ones are forgotten.
 
-        where tells the place of a key for messages, for example "/etc/koordlet.yaml:3: addr".
+        where gives the place of a key for messages, for example "/etc/koordlet.yaml:3: addr".
 
         Raises:
             OptionError: a key is no flag (the message names the nearest) or has a bad value.
@@ -275,7 +277,7 @@ class FlagSet:
 
     def usage(self) -> str:
         """The text that --help prints."""
-        lines = ["Usage: koordlet [flags]", ""]
+        lines = [f"Usage: {self._program} [flags]", ""]
         for row in self.describe():
             lines += [f"  --{row.name} {row.kind}", f"        {row.help} (default {row.default!r})"]
         return "\n".join(lines)

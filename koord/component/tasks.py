@@ -13,7 +13,7 @@ SETTLED_AFTER = 30.0  # seconds without a crash after which a restarted componen
 
 Run = Callable[[Stop], Awaitable[None]]
 
-log = get_logger("koordlet.tasks")
+log = get_logger("koord.tasks")
 
 
 async def supervise(

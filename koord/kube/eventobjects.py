@@ -35,14 +35,14 @@ class Event:
     """What happened. Two that are equal are one event that happened twice.
 
     message is for everybody who may read events in the object's namespace, so it must hold nothing
-    secret; it is cut to what Kubernetes takes. component is the part of koordlet that tells it.
+    secret; it is cut to what Kubernetes takes. component is the part of the daemon that reports it.
     """
 
     about: ObjectRef
     type: EventType
     reason: str  # one word in camel case
     message: str
-    component: str = "koordlet"
+    component: str
 
 
 @dataclass(slots=True)

@@ -24,7 +24,6 @@ from koord.util.clock import Clock
 from koord.util.logs import get_logger
 
 PATIENCE = 10.0  # seconds for the whole of one eviction; a plugin's round has thirty by default
-COMPONENT = "koordlet-qosManager"  # as Koordinator's events say
 _BY_BUDGET = "DisruptionBudget"  # the cause of a 429 that is not about the server's load
 _SEVERAL_BUDGETS = "more than one PodDisruptionBudget"  # a 500, but one that protects the pod
 _GATEWAY_TIMEOUT = 504
@@ -33,9 +32,12 @@ log = get_logger("koord.kube")
 
 
 class PodEvictions:
-    """Asks for evictions, and tells of them on the pod (koordlet.executor's EvictionApi)."""
+    """Asks for evictions, and reports them as events on the pod under the name of component."""
 
-    def __init__(self, client: ApiClient, events: EventRecorder, clock: Clock) -> None:
+    def __init__(
+        self, client: ApiClient, events: EventRecorder, clock: Clock, component: str
+    ) -> None:
+        self._component = component
         self._client = client
         self._events = events
         self._clock = clock
@@ -55,10 +57,10 @@ class PodEvictions:
         return EvictionAnswer(EvictionOutcome.EVICTED)
 
     def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
-        """Tell it in the cluster as an event on the pod. Never waits."""
+        """Record an event on the pod in the cluster. Never waits."""
         about = ObjectRef("v1", "Pod", pod.name, pod.namespace, pod.uid)
         kind = EventType.WARNING if warning else EventType.NORMAL
-        self._events.emit(Event(about, kind, reason, message, COMPONENT))
+        self._events.emit(Event(about, kind, reason, message, self._component))
 
 
 def eviction(pod: Pod, grace_seconds: int | None) -> Object:

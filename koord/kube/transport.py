@@ -21,7 +21,7 @@ from koord.util.clock import Clock
 from koord.util.logs import get_logger
 from koord.util.tokenbucket import TokenBucket
 
-USER_AGENT = "koordlet"
+USER_AGENT = "koord"  # unless the daemon says its own
 MAX_REFUSAL_BYTES = 64 << 10
 WHOLE = "application/json"
 # Only metadata of objects, where the server can do that. Source: Kubernetes, API concepts,
@@ -93,6 +93,7 @@ class Transport:
         limits: Limits | None = None,
         credentials: Credentials | None = None,
         observe: Callable[[Traffic], None] | None = None,
+        user_agent: str = USER_AGENT,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -100,6 +101,7 @@ class Transport:
         self._credentials = credentials or credentials_of(config, clock)
         self._tls = TlsContexts(config)
         self._turns = TokenBucket(clock, self._limits.qps, self._limits.burst)
+        self._user_agent = user_agent
         self._observe = observe or (lambda _: None)
         self._session: aiohttp.ClientSession | None = None
 
@@ -230,7 +232,7 @@ class Transport:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=KEEPALIVE),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"User-Agent": USER_AGENT},
+                headers={"User-Agent": self._user_agent},
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),  # see Deadline
                 trace_configs=[connected],
                 auto_decompress=False,  # a small answer must not unfold into a large one

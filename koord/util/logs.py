@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 LogFormat = Literal["json", "console"]
 LEVELS = ("debug", "info", "warning", "error", "critical")
+SHARED = "koord"  # first part of the names of loggers that all daemons have
 _BLOCKS = ("exception", "stack")  # facts that the console shows as lines of their own
 _COLOR = re.compile(r"(\x1b\[[0-9;]*m)")
 _NUMBERS = {name: logging.getLevelNamesMapping()[name.upper()] for name in LEVELS} | {
@@ -79,6 +80,12 @@ class _Levels:
     def __init__(self) -> None:
         self._spec = LevelSpec()
         self._least: dict[str, int] = {}
+        self.program = SHARED
+
+    def shown_name(self, name: str) -> str:
+        """The name that logs and --log-level use: a shared part goes by its daemon's name."""
+        shared, _, part = name.partition(".")
+        return f"{self.program}.{part}" if shared == SHARED and part else name
 
     def set(self, spec: LevelSpec) -> None:
         self._spec, self._least = spec, {}
@@ -86,7 +93,7 @@ class _Levels:
     def show(self, name: str, method: str) -> bool:
         least = self._least
         if name not in least:
-            least[name] = _NUMBERS[self._spec.level_of(name)]
+            least[name] = _NUMBERS[self._spec.level_of(self.shown_name(name))]
         return _NUMBERS.get(method, logging.INFO) >= least[name]
 
 
@@ -100,7 +107,7 @@ class _NamedLogger(structlog.make_filtering_bound_logger(logging.DEBUG)):  # typ
         name = getattr(self._logger, "name", "")
         if not _levels.show(name, method_name):
             return None
-        facts.setdefault("logger", name)
+        facts.setdefault("logger", _levels.shown_name(name))
         return super()._proxy_to_logger(method_name, event, **facts)
 
 
@@ -120,8 +127,13 @@ class _Stderr:
     debug = info = warning = error = critical = exception = msg
 
 
-def configure(log_format: LogFormat, levels: LevelSpec) -> None:
-    """Set the form and levels of all logs, past loggers included."""
+def configure(log_format: LogFormat, levels: LevelSpec, program: str = SHARED) -> None:
+    """Set the form and levels of all logs, past loggers included.
+
+    program takes the place of "koord" in the names of shared loggers: the logger "koord.kube" is
+    "koordlet.kube" in the log of koordlet and in its --log-level.
+    """
+    _levels.program = program
     set_levels(levels)
     structlog.configure(
         processors=[
@@ -202,7 +214,7 @@ class _LibraryLogs(logging.Handler):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(logging.WARNING)
-        self._log = LimitedLog(get_logger("koordlet.library"), clock, seconds=1.0)
+        self._log = LimitedLog(get_logger("koord.library"), clock, seconds=1.0)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log an event in place of the record."""

@@ -13,6 +13,7 @@ from koord.util.clock import SystemClock
 from koord.util.errors import KoordletError, OptionError
 from koord.util.logs import LevelSpec, configure, parse_levels, take_library_logs
 from koord.util.printable import printable
+from koordlet import NAME
 from koordlet.daemon.run import run_daemon
 from koordlet.daemon.settings import load_settings
 from koordlet.qosmanager.discovery import discover
@@ -31,7 +32,7 @@ def run(argv: Sequence[str], *, laid_out: bool = False) -> int:
         return 0
     sys.setswitchinterval(SWITCH_INTERVAL)
     terminal = sys.stderr.isatty()
-    configure("console" if terminal else "json", LevelSpec())  # until the flags are known
+    configure("console" if terminal else "json", LevelSpec(), NAME)  # until the flags are known
     try:
         asyncio.run(_run(argv, terminal=terminal, laid_out=laid_out))
     except HelpRequested as help_text:
@@ -59,6 +60,6 @@ async def _run(argv: Sequence[str], *, terminal: bool, laid_out: bool) -> None:
         laid_out=laid_out,
     )
     options = settings.options
-    configure(options.log_format.value, parse_levels(options.log_level.value))  # type: ignore[arg-type]
+    configure(options.log_format.value, parse_levels(options.log_level.value), NAME)  # type: ignore[arg-type]
     settle_heap()
     await run_daemon(settings, exposition, clock)

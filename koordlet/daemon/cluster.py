@@ -18,11 +18,12 @@ from koord.kube.errors import ConfigError
 from koord.kube.events import EventRecorder
 from koord.kube.eviction import PodEvictions
 from koord.kube.findconfig import find_config
-from koord.kube.metrics import EventMetrics, KubeletMetrics, KubeMetrics
+from koord.kube.metrics import EventMetrics, KubeMetrics
 from koord.kube.ownnode import OwnNodeCheck, check_own_node
 from koord.kube.reviews import Reviews, User
 from koord.kube.transport import Limits, Transport
 from koord.util.clock import Clock
+from koordlet import NAME
 from koordlet.daemon.agentsigns import pod_sign, writer_sign
 from koordlet.daemon.clusterpods import ClusterPods, build_pods
 from koordlet.daemon.flags import DaemonFlags
@@ -32,6 +33,7 @@ from koordlet.daemon.pluginclient import PluginClient
 from koordlet.daemon.settings import Settings
 from koordlet.daemon.topology import Topology, build_topology
 from koordlet.kubelet.client import KubeletClient, KubeletOptions
+from koordlet.kubelet.metrics import KubeletMetrics
 from koordlet.manager_fallback.duties import ManagerDuties
 from koordlet.metriccache.cache import MetricCache
 from koordlet.reporter.cluster import ClusterSink
@@ -43,6 +45,8 @@ from koordlet.statesinformer.kubesources import (
     kube_node,
     kube_node_slo,
 )
+
+EVICTING = "koordlet-qosManager"  # component of the events on evictions, as Koordinator's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,7 +104,7 @@ def connect(
         client,
         node,
         clock,
-        count=EventMetrics(registry).count,
+        count=EventMetrics(registry, NAME).count,
         observe_only=other_agent.judged,
     )
     own_node = kube_node(client, node, states, clock, events.emit)
@@ -115,7 +119,7 @@ def connect(
         kubelet=kubelet,
         plugin_client=PluginClient(client),
         events=events,
-        evictions=PodEvictions(client, events, clock),
+        evictions=PodEvictions(client, events, clock, EVICTING),
         node=own_node,
         node_slo=node_slo,
         node_metric=node_metric,
@@ -180,7 +184,8 @@ def _clients(
         clock,
         limits=Limits(qps=options.kube_api_qps.value, burst=options.kube_api_burst.value),
         credentials=credentials,
-        observe=KubeMetrics(registry).observe,
+        observe=KubeMetrics(registry, NAME).observe,
+        user_agent=NAME,
     )
     kubelet = KubeletClient(
         config,
@@ -199,7 +204,8 @@ def _guard(
     reviews = Reviews(client, clock, options.auth_token_audiences.value)
     # Reports come first: what strangers cause gets a share of the requests.
     share = options.kube_api_qps.value / 4
-    return TokenGuard(reviews, clock, registry, rate=min(RATE, share) if share > 0 else RATE)
+    rate = min(RATE, share) if share > 0 else RATE
+    return TokenGuard(reviews, clock, registry, name=NAME, rate=rate)
 
 
 def _kubelet_options(options: DaemonFlags) -> KubeletOptions:

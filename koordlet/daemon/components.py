@@ -92,7 +92,7 @@ def build(
     components.add("states", states, ready=True)
     measuring.add_to(components)
     sources.add_to(components)
-    components.runs["loop lag"] = LoopLag(exposition.internal).run
+    components.runs["loop lag"] = LoopLag(exposition.internal, exposition.rules.prefix).run
     acting.add_to(components)
     components.add("reporter", reporter)
     serving.add_to(components)

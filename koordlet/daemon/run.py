@@ -88,6 +88,7 @@ class Daemon:
             tls,
             clock=components.clock,
             registry=components.serving.exposition.internal,
+            prefix=components.serving.exposition.rules.prefix,
         )
         self._ctl = UnixServer(create_ctl_app(self._ctl_sources()), run_dir / "ctl.sock")
         self._tell_start(components.serving.exposition)

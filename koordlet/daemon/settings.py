@@ -12,6 +12,7 @@ from koord.component.features import FeatureGates
 from koord.component.flags import FlagSet
 from koord.util.clock import Clock
 from koord.util.errors import OptionError
+from koordlet import NAME
 from koordlet.daemon.builtgates import BUILT_GATES
 from koordlet.daemon.configfile import ConfigFile, load_config
 from koordlet.daemon.flags import DaemonFlags, define_flags
@@ -86,7 +87,7 @@ def load_settings(
         OptionError: a flag, gate or config entry cannot be used; nothing has been started.
         HelpRequested: the user asked for help.
     """
-    flags, gates, registry = FlagSet(), feature_gates(), PluginRegistry()
+    flags, gates, registry = FlagSet(NAME), feature_gates(), PluginRegistry()
     gates.mark_built(BUILT_GATES)
     options = define_flags(flags, terminal=terminal)
     problems = tuple(discover(registry))

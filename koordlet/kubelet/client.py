@@ -17,6 +17,7 @@ from koord.kube.transport import Call, Limits, Traffic, Transport
 from koord.util.clock import Clock
 from koord.util.documents import decode_list
 from koord.util.errors import InvalidObject
+from koordlet import NAME
 
 PODS, CONFIGZ = "/pods", "/configz"  # nodes/pods and nodes/configz to RBAC, never nodes/proxy
 MAX_BYTES = 16 << 20  # of an answer; 1000 pods have half of it
@@ -105,6 +106,7 @@ class KubeletClient:
             limits=Limits(answer_bytes=MAX_BYTES, qps=0),
             credentials=None if self._options.insecure else self._credentials,
             observe=self._observe,
+            user_agent=NAME,
         )
 
 

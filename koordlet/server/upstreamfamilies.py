@@ -1,6 +1,7 @@
 """The metric families whose name or place comes from Koordinator's agent."""
 
 from koord.component.http.families import FamilyRules
+from koordlet import NAME
 
 # Koordinator's counters: their names have no `_total`.
 UPSTREAM_COUNTERS = frozenset(
@@ -41,5 +42,5 @@ INTERNAL_FAMILIES = UPSTREAM_COUNTERS | {
 }
 
 FAMILIES = FamilyRules(
-    prefix="koordlet", internal=INTERNAL_FAMILIES, unsuffixed_counters=UPSTREAM_COUNTERS
+    prefix=NAME, internal=INTERNAL_FAMILIES, unsuffixed_counters=UPSTREAM_COUNTERS
 )

@@ -13,7 +13,7 @@ from koord.util.stop import Stop
 
 INTERVAL = 10.0  # seconds between two looks at the files
 
-log = get_logger("koordlet.server")
+log = get_logger("koord.server")
 
 
 class CertificateError(KoordletError):

@@ -61,10 +61,10 @@ class Connection:
 class Connections:
     """The connections of one server. Used on the event loop."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    def __init__(self, prefix: str, registry: CollectorRegistry | None = None) -> None:
         self._held: dict[int, Connection] = {}  # by descriptor
         self._closed = prometheus_client.Counter(
-            "koordlet_http_connections_closed_total",
+            f"{prefix}_http_connections_closed_total",
             "Connections that the HTTP server did not keep, by reason: slow (no whole request in "
             f"{HEAD_SECONDS:g} s), displaced (idle, for a newer one) or refused (all were busy).",
             ["reason"],

@@ -27,7 +27,7 @@ from koord.util.logs import LogState, get_logger
 
 FRESH_SECONDS = 1.0  # in which scrapes get what was rendered before: samples are no newer either
 
-log = get_logger("koordlet.server")
+log = get_logger("koord.server")
 
 T = TypeVar("T")
 

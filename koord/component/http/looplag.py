@@ -14,10 +14,12 @@ _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 class LoopLag:
     """Probes the loop with timers and notes how late each one comes."""
 
-    def __init__(self, registry: CollectorRegistry, interval: float = PROBE_SECONDS) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, prefix: str, interval: float = PROBE_SECONDS
+    ) -> None:
         self._interval = interval
         self._histogram = Histogram(
-            "koordlet_event_loop_lag_seconds",
+            f"{prefix}_event_loop_lag_seconds",
             "How late a timer of the event loop came.",
             buckets=_BUCKETS,
             registry=registry,

@@ -12,7 +12,7 @@ from koord.util.clock import Clock
 from koord.util.errors import KoordletError, Unavailable
 from koord.util.logs import LimitedLog, get_logger
 
-log = get_logger("koordlet.server")
+log = get_logger("koord.server")
 
 MAX_BODY = 1024  # bytes of a request body; no endpoint wants one
 HANDLER_SECONDS = 30.0  # no answer takes longer; Prometheus itself gives up after 10 s by default
@@ -52,4 +52,4 @@ async def _answer(
         return text_response(f"{err}\n", status=400)
     except Exception:
         limited.error("request.failed", path=request.path, exc_info=True)
-        return text_response("internal error; the log of koordlet says more\n", status=500)
+        return text_response("internal error; the log of the daemon says more\n", status=500)

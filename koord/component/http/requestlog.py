@@ -10,12 +10,12 @@ from koord.util.logs import LimitedLog, get_logger
 
 LONGEST = 200  # characters of an error that quotes what a client has sent
 
-log = get_logger("koordlet.server")
+log = get_logger("koord.server")
 
 
 def request_logger(clock: Clock) -> logging.Logger:
     """Return a logger for a server of aiohttp."""
-    logger = logging.Logger("koordlet.server.requests", logging.WARNING)
+    logger = logging.Logger("koord.server.requests", logging.WARNING)
     logger.addHandler(_Events(clock))
     return logger
 

@@ -31,9 +31,10 @@ class Site:
         *,
         clock: Clock | None = None,
         registry: CollectorRegistry | None = None,
+        prefix: str = "koord",
     ) -> None:
-        """clock paces the log; registry takes the metrics of the connections, if any does."""
-        self._connections = Connections(registry)
+        """clock paces the log; registry takes the metrics of the connections, named by prefix."""
+        self._connections = Connections(prefix, registry)
         app.middlewares.insert(0, self._connections.middleware)
         self._runner = web.AppRunner(
             app,
@@ -90,8 +91,11 @@ class HttpServer(Site):
         *,
         clock: Clock | None = None,
         registry: CollectorRegistry | None = None,
+        prefix: str = "koord",
     ) -> None:
-        super().__init__(app, lambda: listen_tcp(address), tls, clock=clock, registry=registry)
+        super().__init__(
+            app, lambda: listen_tcp(address), tls, clock=clock, registry=registry, prefix=prefix
+        )
 
     @property
     def port(self) -> int:

@@ -26,7 +26,7 @@ TOLD_SECONDS = 300.0  # that /healthz tells of the last review that failed, if n
 
 _BEARER = re.compile(r"Bearer +([A-Za-z0-9\-._~+/]+=*) *", re.IGNORECASE)
 
-log = get_logger("koordlet.server")
+log = get_logger("koord.server")
 
 
 class Named(Protocol):
@@ -61,10 +61,12 @@ class TokenGuard(Generic[U]):
         clock: Clock,
         registry: CollectorRegistry,
         *,
+        name: str,
         rate: float = RATE,
     ) -> None:
-        """rate bounds the reviews that are asked for, per second."""
+        """name is the daemon's, in metrics and as realm; rate bounds the reviews per second."""
         budget = Budget(clock, at_once=AT_ONCE, rate=rate, burst=BURST)
+        self._name = name
         self._reviewer = reviewer
         self._clock = clock
         self._users: Answers[bytes, U | None] = Answers(clock, budget, lasts=_lasts)
@@ -74,7 +76,7 @@ class TokenGuard(Generic[U]):
         self._problem, self._problem_at = "", 0.0
         self._warned = False
         self._requests = Counter(
-            "koordlet_guarded_requests_total",
+            f"{name}_guarded_requests_total",
             "Requests for more than metrics and health, by outcome: local, allowed, "
             "unauthenticated, forbidden, busy or unavailable.",
             ["outcome"],
@@ -97,10 +99,15 @@ class TokenGuard(Generic[U]):
             return PartHealth(Status.DEGRADED, f"tokens cannot be checked: {self._problem}")
         return OK
 
+    def _unauthenticated(self, why: str, *, error: str = "") -> Refusal:
+        challenge = f'Bearer realm="{self._name}"' + (f', error="{error}"' if error else "")
+        headers: Mapping[str, str] = {"WWW-Authenticate": challenge}
+        return Refusal(401, f"{why}; `kubectl create token NAME` makes one", headers=headers)
+
     async def _judge(self, request: web.Request) -> tuple[str, Refusal | None]:
         token = bearer_token(request.headers.getall("Authorization", ()))
         if token is None:
-            return "unauthenticated", _unauthenticated("wanted a bearer token, found none")
+            return "unauthenticated", self._unauthenticated("wanted a bearer token, found none")
         if not request.secure:
             self._warn()
         try:
@@ -117,7 +124,7 @@ class TokenGuard(Generic[U]):
         user = await self._users.get(digest, lambda: self._ask(self._reviewer.user(token)))
         if user is None:
             why = "wanted a token that the cluster knows and that has not expired"
-            return "unauthenticated", _unauthenticated(why, error="invalid_token")
+            return "unauthenticated", self._unauthenticated(why, error="invalid_token")
         may = await self._grants.get(
             (digest, path), lambda: self._ask(self._reviewer.may_get(user, path))
         )
@@ -153,9 +160,3 @@ def bearer_token(values: Sequence[str]) -> str | None:
 
 def _lasts(answer: object) -> float:
     return YES_SECONDS if answer else NO_SECONDS
-
-
-def _unauthenticated(why: str, *, error: str = "") -> Refusal:
-    challenge = 'Bearer realm="koordlet"' + (f', error="{error}"' if error else "")
-    headers: Mapping[str, str] = {"WWW-Authenticate": challenge}
-    return Refusal(401, f"{why}; `kubectl create token NAME` makes one", headers=headers)

@@ -16,6 +16,7 @@ from koord.util.errors import InvalidObject, KoordletError, OptionError
 from koord.util.filewatch import read_bounded
 from koord.util.logs import LevelSpec, configure
 from koord.util.simulatedclock import SimulatedClock
+from koordlet import NAME
 from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import BadQuestion, Client
 from koordlet.cli.ctl.tables import figure, heading, prose, show, table
@@ -34,7 +35,7 @@ MAX_NODESLO = 1 << 20  # bytes
 
 def run(client: Client, options: Options) -> int:
     """Play the record and show the comparison; 1 when it could not be read to its end."""
-    configure("console", LevelSpec("error"))
+    configure("console", LevelSpec("error"), NAME)
     record = RecordFile.open(options.file)
     slo = _read_slo(options.nodeslo) if options.nodeslo else None
     began = time.perf_counter()

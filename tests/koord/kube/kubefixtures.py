@@ -46,7 +46,9 @@ async def make_client(
 
         def make(limits: Limits | None = None, **config: Any) -> ApiClient:
             config = {"server": server.url, "source": "the test", **config}
-            transport = Transport(ApiConfig(**config), clock, limits=limits or Limits(qps=0))
+            transport = Transport(
+                ApiConfig(**config), clock, limits=limits or Limits(qps=0), user_agent="koordlet"
+            )
             client = ApiClient(transport, clock, draw=lambda: 0.0)
             stack.push_async_callback(client.close)
             return client

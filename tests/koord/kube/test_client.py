@@ -284,7 +284,7 @@ async def test_traffic_is_counted(server: ApiServer, clock, pass_time) -> None:
     """By verb and code, refusals and silence included."""
     registry = CollectorRegistry()
     config = ApiConfig(server=server.url, source="the test")
-    transport = Transport(config, clock, observe=KubeMetrics(registry).observe)
+    transport = Transport(config, clock, observe=KubeMetrics(registry, "koordlet").observe)
     client = ApiClient(transport, clock)
     await client.create(NODES.collection(), node())
     with pytest.raises(errors.NotFound):

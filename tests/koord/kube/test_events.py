@@ -280,6 +280,8 @@ def test_any_text_makes_an_event_that_the_server_takes(message: str, name: str) 
     """The message is one printable line within Kubernetes' limit."""
     about = ObjectRef("v1", "Pod", name, "shop", "u")
     series = Series(first=0.0, last=0.0, count=1, name="x")
-    text = new_event(Event(about, EventType.NORMAL, "r", message * 200), series, "n1")["message"]
+    text = new_event(Event(about, EventType.NORMAL, "r", message * 200, "agent"), series, "n1")[
+        "message"
+    ]
     assert len(text.encode()) <= 1024
     assert not set(text) & {"\n", "\r", "\0", "\x1b"}

@@ -28,7 +28,7 @@ Outcome = EvictionOutcome
 
 @pytest.fixture
 def evictions(client: ApiClient, clock: SimulatedClock) -> PodEvictions:
-    return PodEvictions(client, EventRecorder(client, "n1", clock), clock)
+    return PodEvictions(client, EventRecorder(client, "n1", clock), clock, "koordlet-qosManager")
 
 
 def add_pod(server: ApiServer, uid: str = POD.uid) -> None:

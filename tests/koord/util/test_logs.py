@@ -232,3 +232,14 @@ def test_structlog_does_not_bring_rich(tmp_path):
     """The daemon does not pay 3 MiB for tracebacks in colour; koordletctl can still import rich."""
     code = "import sys, koord.util.logs; assert 'rich' not in sys.modules; import rich"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+
+
+def test_shared_parts_go_by_the_name_of_their_daemon(capsys):
+    """In the log and for levels; names outside koord stay as they are."""
+    logs.configure("json", parse_levels("error,koordlet.kube=debug"), "koordlet")
+
+    get_logger("koord.kube").debug("watch.begun")
+    get_logger("koord.server").warning("request.malformed")
+    get_logger("koordinator").error("other.failed")
+
+    assert [line["logger"] for line in lines(capsys)] == ["koordlet.kube", "koordinator"]

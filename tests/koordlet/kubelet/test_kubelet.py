@@ -19,9 +19,9 @@ from prometheus_client import CollectorRegistry
 
 from koord.api.node import AddressType, Node, NodeAddress
 from koord.kube import errors
-from koord.kube.metrics import KubeletMetrics
 from koord.kube.transport import Traffic
 from koordlet.kubelet.client import KubeletClient, KubeletOptions, kubelet_url, read_pods
+from koordlet.kubelet.metrics import KubeletMetrics
 
 POD = {"metadata": {"namespace": "shop", "name": "web", "uid": "1"}}
 

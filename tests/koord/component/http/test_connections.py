@@ -23,6 +23,8 @@ from koord.component.http.connections import (
 )
 from koord.component.http.site import HttpServer
 from koord.component.http.sockets import Address
+from koord.util import logs
+from koord.util.logs import LevelSpec
 from koord.util.simulatedclock import SimulatedClock
 
 CLOSED = "koordlet_http_connections_closed_total"
@@ -41,7 +43,11 @@ class Clients:
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/slow", self._slow)
         self.server = HttpServer(
-            app, Address("127.0.0.1", 0), clock=self.clock, registry=self.registry
+            app,
+            Address("127.0.0.1", 0),
+            clock=self.clock,
+            registry=self.registry,
+            prefix="koordlet",
         )
         self._streams: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
@@ -150,6 +156,7 @@ async def test_a_connection_at_work_is_not_displaced(clients, monkeypatch):
 )  # fmt: skip
 async def test_malformed_requests_cost_one_line_at_most(clients, capsys, malformed):
     """In our own format, without a traceback; more of them a minute later one more."""
+    logs.configure("json", LevelSpec())
 
     async def send(times: int) -> None:
         for _ in range(times):
@@ -170,7 +177,7 @@ async def test_malformed_requests_cost_one_line_at_most(clients, capsys, malform
     assert len(again) == len(lines)
     for line in lines + again:
         found = json.loads(line)
-        assert (found["event"], found["logger"]) == ("request.malformed", "koordlet.server")
+        assert (found["event"], found["logger"]) == ("request.malformed", "koord.server")
         assert "exception" not in found
     assert not again or json.loads(again[0])["left_out"] == 7
     assert await clients.probe() == 200
@@ -217,7 +224,7 @@ class Crowd:
     """Connections of many peers, as the listener reports them."""
 
     def __init__(self) -> None:
-        self.connections = Connections()
+        self.connections = Connections("koordlet")
         self.ends: list[socket.socket] = []
 
     def connect(self, host: str) -> socket.socket | None:

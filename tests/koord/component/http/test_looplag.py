@@ -14,7 +14,7 @@ async def test_a_held_up_loop_shows_in_the_histogram():
     """Code that blocks for 30 ms makes a timer come about that late."""
     registry = CollectorRegistry()
     stop = Stop(SimulatedClock())
-    probe = asyncio.create_task(LoopLag(registry, interval=0.001).run(stop))
+    probe = asyncio.create_task(LoopLag(registry, "koordlet", interval=0.001).run(stop))
     await asyncio.sleep(0)
 
     time.sleep(0.03)  # noqa: ASYNC251 - the misdeed that is to be seen

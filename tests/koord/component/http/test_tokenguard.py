@@ -62,7 +62,7 @@ def registry():
 
 @pytest.fixture
 def guard(cluster, clock, registry):
-    return TokenGuard(cluster, clock, registry)
+    return TokenGuard(cluster, clock, registry, name="koordlet")
 
 
 @pytest.fixture
