@@ -6,7 +6,7 @@ from prometheus_client import Metric
 
 from koord.api.machine import NODE_CPU_INFO, NodeCpuInfo
 from koordlet.collectors.engine.base import Tick
-from koordlet.collectors.engine.status_counter import StatusCounter
+from koordlet.collectors.engine.exposition import StatusCounter
 from koordlet.host.paths import HostPaths
 from koordlet.host.topology.cpuinfo import read_basics
 from koordlet.host.topology.cputopology import read_topology

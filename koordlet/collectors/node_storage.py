@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from prometheus_client import Metric
 
 from koordlet.collectors.engine.base import Tick
-from koordlet.collectors.engine.status_counter import StatusCounter
+from koordlet.collectors.engine.exposition import StatusCounter
 from koordlet.host.paths import HostPaths
 from koordlet.host.topology.storage import LocalStorage, read_local_storage
 from koordlet.metriccache.kinds import Cadence

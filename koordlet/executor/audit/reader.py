@@ -8,10 +8,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from koordlet.executor.audit.backwards import lines_backwards
-from koordlet.executor.audit.event import decode
+from koordlet.executor.audit.event import LONGEST_LINE, decode
 from koordlet.executor.audit.files import CURRENT, older
 
+CHUNK = 64 << 10  # bytes that are read at once
 PAGE_BYTES = 4 << 20  # after which a page is full, whatever it may hold
 
 
@@ -92,3 +92,24 @@ def _older(directory: Path, name: str, fd: int) -> str:
         return older(directory, name, identity)
     except OSError:
         return ""
+
+
+def lines_backwards(fd: int, size: int, chunk: int = CHUNK) -> Iterator[bytes]:
+    """Yield the lines of the first size bytes of a file, last first, blank ones left out.
+
+    What is after the last newline counts as a line. One longer than LONGEST_LINE is yielded as its
+    last bytes, so nothing larger is ever in memory.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    tail = b""  # of the line that begins further ahead
+    while size > 0:
+        start = max(size - chunk, 0)
+        piece = os.pread(fd, size - start, start)
+        size = start
+        first, *rest = (piece + tail).split(b"\n")
+        yield from filter(None, reversed(rest))
+        tail = first[-LONGEST_LINE:]
+    if tail:
+        yield tail

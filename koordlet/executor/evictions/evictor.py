@@ -12,8 +12,7 @@ from koord.util.clock import Clock
 from koord.util.health import OK, PartHealth, Status
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
-from koordlet.executor.audit.event import AuditEvent
-from koordlet.executor.audit.evictions import eviction_event
+from koordlet.executor.audit.event import EVICTION, AuditEvent, Subject
 from koordlet.executor.evictions.backoff import EvictionBackoff
 from koordlet.executor.evictions.budget import EvictionBudget
 from koordlet.executor.evictions.decisions import Decision, Decisions
@@ -279,7 +278,7 @@ class Evictor:
                 dry_run=dry,
             )
             if eviction.accepted:
-                self._audit(eviction_event(request, outcome))
+                self._audit(_audit_event(request, outcome))
             if outcome is EvictionOutcome.WOULD_EVICT or not dry:
                 self._announce(request, eviction)
         return eviction
@@ -317,6 +316,20 @@ async def _kill(killer: Kills, request: EvictionRequest, why: str) -> EvictionAn
         message = _joined(killed, killing.error)
         return EvictionAnswer(EvictionOutcome.FAILED, message, certain=not killing.killed)
     return EvictionAnswer(EvictionOutcome.KILLED, killed)
+
+
+def _audit_event(request: EvictionRequest, outcome: EvictionOutcome) -> AuditEvent:
+    """The audit event of a pod that ends by this request, or in dry-run would."""
+    pod = request.pod
+    words = f"trigger by koordlet feature {request.feature}, kill pod: {pod.name}"
+    return AuditEvent(
+        verbosity=EVICTION,
+        type=Subject.POD,
+        namespace=pod.namespace,
+        name=pod.name,
+        reason=outcome.value,
+        message=f"{words}, {request.reason}",
+    )
 
 
 def _joined(*texts: str) -> str:

@@ -18,11 +18,11 @@ from koordlet.doctor.privileges import (
     missing_privileges,
     parse_effective_capabilities,
 )
+from koordlet.doctor.probes import core_scheduling_problem
 from koordlet.doctor.support import Claimable, findings
 from koordlet.features import GATES
 from koordlet.host.host import Host
 from koordlet.host.paths import HostPaths
-from koordlet.host.proc import corescheduling
 from koordlet.host.resources import (
     BLKIO_WEIGHT,
     IO_LATENCY,
@@ -236,7 +236,7 @@ def test_capability_numbers_are_the_kernels():
 
 def test_core_scheduling_gives_a_reason_or_none():
     """Whatever this kernel is, asking does no harm."""
-    reason = corescheduling.problem()
+    reason = core_scheduling_problem()
 
     assert reason == "" or reason.startswith("the kernel answers")
 

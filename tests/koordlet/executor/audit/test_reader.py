@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.util.errors import OptionError
-from koordlet.executor.audit.backwards import lines_backwards
 from koordlet.executor.audit.event import LONGEST_LINE, AuditEvent, encode
 from koordlet.executor.audit.query import AuditQuery, parse_query
-from koordlet.executor.audit.reader import PAGE_BYTES, AuditReader
+from koordlet.executor.audit.reader import PAGE_BYTES, AuditReader, lines_backwards
 
 
 def backwards(data, chunk=1 << 16):
