@@ -14,7 +14,7 @@ from koordlet.host.validators import InRange
 from koordlet.metriccache import kinds
 from koordlet.metriccache.keys import Property
 from koordlet.metriccache.kinds import KINDS, Cadence, Keep
-from koordlet.plugin import testing
+from koordlet.plugin import pods, rules, testing
 from reference.markdown import code, codes, page, sentence, table
 
 _INTRO = """
@@ -39,7 +39,9 @@ _READABLE = """
 These can be looked at with `self.kernel.read`, beside those above; `{}` is its second argument, a
 pid or the number of a NUMA node. What koordlet measures is cheaper to have from the metric cache.
 """
-_NAMES = "All that `koordlet.plugin` exports; nothing else of koordlet is for plugins."
+_NAMES = "All that `koordlet.plugin` exports. Of koordlet, this and what follows is for plugins."
+_PODS = "All that `koordlet.plugin.pods` exports, for plugins whose claims follow from pods."
+_RULES = "All that `koordlet.plugin.rules` exports: rules of a node agent, pure."
 _KIT = "All that `koordlet.plugin.testing` exports, for tests."
 _CADENCES = {
     Cadence.USAGE: "--collect-res-used-interval",
@@ -100,6 +102,12 @@ def plugin_api_page() -> str:
         "## Names",
         _NAMES,
         _names(api),
+        "## Names for pods",
+        _PODS,
+        _names(pods),
+        "## Rules",
+        _RULES,
+        _names(rules),
         "## The test kit",
         _KIT,
         _names(testing),

@@ -15,6 +15,8 @@ class NotAllowed(KubeError):
 class PluginClient:
     """Passes requests on, except those that end pods: these go through ExtensionPlugin.evict."""
 
+    available = True
+
     def __init__(self, client: ApiClient) -> None:
         self._client = client
 

@@ -15,6 +15,10 @@ class Client(Protocol):
     Every call raises Unavailable when the agent runs without Kubernetes.
     """
 
+    @property
+    def available(self) -> bool:
+        """Whether the agent runs with an API server at all; it may be unreachable now."""
+
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> Object:
         """Return an object or a list."""
 
@@ -30,6 +34,8 @@ class Client(Protocol):
 
 class UnavailableClient:
     """The client of an agent that has no API server."""
+
+    available = False
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> Object:
         _refuse("get", path)

@@ -19,17 +19,19 @@ from koordlet.plugin import (
     Client,
     Level,
     MetricCache,
-    NodeRatio,
     PluginRegistry,
     PodMeta,
-    ReconcilingPlugin,
     States,
     StateType,
     Target,
+    resources,
+)
+from koordlet.plugin.pods import (
+    NodeRatio,
+    ReconcilingPlugin,
     containers_of,
     milli_to_quota,
     milli_to_shares,
-    resources,
     scaled_quota,
 )
 from koordlet.plugin.rules import BatchResources, BatchShare, batch_resources

@@ -18,18 +18,15 @@ from koordlet.plugin import (
     Client,
     Level,
     MetricCache,
-    NodeRatio,
     Part,
     PluginRegistry,
     PodMeta,
-    ReconcilingPlugin,
     States,
     StateType,
     Target,
-    containers_of,
-    milli_to_quota,
     resources,
 )
+from koordlet.plugin.pods import NodeRatio, ReconcilingPlugin, containers_of, milli_to_quota
 
 NAME = "CPUNormalization"
 

@@ -23,13 +23,11 @@ from koordlet.plugin import (
     MetricCache,
     PluginRegistry,
     PodMeta,
-    PodRoundsPlugin,
     States,
     Target,
-    containers_of,
-    pods_of,
     resources,
 )
+from koordlet.plugin.pods import PodRoundsPlugin, containers_of, pods_of
 
 NAME = "OOMScoreAdj"
 SCORES = "koordinator.sh/oom-score-adj-spec"  # annotation: JSON map of container name to score

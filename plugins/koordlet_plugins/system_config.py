@@ -25,8 +25,8 @@ from koordlet.plugin import (
     Target,
     Wording,
     resources,
-    strategy_interval,
 )
+from koordlet.plugin.pods import strategy_interval
 
 _MEMORY = "update calculated mem config {name} to : {{value}}"
 

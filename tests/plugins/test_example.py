@@ -18,7 +18,8 @@ PROGRAM = textwrap.dedent(
     from koordlet.features import feature_gates
     from koord.component.features import FeatureGates
     from koord.api.node import Node
-    from koordlet.plugin import FlagSet, PluginRegistry, UnavailableClient, kinds
+    from koordlet.plugin import FlagSet, PluginRegistry, kinds
+    from koordlet.plugin.client import UnavailableClient
     from koordlet.plugin.testing import ScriptedMetrics, SimulatedClock
     from koordlet.qosmanager import QOSExtensionConfig, QOSManager, discover
     from koordlet.statesinformer.informer import StatesInformer

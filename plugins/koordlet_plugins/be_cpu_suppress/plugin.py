@@ -20,7 +20,6 @@ from koordlet.plugin import (
     Resource,
     States,
     Stop,
-    UnavailableClient,
     Wording,
     resources,
 )
@@ -110,8 +109,7 @@ class BECPUSuppress(ExtensionPlugin):
         self._flags = SuppressFlags(flags)
 
     def setup(self, client: Client, metric_cache: MetricCache, states_informer: States) -> None:
-        in_cluster = not isinstance(client, UnavailableClient)
-        self._cpus = CpuView(states_informer, metric_cache, in_cluster=in_cluster)
+        self._cpus = CpuView(states_informer, metric_cache, in_cluster=client.available)
         self._cache = metric_cache
         self._states = states_informer
         self._options = self._flags.options()

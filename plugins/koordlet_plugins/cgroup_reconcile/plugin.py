@@ -15,17 +15,19 @@ from koordlet.plugin import (
     Level,
     MetricCache,
     PodMeta,
-    PodSettings,
-    ReconcilingPlugin,
     Resource,
     States,
     StateType,
     Stop,
     Target,
     Wording,
+    resources,
+)
+from koordlet.plugin.pods import (
+    PodSettings,
+    ReconcilingPlugin,
     containers_of,
     pods_of,
-    resources,
     strategy_interval,
 )
 from koordlet_plugins.cgroup_reconcile.amounts import memory_name

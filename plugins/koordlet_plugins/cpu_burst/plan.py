@@ -11,14 +11,8 @@ from koord.api.pod import Container, Pod
 from koord.api.podtotals import pod_limit
 from koord.api.qos import QoSClass
 from koord.api.quantity import Quantity
-from koordlet.plugin import (
-    ContainerMeta,
-    PodMeta,
-    Target,
-    containers_of,
-    milli_to_quota,
-    scaled_quota,
-)
+from koordlet.plugin import ContainerMeta, PodMeta, Target
+from koordlet.plugin.pods import containers_of, milli_to_quota, scaled_quota
 from koordlet_plugins.cpu_burst.quota import burst_budget, uses_budget
 
 ANNOTATION = "koordinator.sh/cpuBurst"

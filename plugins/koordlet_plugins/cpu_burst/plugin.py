@@ -17,20 +17,16 @@ from koordlet.plugin import (
     FlagSet,
     Level,
     MetricCache,
-    NodeRatio,
     Part,
-    PerPod,
     PodMeta,
-    PodSettings,
-    Rejections,
     States,
     Stop,
     Wording,
     keys,
     kinds,
     resources,
-    strategy_interval,
 )
+from koordlet.plugin.pods import NodeRatio, PerPod, PodSettings, Rejections, strategy_interval
 from koordlet_plugins.cpu_burst.budgets import Budgets
 from koordlet_plugins.cpu_burst.extras import Extras
 from koordlet_plugins.cpu_burst.plan import (

@@ -14,14 +14,12 @@ from koordlet.plugin import (
     MetricCache,
     Part,
     PodMeta,
-    ReconcilingPlugin,
     States,
     StateType,
     Target,
-    containers_of,
-    host_applications,
     resources,
 )
+from koordlet.plugin.pods import ReconcilingPlugin, containers_of, host_applications
 from koordlet_plugins.cpuset_allocator.poolmetrics import PoolMetrics
 from koordlet_plugins.cpuset_allocator.rules import (
     OWN_CPUS,

@@ -11,14 +11,12 @@ from koordlet.plugin import (
     Level,
     MetricCache,
     PodMeta,
-    ReconcilingPlugin,
     States,
     StateType,
     Target,
-    containers_of,
-    host_applications,
     resources,
 )
+from koordlet.plugin.pods import ReconcilingPlugin, containers_of, host_applications
 from koordlet_plugins.group_identity.rules import (
     CPU_QOS,
     Identities,

@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from koordlet.plugin import FlagSet, PerPod, strategy_interval
+from koordlet.plugin import FlagSet
+from koordlet.plugin.pods import PerPod, strategy_interval
 from koordlet.plugin.testing import make_pod
 
 

@@ -4,7 +4,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from koord.util.snakecase import snake_case
-from koordlet.plugin import KoordletError, PluginError, PluginMetrics
+from koordlet.plugin import KoordletError, PluginMetrics
+from koordlet.plugin.errors import PluginError
 
 
 @pytest.fixture

@@ -16,13 +16,13 @@ from koordlet.plugin import (
     KoordletError,
     Level,
     Part,
-    PluginError,
     PluginRegistry,
     Resource,
     Target,
     Unavailable,
     resources,
 )
+from koordlet.plugin.errors import PluginError
 from koordlet.plugin.testing import FakeHost, PluginHarness, SimulatedClock
 from koordlet.qosmanager.config import QOSExtensionConfig
 

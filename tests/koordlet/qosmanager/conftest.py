@@ -12,7 +12,8 @@ from koord.api.node import Node
 from koord.component.features import FeatureGates, FeatureSpec, Stage
 from koord.util.health import Health, PartHealth
 from koordlet.features import feature_gates
-from koordlet.plugin import ExtensionPlugin, FlagSet, PluginRegistry, Stop, UnavailableClient
+from koordlet.plugin import ExtensionPlugin, FlagSet, PluginRegistry, Stop
+from koordlet.plugin.client import UnavailableClient
 from koordlet.plugin.testing.clock import SimulatedClock
 from koordlet.qosmanager import QOSExtensionConfig, QOSManager
 from koordlet.qosmanager.runner import PluginRunner

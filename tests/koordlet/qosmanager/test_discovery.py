@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from koord.component.features import FeatureSpec
-from koordlet.plugin import PluginError, PluginRegistry
+from koordlet.plugin import PluginRegistry
+from koordlet.plugin.errors import PluginError
 from koordlet.qosmanager.discovery import GROUP, discover
 
 PLUGIN = """\

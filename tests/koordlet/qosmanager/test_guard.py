@@ -24,7 +24,8 @@ PROGRAM = textwrap.dedent(
     from koordlet.features import feature_gates
     from koord.component.features import FeatureGates, FeatureSpec
     from koord.api.node import Node
-    from koordlet.plugin import ExtensionPlugin, FlagSet, PluginRegistry, UnavailableClient
+    from koordlet.plugin import ExtensionPlugin, FlagSet, PluginRegistry
+    from koordlet.plugin.client import UnavailableClient
     from koordlet.qosmanager import QOSExtensionConfig, QOSManager
     from koordlet.qosmanager.guard import GuardOptions
     from koordlet.statesinformer.informer import StatesInformer

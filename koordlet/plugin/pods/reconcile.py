@@ -10,8 +10,8 @@ from koordlet.executor.audit.wording import Wording
 from koordlet.executor.claims.claim import Claim
 from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.client import Client
-from koordlet.plugin.podsettings import PodSettings
-from koordlet.plugin.reconciletimes import ReconcileTimes
+from koordlet.plugin.pods.settings import PodSettings
+from koordlet.plugin.pods.times import ReconcileTimes
 from koordlet.plugin.rejections import Rejections
 from koordlet.plugin.states import States
 from koordlet.statesinformer.callbacks import StateType
@@ -190,4 +190,14 @@ def reconcile_interval(flags: "FlagSet") -> "Flag[float]":
         10.0,
         "Longest time between two looks at the settings of pods; changes are seen at once",
         check=lambda seconds: "" if seconds >= 1 else "use at least 1s",
+    )
+
+
+def strategy_interval(flags: "FlagSet") -> "Flag[int]":
+    """Define, or find, the flag for the seconds between two rounds of a reconciling plugin."""
+    return flags.shared().int(
+        "reconcile-interval-seconds",
+        1,
+        "Seconds between two rounds of CPUBurst, CgroupReconcile and SystemConfig",
+        check=lambda seconds: "" if seconds >= 1 else "use 1 or more",
     )

@@ -1,0 +1,20 @@
+"""The API server as plugins see it: whether there is one."""
+
+import pytest
+
+from koord.util.errors import Unavailable
+from koordlet.daemon.pluginclient import PluginClient
+from koordlet.plugin.client import UnavailableClient
+
+
+async def test_a_plugin_sees_that_there_is_no_api_server():
+    """It need not try a request to find out."""
+    client = UnavailableClient()
+
+    assert not client.available
+    with pytest.raises(Unavailable, match="found standalone mode"):
+        await client.get("/api/v1/nodes/n1")
+
+
+def test_a_plugin_sees_that_there_is_an_api_server():
+    assert PluginClient(None).available
