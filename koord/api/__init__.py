@@ -1,0 +1,1 @@
+"""Wire types of Kubernetes and Koordinator and the rules that come with them; never does I/O."""

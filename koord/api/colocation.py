@@ -100,7 +100,7 @@ def colocation_of_node(
 ) -> tuple[ColocationStrategy, tuple[InvalidObject, ...]]:
     """Return the strategy of the configuration with what annotation and labels of the node say.
 
-    strategy is canonical JSON. What is wrong with the annotation or a label is told, and it does
+    strategy is canonical JSON. What is wrong with the annotation or a label is noted, and it does
     not count. When a value that the annotation sets is forbidden, the node has no strategy: the
     defaults, disabled.
     """

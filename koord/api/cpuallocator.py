@@ -1,4 +1,4 @@
-"""Which CPUs are meant where only their number is told: packed, whole sockets first.
+"""Allocates a number of CPUs: packed, whole sockets first.
 
 Source: Kubernetes, pkg/kubelet/cm/cpumanager/cpu_assignment.go; Koordinator keeps a copy in which
 sockets always come before NUMA nodes.
@@ -40,7 +40,7 @@ def take_by_topology(topology: CpuTopology, available: Set[int], count: int) -> 
 
 
 def _wholeness(topology: CpuTopology, level: _Level) -> Callable[[tuple[Cpu, ...]], bool]:
-    """Tell whether nothing of a group is taken. Sockets and cores have the average size."""
+    """Return whether nothing of a group is taken. Sockets and cores have the average size."""
     sizes = {key: len(cpus) for key, cpus in topology.by(level).items()}
     if level is _LEVELS[1]:
         return lambda group: len(group) == sizes[level(group[0])]

@@ -18,7 +18,7 @@ from koord.util.errors import InvalidObject
 class CpuManagerState:
     """The checkpoint. An empty one has given nothing away."""
 
-    policy: str = ""  # "none" or "static"; "" when the file does not tell
+    policy: str = ""  # "none" or "static"; "" when the file does not say
     entries: Mapping[str, frozenset[int]] = field(default_factory=dict)  # pod UID -> its CPUs
 
 

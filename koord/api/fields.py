@@ -120,7 +120,7 @@ class Fields:
         return Fields(value, where, fold_case=self._fold_case)
 
     def _map(self, key: str) -> "Fields":
-        """A nested object with free keys, whose case matters."""
+        """A nested object with free keys; their case matters."""
         value = self.get(key)
         return Fields({} if value is None else value, self.path(key))
 

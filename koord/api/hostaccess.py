@@ -1,4 +1,4 @@
-"""Whether a pod's spec lets it act on the node itself, as an agent must and a tenant should not."""
+"""Access of a pod to the node itself: an agent's spec grants it, a tenant's should not."""
 
 from collections.abc import Iterator
 from pathlib import PurePosixPath

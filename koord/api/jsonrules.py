@@ -26,7 +26,7 @@ def parse_json(text: object, where: str) -> object:
 
     Raises:
         InvalidObject: it is no JSON; like in Go, NaN and Infinity are none. Half a character is
-            valid JSON, but nobody could write it out again.
+            valid JSON, but cannot be written out again.
     """
     if not isinstance(text, str):
         raise InvalidObject(where, wanted="a text", found=text)

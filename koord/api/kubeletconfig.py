@@ -1,4 +1,4 @@
-"""What this node's kubelet was configured with, as far as CPUs and topology go.
+"""The kubelet's configuration of this node, as far as CPUs and topology go.
 
 Source: Kubernetes, KubeletConfiguration v1beta1 as GET /configz shows it.
 """

@@ -77,7 +77,7 @@ class NumaMemory:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """All of it. memory is by NUMA node; a node whose memory cannot be read is absent."""
+    """The whole machine. memory is by NUMA node; a node whose memory cannot be read is absent."""
 
     basics: CpuBasics
     topology: CpuTopology

@@ -1,4 +1,4 @@
-"""What an administrator sets aside on a node: resources or CPUs, and CPUs for system daemons.
+"""Reservations on a node by its administrator: resources or CPUs, and CPUs for system daemons.
 
 Source: Koordinator, apis/extension: GetNodeReservation, GetReservedCPUs, GetSystemQOSResource.
 """
@@ -52,7 +52,7 @@ class SystemQoS:
 
     @property
     def exclusive_cpus(self) -> frozenset[int]:
-        """The CPUs that nobody else may use; as in Koordinator, a malformed list names none."""
+        """The CPUs that nothing else may use; as in Koordinator, a malformed list names none."""
         if self.exclusive is False:
             return frozenset()
         try:
@@ -69,7 +69,7 @@ class SystemQoS:
 def effective_reservation(
     annotations: Mapping[str, str], topology: CpuTopology
 ) -> tuple[NodeReservation, InvalidObject | None]:
-    """Return a node's reservation, with CPUs chosen where only their number is told.
+    """Return a node's reservation, with CPUs allocated where only their number is given.
 
     Also what is wrong with it: a malformed annotation reserves nothing, a malformed list or more
     CPUs than there are reserve none.

@@ -73,7 +73,7 @@ class Pod:
     requests: Mapping[str, str] = field(default_factory=dict)  # of the pod as a whole
     limits: Mapping[str, str] = field(default_factory=dict)  # of the pod as a whole
     overhead: Mapping[str, str] = field(default_factory=dict)  # what its sandbox takes beside
-    controller: Controller | None = None  # None: nobody's, for example a static pod
+    controller: Controller | None = None  # None: it has none, for example a static pod
     runtime_class: str = ""
     reaches_host: bool = False  # may act on the node itself; see hostaccess
 

@@ -1,4 +1,4 @@
-"""What a pod asks for of a resource, all its containers together."""
+"""A pod's request for a resource, over all its containers."""
 
 from collections.abc import Iterator, Mapping
 

@@ -1,4 +1,4 @@
-"""What the containers of a pod make together, by Kubernetes' rules.
+"""Totals of a pod over its containers, by Kubernetes' rules.
 
 Source: Kubernetes, component-helpers/resource (PodLimits); pkg/kubelet/cm (ResourceConfigForPod).
 """

@@ -1,4 +1,4 @@
-"""What Koordinator's scheduler has allocated to a pod."""
+"""The allocation that Koordinator's scheduler wrote on a pod."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -43,7 +43,7 @@ def wire(
 ) -> Any:
     """Declare a field with its JSON key and its default, or a factory that makes the default.
 
-    shape is for what the type does not tell, limit for what the CRD demands beyond it; always
+    shape states what the type does not, limit what the CRD demands beyond it; always
     marks the fields that Go writes even when they are unset.
     """
     metadata = {"wire": _Wire(key, shape, limit, always)}
@@ -63,9 +63,9 @@ def _fields(cls: type) -> tuple["dataclasses.Field[object]", ...]:
 
 
 def _member(field: "dataclasses.Field[object]", hint: object) -> Member:
-    told: _Wire = field.metadata["wire"]
-    shape = told.shape or _shape(hint)
-    return Member(told.key, field.name, shape, told.limit, told.always)
+    wire: _Wire = field.metadata["wire"]
+    shape = wire.shape or _shape(hint)
+    return Member(wire.key, field.name, shape, wire.limit, wire.always)
 
 
 def _shape(hint: object) -> Shape:

@@ -1,4 +1,4 @@
-"""What the API server's answers say: objects, lists and refusals."""
+"""Answers of the API server: objects, lists and refusals."""
 
 import asyncio
 from collections.abc import Mapping

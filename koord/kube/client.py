@@ -95,7 +95,7 @@ class ApiClient:
     async def create(self, path: str, body: Object, *, field_manager: str = "") -> Object:
         """Create an object in a collection and return it as stored.
 
-        field_manager is who its managedFields will name; "" means our user agent.
+        field_manager is the name in its managedFields; "" means our user agent.
         """
         return await self._ask(_call("POST", path, body, field_manager=field_manager))
 

@@ -1,4 +1,4 @@
-"""Who we are to the API server, renewed from where it came from."""
+"""Credentials for the API server, renewed from their source."""
 
 import asyncio
 import os

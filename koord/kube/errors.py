@@ -1,4 +1,4 @@
-"""What can go wrong between this daemon and the API server."""
+"""Errors between this daemon and the API server."""
 
 from collections.abc import Mapping
 
@@ -70,7 +70,7 @@ class ApiError(KubeError):
 
     @property
     def details(self) -> Mapping[str, object]:
-        """What the Status tells about the object: name, kind, causes. Empty when absent."""
+        """The details of the Status: name, kind, causes. Empty when absent."""
         found = self.body.get("details")
         return found if isinstance(found, Mapping) else {}
 
@@ -80,7 +80,7 @@ class BadRequest(ApiError):
 
 
 class Unauthorized(ApiError):
-    """401: the server does not know who we are, also with credentials read anew."""
+    """401: the server does not accept our identity, also with credentials read anew."""
 
 
 class Forbidden(ApiError):

@@ -1,4 +1,4 @@
-"""Kubernetes events: tells in the cluster what happened to an object, and nobody waits for it.
+"""Kubernetes events: records in the cluster what happened to an object, without waiting.
 
 They are core/v1 Events, as Koordinator's agents write them (and with them the kubelet): a repeated
 event is the same object with a higher count, so `kubectl describe` shows one line. Of the newer
@@ -55,7 +55,7 @@ class _Waiting:
 class EventRecorder:
     """Writes events in the background, rarely, and gives up on those that are not wanted.
 
-    Events with the same object, reason and message are one event that is counted. count is told
+    Events with the same object, reason and message are one event that is counted. count is called
     what became of each write, or of an event that was dropped: created, updated, refused (the
     server does not take it), overflow (too many wait), expired (waited for an hour) or withheld
     (this agent only observes).
@@ -153,7 +153,7 @@ class EventRecorder:
             try:
                 await self._raise_count(event, series)
             except NotFound:
-                series.forget_object()  # an hour has passed, or somebody has cleaned up
+                series.forget_object()  # an hour has passed, or it was deleted
             else:
                 return "updated"
         series.name = series.name or event_name(event, self._moment())

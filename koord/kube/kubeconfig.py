@@ -17,7 +17,7 @@ from koord.util.filewatch import FileReadError, read_bounded
 MAX_BYTES = 4 << 20
 EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
-# To ignore one of these would be to act as somebody else than the file says.
+# To ignore one of these would be to act under another identity than the file says.
 _UNSUPPORTED_USER = ("username", "password", "auth-provider", "as", "as-uid", "as-groups")
 
 
@@ -189,7 +189,7 @@ def _text(value: object) -> str:
 
 
 def _told(cluster: _Entry) -> dict[str, object]:
-    """The cluster as an exec plugin is told about it in KUBERNETES_EXEC_INFO."""
+    """The cluster as an exec plugin gets it in KUBERNETES_EXEC_INFO."""
     keep: tuple[tuple[str, Callable[[], object]], ...] = (
         ("server", lambda: cluster.fields.text("server")),
         ("tls-server-name", lambda: cluster.fields.text("tls-server-name")),

@@ -1,4 +1,4 @@
-"""Leases: who leads, as the object in the API says it."""
+"""Leases: their holder, as the object in the API names it."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class LeaseHolding:
 
 
 def read_holding(item: Object) -> LeaseHolding | None:
-    """Return who holds a Lease; None: nobody does. What is odd about it counts as absent."""
+    """Return the holder of a Lease; None: it has none. A malformed field counts as absent."""
     spec = item.get("spec")
     if not isinstance(spec, dict) or not spec.get("holderIdentity"):
         return None

@@ -1,4 +1,4 @@
-"""Whether the API server keeps this agent to the objects of its own node: tried, without effect.
+"""Checks that the API server keeps this agent to its own node's objects: tried, without effect.
 
 Source: Kubernetes, API concepts, "Dry-run": admission decides as always, nothing is stored.
 """

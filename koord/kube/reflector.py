@@ -20,7 +20,7 @@ from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop
 
 SETTLED_AFTER = 5.0  # seconds that a watch must hold before the next one is begun at once
-BUSY = (429, 503)  # statuses that tell nothing about what was asked for
+BUSY = (429, 503)  # statuses that say nothing about the object
 MISSING_PAUSE = 5.0  # seconds at most between questions for a kind that is missing, likewise
 ANY_VERSION = "0"  # the server's cache may answer: cheap, but perhaps a little old
 NEWEST = ""  # etcd answers
@@ -39,7 +39,7 @@ class Absent:
     """What to do where the cluster does not have the kind at all, because its CRD is missing."""
 
     pause: float  # seconds at least until the next question, doubled at most by jitter
-    hint: str  # what somebody can do about it
+    hint: str  # what can be done about it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -195,7 +195,7 @@ class Reflector(Generic[T]):
             try:
                 self._watched.on_change(change)
             except Exception:
-                # The copy must stay true for everybody else who looks at it.
+                # The copy must stay true for all its other readers.
                 log.exception("change.unhandled", watched=self._watched.name, object=change.key)
         if not self.listing:
             self._note_rejections()

@@ -1,4 +1,4 @@
-"""Who a bearer token belongs to, and what they may: the API server's judgement.
+"""Reviews of bearer tokens by the API server: the user, and the user's rights.
 
 Source: Kubernetes, TokenReview (authentication.k8s.io/v1) and SubjectAccessReview
 (authorization.k8s.io/v1).
@@ -19,7 +19,7 @@ PATIENCE = 10.0  # seconds for one review; a person waits for it
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody whom the API server knows."""
+    """A user known to the API server."""
 
     name: str
     uid: str = ""
@@ -28,7 +28,7 @@ class User:
 
 
 class Reviews:
-    """Asks the API server about those who ask us.
+    """Asks the API server about the clients of this daemon.
 
     audiences are those a token must be meant for, any of them; () means the API server itself.
     Both methods raise KubeError when there is no judgement: we may not ask, no answer in time, or
@@ -41,7 +41,7 @@ class Reviews:
         self._audiences = list(audiences)
 
     async def user(self, token: str) -> User | None:
-        """Return whose token it is; None when it is nobody's, expired, or meant for others."""
+        """Return the user of a token; None when it is unknown, expired, or meant for others."""
         wanted = {"audiences": self._audiences} if self._audiences else {}
         status = await self._review(TOKEN_REVIEWS, "TokenReview", {"token": token, **wanted})
         if not _flag(status, "authenticated", TOKEN_REVIEWS):

@@ -132,7 +132,7 @@ class Store(Generic[T]):
 
 
 def without_managed_fields(item: Object) -> Object:
-    """The object without the record of who wrote what, which is often half of it."""
+    """The object without its managedFields, which are often half of it."""
     metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
     return {**item, "metadata": metadata}
 

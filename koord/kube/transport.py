@@ -82,7 +82,7 @@ class Transport:
     """Sends calls to one API server as one user.
 
     Connections are shared, certificates always checked, redirects not followed (they would carry
-    the token elsewhere). observe is told of every attempt when it is over.
+    the token elsewhere). observe is called for every attempt when it is over.
     """
 
     def __init__(

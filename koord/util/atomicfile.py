@@ -64,7 +64,7 @@ def replace_in(directory: int, name: str, data: bytes, mode: int) -> None:
 
 
 def _write_durably(directory: int, name: str, data: bytes, mode: int) -> None:
-    # What somebody planted under the temporary name must be neither followed nor reused.
+    # A file planted under the temporary name must be neither followed nor reused.
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=directory)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

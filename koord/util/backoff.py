@@ -7,7 +7,7 @@ from collections.abc import Callable
 class Backoff:
     """Seconds to wait before the next attempt: initial, then factor times more each time, to cap.
 
-    Each pause is lengthened by a random share of up to jitter, so that a fleet whose members failed
+    Each pause is lengthened by a random share of up to jitter, so that a fleet that failed
     together does not come back together.
     """
 

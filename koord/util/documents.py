@@ -90,7 +90,7 @@ def _decode_json(text: str, half_characters: bool) -> object:
     _check_count(text)
     found = _JsonReader(text).document()
     if not half_characters and _SURROGATE.search(text):
-        # Half a character is valid JSON, but nobody can write it out again.
+        # Half a character is valid JSON, but cannot be written out again.
         json.dumps(found, ensure_ascii=False).encode()
     return found
 

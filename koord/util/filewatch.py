@@ -18,7 +18,7 @@ class FileReadError(KoordletError):
 
 
 class FileWatch:
-    """Tells whether a file has changed, for the price of a stat.
+    """Detects changes of a file, for the price of a stat.
 
     Links are followed, so the swap by which a ConfigMap volume changes is seen.
     """
@@ -54,7 +54,7 @@ class FileWatch:
 def read_bounded(path: Path, max_bytes: int) -> bytes:
     """Return a regular file of at most that size; see FileWatch.read."""
     try:
-        # Without O_NONBLOCK, opening a pipe would wait for somebody to write to it.
+        # Without O_NONBLOCK, opening a pipe would wait for a writer.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:
             regular = stat.S_ISREG(os.fstat(fd).st_mode)

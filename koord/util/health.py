@@ -1,4 +1,4 @@
-"""Health of the daemon's parts: who works, who does not, and why."""
+"""Health of the daemon's components: working or not, and why."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

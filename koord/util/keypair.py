@@ -1,4 +1,4 @@
-"""A certificate and its private key, loaded so that nobody is asked for a password."""
+"""A certificate and its private key, loaded without asking for a password."""
 
 import os
 import ssl

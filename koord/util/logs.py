@@ -122,7 +122,7 @@ class _Stderr:
             sys.stderr.write(line + "\n")
             sys.stderr.flush()
         except (OSError, ValueError):
-            return  # nowhere left to tell it
+            return  # nowhere left to report it
 
     debug = info = warning = error = critical = exception = msg
 
@@ -244,7 +244,7 @@ def _rendering(log_format: LogFormat) -> "list[Processor]":
 
 
 def _render_json(_logger: object, _method: str, event: "EventDict") -> str:
-    """Return one line whose first keys say when, how bad, who and what."""
+    """Return one line; its first keys are time, level, logger and event."""
     head = {key: event.pop(key) for key in ("ts", "level", "logger", "event") if key in event}
     return printable_json({**head, **event}, default=str)
 

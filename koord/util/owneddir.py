@@ -28,7 +28,7 @@ _MODE = "take the write permission of group and others away (chmod go-w), or cho
 
 
 class OwnedDirectory:
-    """An open directory that nobody but root and this process's user can write to.
+    """An open directory that only root and this process's user can write to.
 
     Use open; `directory / name` is a path in it. Any thread may use it until close.
     """
@@ -198,7 +198,7 @@ class OwnedPath:
 
 
 def _walk(path: Path, create: bool, shared_parents: bool) -> int:
-    """Return a descriptor of a directory all of whose steps are safe. Raises OSError."""
+    """Return a descriptor of a directory, each step to it safe. Raises OSError."""
     here = os.open("/", _STEP)
     seen, links, steps = Path("/"), 0, list(reversed(path.parts[1:]))
     try:

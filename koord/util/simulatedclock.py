@@ -55,13 +55,13 @@ class SimulatedClock:
         return sum(not woken.done() for _, _, woken in self._sleepers)
 
     def rests(self, seconds: float) -> bool:
-        """Whether nobody is to wake up within that time; then it may as well tick."""
+        """Whether no sleeper is due within that time; then it may as well tick."""
         while self._sleepers and self._sleepers[0][2].done():
             heapq.heappop(self._sleepers)
         return not self._sleepers or self._sleepers[0][0] > self._monotonic + seconds
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass: wake everybody who is due, in order, and let them work until idle."""
+        """Let time pass: wake each sleeper that is due, in order, and let it work until idle."""
         await self.settle()
         end = self._monotonic + seconds
         while self._sleepers and self._sleepers[0][0] <= end:
@@ -72,7 +72,7 @@ class SimulatedClock:
         await self.settle()
 
     async def advance_to_next(self) -> None:
-        """Let time pass until the next sleeper wakes; not at all when nobody sleeps."""
+        """Let time pass until the next sleeper wakes; not at all without a sleeper."""
         await self.settle()
         if not self.rests(math.inf):
             await self.advance(self._sleepers[0][0] - self._monotonic)

@@ -1,0 +1,1 @@
+"""The commands koordlet and koordletctl: arguments in, text out; never decides for the daemon."""

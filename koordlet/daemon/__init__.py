@@ -1,0 +1,1 @@
+"""Builds, wires, starts and stops the agent; holds no rule about QoS."""

@@ -1,0 +1,1 @@
+"""Measured samples in bounded rings, and aggregates over their windows; never measures."""

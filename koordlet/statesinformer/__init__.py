@@ -1,0 +1,1 @@
+"""The desired state of this node (Node, pods, NodeSLO) with callbacks; never measures or acts."""
