@@ -1,1 +1,1 @@
-"""What the three daemons share: wire types, the API server's client, and the daemon base."""
+"""Code that all daemons share: wire types, the API server's client, the component base."""

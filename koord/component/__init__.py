@@ -1,1 +1,1 @@
-"""What every daemon has: flags, gates, health, supervised components, the HTTP site."""
+"""The base of every daemon: flags, gates, health, supervised components, the HTTP site."""

@@ -1,1 +1,1 @@
-"""What koord-manager does for a node's objects, done by the node where there is none."""
+"""The duties of a missing koord-manager for this node's objects; idle while there is one."""
