@@ -63,9 +63,9 @@ def _fields(cls: type) -> tuple["dataclasses.Field[object]", ...]:
 
 
 def _member(field: "dataclasses.Field[object]", hint: object) -> Member:
-    wire: _Wire = field.metadata["wire"]
-    shape = wire.shape or _shape(hint)
-    return Member(wire.key, field.name, shape, wire.limit, wire.always)
+    declared: _Wire = field.metadata["wire"]
+    shape = declared.shape or _shape(hint)
+    return Member(declared.key, field.name, shape, declared.limit, declared.always)
 
 
 def _shape(hint: object) -> Shape:

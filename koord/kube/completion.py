@@ -22,7 +22,7 @@ class Completion:
     async def complete(self, item: Object) -> Object:
         """Return the object whole, with the metadata given.
 
-        Raises what ApiClient.get does; NotFound when it has gone meanwhile; a new list then shows that.
+        Raises what ApiClient.get does; NotFound when it has gone meanwhile.
         """
         if item.get("kind") != "PartialObjectMetadata":
             return item  # from a server that sends objects whole
@@ -39,7 +39,7 @@ class Completion:
 
 
 def _spec_id(item: Object) -> tuple[str, str]:
-    """The generation, the same while the spec is; empty where the server sends none."""
+    """The UID and generation: equal while the spec is the same. Empty where there is none."""
     metadata = item["metadata"]
     generation = str(metadata.get("generation", ""))
     return (str(metadata.get("uid", "")), generation) if generation else ("", "")

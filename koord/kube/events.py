@@ -55,8 +55,8 @@ class _Waiting:
 class EventRecorder:
     """Writes events in the background, rarely, and gives up on those that are not wanted.
 
-    Events with the same object, reason and message are one event that is counted. count is called
-    what became of each write, or of an event that was dropped: created, updated, refused (the
+    Events with the same object, reason and message are one event that is counted. count gets
+    the outcome of each write, or of an event that was dropped: created, updated, refused (the
     server does not take it), overflow (too many wait), expired (waited for an hour) or withheld
     (this agent only observes).
     """

@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KoordletError as err:
         return _complain(err, FAILED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads the rest
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest has no reader
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -34,7 +34,7 @@ def build_duties(
     observe_only says, once that is known, why nothing may be written; "" when it may be.
     """
 
-    def tell(message: str) -> None:
+    def report(message: str) -> None:
         # On the Node: on the ConfigMap there would be one of each node of the cluster.
         about = ObjectRef("v1", "Node", node_name, uid=node_name)  # as the kubelet's events
         emit(Event(about, EventType.WARNING, "ConfigRejected", message, "koordlet-duties"))
@@ -55,7 +55,7 @@ def build_duties(
         clock=clock,
         registry=registry,
         observe_only=observe_only,
-        tell=tell,
+        report=report,
     )
 
 

@@ -1,4 +1,4 @@
-"""Which pod this process runs in, by what its service account's token says."""
+"""The pod that this process runs in, from its service account's token."""
 
 import base64
 import binascii

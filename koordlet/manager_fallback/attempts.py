@@ -1,4 +1,4 @@
-"""When the next attempt to write an object may be made."""
+"""Backoff between attempts to write an object."""
 
 import random
 from collections.abc import Callable
@@ -20,11 +20,11 @@ from koord.util.clock import Clock
 
 # Seconds between attempts, doubled at most by jitter.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # after what may pass by itself
-FIRST_REST, LONGEST_REST = 60.0, 600.0  # after what somebody has to mend: RBAC, a missing CRD
+FIRST_REST, LONGEST_REST = 60.0, 600.0  # after a fault to be mended: RBAC, a missing CRD
 MISSING_REST = 8.0  # at most after 404, likewise: the CRD is missing, to ask costs next to nothing
-# From one write to the next, doubled each time: somebody may undo each at once.
+# From one write to the next, doubled each time: another writer may undo each at once.
 FIRST_GAP, LONGEST_GAP = 10.0, 600.0
-_USUAL_CONFLICTS = 3  # in a row; it was changed at the same time, and the watch will tell
+_USUAL_CONFLICTS = 3  # in a row; it was changed at the same time, and the watch will show it
 
 _REFUSALS = (BadRequest, Unauthorized, Forbidden, NotFound, RequestTooLarge, Invalid)
 
@@ -55,7 +55,7 @@ class Attempts:
         self._tried = uid
 
     def see(self, uid: str) -> None:
-        """The watch has told of a version: another object, or what a conflict was about."""
+        """The watch has shown a version: another object, or what a conflict was about."""
         if uid != self._tried or self._conflicts:
             self._not_before = self._clock.monotonic()
 
@@ -73,7 +73,7 @@ class Attempts:
         self._rests.reset()
 
     def failed(self, err: KubeError) -> bool:
-        """Note a failure. Returns whether it is worth telling: a conflict now and then is not."""
+        """Note a failure. Returns whether it is worth reporting: a conflict now and then is not."""
         refused = isinstance(err, _REFUSALS) and not isinstance(err, PatchRefused)
         pause = (self._rests if refused else self._pauses).next()
         if isinstance(err, NotFound):

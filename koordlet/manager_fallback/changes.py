@@ -1,4 +1,4 @@
-"""What has to be written so that an object is as the cluster's configuration asks. Pure."""
+"""Changes that bring an object to the cluster's configuration. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Field = tuple[str, ...]  # the way to a field, from the spec on
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Duty:
-    """One kind of object whose spec is to be kept.
+    """One kind of object with a spec to keep.
 
     spec computes it, from the spec that there is, if any; of one that exists only the managed
     fields are ever changed.

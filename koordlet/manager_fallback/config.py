@@ -1,4 +1,4 @@
-"""slo-controller-config on the API server, followed while somebody here needs it."""
+"""slo-controller-config on the API server, followed while a duty here needs it."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class ConfigSource:
     """Keeps the configuration; changed is called when it does.
 
     current is None while it is not known. A key that is not understood keeps its last good value.
-    Without a ConfigMap all keys have Koordinator's defaults. tell gets a sentence for people
+    Without a ConfigMap all keys have Koordinator's defaults. report gets a sentence for people
     whenever what is wrong with the ConfigMap changes.
     """
 
@@ -32,7 +32,7 @@ class ConfigSource:
 
     def __init__(
         self, client: ApiClient, namespace: str, name: str, clock: Clock,
-        changed: Callable[[], None], tell: Callable[[str], None],
+        changed: Callable[[], None], report: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.current: SLOConfig | None = None
         self._client = client
@@ -47,7 +47,7 @@ class ConfigSource:
         )
         self._clock = clock
         self._changed = changed
-        self._tell = tell
+        self._report = report
         self._last_good = SLOConfig()
         self._problems: tuple[str, ...] = ()
         self._needed = False
@@ -103,7 +103,7 @@ class ConfigSource:
         if problems and problems != self._problems:
             note = "what these keys said last stays in force"
             log.warning("config.partly_rejected", problems=problems, note=note)
-            self._tell(f"ConfigMap {'; '.join(problems)}; {note}")
+            self._report(f"ConfigMap {'; '.join(problems)}; {note}")
         elif self._problems and not problems:
             log.info("config.recovered")
         self._problems = problems

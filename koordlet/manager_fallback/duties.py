@@ -1,4 +1,4 @@
-"""koord-manager's duties for this node: its NodeMetric and its NodeSLO, and whose they are."""
+"""koord-manager's duties for this node: its NodeMetric and its NodeSLO, and their owners."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -35,7 +35,7 @@ class ManagerDuties:
     """Keeps the objects while they are ours to keep.
 
     With mode auto they are not while koord-manager holds its Lease, and one of them is not while
-    somebody else writes it.
+    another client writes it.
     """
 
     name = "manager duties"
@@ -50,17 +50,17 @@ class ManagerDuties:
         clock: Clock,
         registry: CollectorRegistry,
         observe_only: Callable[[], Awaitable[str]],
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         """observe_only says, once that is known, why nothing may be written; "" when it may be.
 
-        tell gets what people in the cluster should know of the configuration.
+        report gets what people in the cluster should know of the configuration.
         """
         self._observe_only = observe_only
         self._denied: str | None = None  # what it has said last; None: nothing yet
         self._mode = options.mode
         self._config = ConfigSource(
-            client, options.config_namespace, options.config_name, clock, self._wake, tell
+            client, options.config_namespace, options.config_name, clock, self._wake, report
         )
         self._lease = (
             ManagerLease(client, options.config_namespace, clock, self._wake)
@@ -76,7 +76,7 @@ class ManagerDuties:
                 client=client,
                 clock=clock,
                 judge=self._judge,
-                told=self._tell,
+                changed=self._count,
             )
             for duty, source in duties
         ]
@@ -86,10 +86,10 @@ class ManagerDuties:
             ["object"],
             registry=registry,
         )
-        self._tell()
+        self._count()
 
     def state(self) -> Mapping[str, str]:
-        """Whose each object is, and why, in words."""
+        """The owner of each object, and why, in words."""
         return {keeper.duty.kind: str(keeper.state) for keeper in self._keepers}
 
     def health(self) -> Mapping[str, PartHealth]:
@@ -137,7 +137,7 @@ class ManagerDuties:
         for keeper in self._keepers:
             keeper.wake()
 
-    def _tell(self) -> None:
+    def _count(self) -> None:
         for keeper in self._keepers:
             self._held.labels(keeper.duty.name).set(keeper.state.held)
         self._config.need(any(keeper.state.held for keeper in self._keepers))

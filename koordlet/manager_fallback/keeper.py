@@ -35,13 +35,13 @@ class DutyState:
         return f"{'kept' if self.held else 'left alone'}: {self.reason}"
 
 
-NOT_JUDGED = DutyState(False, "not known yet whose it is")
+NOT_JUDGED = DutyState(False, "owner not known yet")
 
 
 class Keeper:
     """Creates the object when there is none, and patches it when it is not as it should be.
 
-    judge says whether the duty is ours, given who else writes the object ("" for nobody); told is
+    judge says whether the duty is ours, given the other writer of the object ("": none); changed is
     called when that has changed. What the server refuses is tried again, ever more rarely.
     """
 
@@ -55,13 +55,13 @@ class Keeper:
         client: ApiClient,
         clock: Clock,
         judge: Callable[[str], DutyState],
-        told: Callable[[], None],
+        changed: Callable[[], None],
     ) -> None:
         self.duty = duty
         self.state = NOT_JUDGED
         self._source, self._node, self._config = source, node, config
         self._client, self._clock = client, clock
-        self._judge, self._told = judge, told
+        self._judge, self._changed = judge, changed
         self._writer = OtherWriter(clock)
         self._wake = asyncio.Event()
         self._attempts = Attempts(clock)
@@ -104,7 +104,7 @@ class Keeper:
         if state == self.state:
             return
         turned, self.state = state.held != self.state.held, state
-        self._told()
+        self._changed()
         log.info("duty.taken" if state.held else "duty.left", object=self.duty.name,
                  reason=state.reason)  # fmt: skip
         if turned:
@@ -173,6 +173,6 @@ class Keeper:
         self._doubts = doubts
 
     def _until_next(self) -> float:
-        """Seconds until something is due that no event tells of."""
+        """Seconds until something is due without an event."""
         waits = [wait for wait in (self._attempts.due_in, self._writer.silent_in) if wait > 0]
         return min(waits, default=FOREVER)

@@ -1,8 +1,8 @@
-"""Whether koord-manager holds its Lease, by renewals seen and the time since: never by its clock.
+"""koord-manager's Lease: held or not, by renewals seen and the time since, never by its clock.
 
 A Lease in use changes every two seconds. To watch that on thousands of nodes would cost the API
 server more than all their reports, so a watch ends with the first renewal, and some minutes later
-comes another look. While nobody renews it the watch costs nothing, and tells of a manager at once.
+comes another look. While it is not renewed the watch costs nothing, and shows a manager at once.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ LEASE = "koordinator-manager"
 # Seconds without a renewal. A manager on a node that died comes back on another when Kubernetes
 # has evicted its pod, after five minutes, and its image was pulled there.
 GONE_AFTER = 600.0
-LEFT_BEHIND = 4  # durations of a Lease that was never seen to be renewed: nobody holds it
+LEFT_BEHIND = 4  # durations of a Lease that was never seen to be renewed: it has no holder
 LOOK_AGAIN = 300.0  # seconds from a renewal to the next look, up to doubled to spread a fleet
 TICK = 5.0  # seconds
 
@@ -60,7 +60,7 @@ class ManagerLease:
         self._quiet_since = clock.monotonic()
         self._patience = 0.0  # seconds of quiet that mean that it is gone
         self._renewed = False  # since the watch began
-        self._told = asyncio.Event()
+        self._seen = asyncio.Event()
         self._reflector = self._make_reflector()
 
     def health(self) -> PartHealth:
@@ -80,9 +80,9 @@ class ManagerLease:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._reflector.run(enough), name=self.name)
             while not self._renewed and not stop.is_set():
-                self._told.clear()
+                self._seen.clear()
                 self._judge()
-                await stop.sleep(TICK, wake=self._told)
+                await stop.sleep(TICK, wake=self._seen)
             enough.set()
 
     def _make_reflector(self) -> Reflector[LeaseHolding | None]:
@@ -103,12 +103,12 @@ class ManagerLease:
             self._patience = GONE_AFTER if self._renewed else LEFT_BEHIND * found.duration
             self._holding, self._quiet_since = found, self._clock.monotonic()
             self._become(Presence.THERE)
-        self._told.set()
+        self._seen.set()
 
     def _judge(self) -> None:
         now = self._clock.monotonic()
         if self._reflector.health() != OK:
-            self._quiet_since = now  # who cannot reach the server cannot renew either
+            self._quiet_since = now  # a manager that cannot reach the server cannot renew either
         elif self._reflector.synced and now - self._quiet_since >= self._patience:
             self._become(Presence.GONE)
 

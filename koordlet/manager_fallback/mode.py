@@ -1,4 +1,4 @@
-"""Whether this agent does koord-manager's duties."""
+"""Modes of doing koord-manager's duties."""
 
 from enum import StrEnum
 

@@ -1,4 +1,4 @@
-"""Whether somebody else writes the spec of an object, by what its managedFields say."""
+"""Detects other writers of an object's spec, by its managedFields."""
 
 from koord.util.backoff import Backoff
 from koord.util.clock import Clock
@@ -11,7 +11,7 @@ FIRST_SILENCE, LONGEST_SILENCE = 3600.0, 86400.0
 
 
 class OtherWriter:
-    """Remembers who else wrote the spec of one object, and when that was seen."""
+    """Remembers the other writer of one object's spec, and when its write was seen."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -33,10 +33,10 @@ class OtherWriter:
 
     @property
     def name(self) -> str:
-        """Who writes the object, other than we; empty: nobody."""
+        """The other writer of the object; empty: there is none."""
         return self._name if self.silent_in > 0 else ""
 
     @property
     def silent_in(self) -> float:
-        """Seconds until nobody does, if nobody writes meanwhile; 0 when nobody does."""
+        """Seconds until there is no other writer, without a write meanwhile; 0: there is none."""
         return max(self._until - self._clock.monotonic(), 0.0)

@@ -1,4 +1,4 @@
-"""Whether one plugin may run: out of quarantine, with its claims to itself, and set up."""
+"""Admission of one plugin: out of quarantine, with its claims to itself, and set up."""
 
 from collections.abc import Callable
 from functools import partial

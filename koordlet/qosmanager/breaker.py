@@ -1,4 +1,4 @@
-"""When a plugin that failed may try again, and when it counts as working again."""
+"""A circuit breaker: when a failed plugin tries again, and when it counts as working."""
 
 from koord.util.backoff import Backoff
 

@@ -1,4 +1,4 @@
-"""What plugins that did not come with koordlet may claim: for `koordletctl doctor`."""
+"""Claim scopes of plugins that did not come with koordlet, for `koordletctl doctor`."""
 
 from collections.abc import Iterable
 

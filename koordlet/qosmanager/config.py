@@ -23,7 +23,7 @@ FLAG = "qos-extension-plugins"
 class QOSExtensionConfig:
     """Gives each plugin its logger and metrics, collects its flags, and joins the gate tables.
 
-    failures tells, by feature, which plugins could not be prepared and are to be left out.
+    failures has, by feature, the plugins that could not be prepared and are left out.
     """
 
     def __init__(

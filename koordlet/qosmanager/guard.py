@@ -5,7 +5,7 @@ timer (SIGPROF) sees one that takes memory, and one that works, in Python or in 
 for signals, such as a catastrophic regular expression, while the thread waits for the interpreter
 lock. Both raise PluginBlocked inside the plugin. What survives that is ended by a wall timer
 (SIGALRM) whose default action needs no interpreter: faulthandler writes the stacks to a file, the
-kernel ends the process. The timers are armed only while a plugin's step runs, so nobody else is
+kernel ends the process. The timers are armed only while a plugin's step runs, so nothing else is
 ever to blame.
 """
 

@@ -221,7 +221,7 @@ class QOSManager:
         )
 
     def _wake_refused(self) -> None:
-        """Let plugins try whose claims another one had; the first in their order comes first."""
+        """Let plugins try again that waited for another one's claims, in their order."""
         for runner in self.runners:
             if runner.refused:
                 runner.wake()

@@ -1,4 +1,4 @@
-"""What the plugins cost and how they do, as Prometheus families made at scrape time."""
+"""Cost and state of the plugins, as Prometheus families made at scrape time."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""What a plugin is doing, and how its rounds end."""
+"""States of a plugin, and outcomes of its rounds."""
 
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ class PluginState(StrEnum):
 
     DISABLED = "disabled"  # none of its gates is on
     RUNNING = "running"
-    FINISHED = "finished"  # run returned although nobody asked it to
+    FINISHED = "finished"  # run returned without being asked to
     STOPPING = "stopping"
     RETRYING = "retrying"  # failed; starts again after a pause
     BROKEN = "broken"  # cannot be loaded, set up, or claim what another has; or gets rare trials

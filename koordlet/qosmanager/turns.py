@@ -1,4 +1,4 @@
-"""Whose turn it is where two plugins may claim the same kernel value: who was switched on first."""
+"""Turns of two plugins that may claim the same kernel value: the first switched on has it."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING

@@ -18,8 +18,8 @@ _DOCTOR_EXIT = """\
 Exit status: 0 nothing is missing for the gates that are on; 1 something is; 2 wrong usage.
 Without a daemon the gates are those that are on by default."""
 _DRY_RUN = """\
-Which plugins only pretend: what they decide is recorded and shown, and nothing is changed. PLUGIN
-on has one pretend, which puts back what it has in force; PLUGIN off has it act. That lasts until
+The plugins in dry-run: their decisions are recorded and shown, and nothing is changed. PLUGIN
+on puts one in dry-run, which restores its values; PLUGIN off has it act. That lasts until
 the daemon ends, or reads a config file that says something about dry-run."""
 _AUDIT = """\
 The latest changes to the node, from the audit log, latest last. Asks the daemon, or with --dir
@@ -32,9 +32,9 @@ Run the plugins of this installation on a record in simulated time, and show sid
 would do and what was done. Needs no daemon and changes nothing. What the plugins would change has
 no effect on the recorded usage; only a pod that they would evict is gone from then on."""
 _RESTORE = """\
-Put back the kernel values that a daemon left changed, because it was killed or runs with
+Restore the kernel values that a daemon left changed, because it was killed or runs with
 --on-exit=keep. Needs no daemon, and refuses while one runs, which looks after its values itself.
-What somebody else has changed since is left alone."""
+What another program has changed since is left alone."""
 _TOP_KEYS = "Keys: q quits; c, m, p, t, n sort by cpu, memory, pressure, throttling, network."
 
 
@@ -114,9 +114,9 @@ def _parser() -> argparse.ArgumentParser:
     _plugins(add("plugins", "state and cost of the QoS plugins"), common)
     _metrics(add("metrics", "one kind of metric over a window, by series"))
     _explain(add("explain", "what is in force and what was decided about pods, and why"))
-    _dry_run(add("dry-run", "which plugins only pretend; switches it", _DRY_RUN))
+    _dry_run(add("dry-run", "show the plugins in dry-run; switch it", _DRY_RUN))
     _audit(add("audit", "the latest changes to the node, from the audit log", _AUDIT))
-    _roots(add("restore", "put back the kernel values that a daemon left changed", _RESTORE))
+    _roots(add("restore", "restore the kernel values that a daemon left changed", _RESTORE))
     add("nodemetric", "the NodeMetric that was reported last")
     _record(add("record", "write what happens on the node to a file, for replay", _RECORD))
     _replay(add("replay", "what the plugins would do with a record", _REPLAY))

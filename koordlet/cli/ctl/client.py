@@ -23,7 +23,7 @@ _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 
 class NoDaemon(KoordletError):
-    """Nobody listens on the control socket."""
+    """No daemon listens on the control socket."""
 
 
 class NotAllowed(KoordletError):
@@ -178,7 +178,7 @@ def _decoded(status: int, body: bytes, target: str) -> Any:
 
 
 def _unreachable(failures: Mapping[Path, OSError]) -> KoordletError:
-    """The most telling of the reasons why no socket could be connected to."""
+    """The most informative of the reasons why no socket could be connected to."""
     for path, err in failures.items():
         if isinstance(err, PermissionError):
             return NotAllowed(

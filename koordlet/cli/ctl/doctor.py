@@ -52,7 +52,7 @@ def _report(client: Client, options: Options) -> dict[str, Any]:
     try:
         findings, gates = client.get("doctor"), client.get("status")["gates_on"]
     except (NoDaemon, NotAllowed, BadAnswer) as err:
-        return _local(options, f"seen by this command, as no daemon could tell: {err}")
+        return _local(options, f"seen by this command, as no daemon answered: {err}")
     return _judged("seen by the daemon", gates, findings)
 
 

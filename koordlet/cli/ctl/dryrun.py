@@ -1,4 +1,4 @@
-"""koordletctl dry-run: who only pretends; switches it while the daemon runs."""
+"""koordletctl dry-run: shows the plugins in dry-run, and switches it while the daemon runs."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -29,11 +29,11 @@ def view(found: Mapping[str, Any]) -> Iterator[RenderableType]:
         rows.add_row(figure(plugin["name"]), figure("on" if on else "off", "cyan" * on), prose(by))
     yield rows if found["plugins"] else prose("no plugins are installed")
     if found["observeOnly"]:
-        yield prose(f"all only pretend: {found['observeOnly']}", "yellow")
+        yield prose(f"all in dry-run: {found['observeOnly']}", "yellow")
 
 
 def dry_run_text(value: bool | list[str], observe_only: str) -> str:
-    """Who only pretends, in a line."""
+    """The plugins in dry-run, in a line."""
     if observe_only:
         return f"all plugins: {observe_only}"
     if isinstance(value, list):

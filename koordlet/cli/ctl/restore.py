@@ -1,4 +1,4 @@
-"""koordletctl restore: put back what a daemon that is gone left in the kernel."""
+"""koordletctl restore: restores the kernel values that a daemon left changed."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,11 +53,11 @@ def view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
     for value in values:
         counts[value["outcome"]] += 1
     yield prose(
-        f"{counts['restored']} put back, {counts['left']} were not ours any more or gone, "
+        f"{counts['restored']} restored, {counts['left']} were not ours any more or gone, "
         f"{counts['failed']} failed"
         + (f", {counts['refused']} refused" if counts["refused"] else "")
         if values
-        else "nothing to put back"
+        else "nothing to restore"
     )
 
 
@@ -110,7 +110,7 @@ def _restore(run_dir: Path, options: Options) -> dict[str, Any]:
             ]
     except RunDirHeld as err:
         raise KoordletError(
-            f"{run_dir}: wanted to put values back, found koordlet at work (process {err.holder}); "
+            f"{run_dir}: wanted to restore values, found koordlet at work (process {err.holder}); "
             "it does so itself when it is stopped or the plugin's gate is switched off"
         ) from err
     problem = "; ".join(filter(None, (journal.damage, journal.problem)))

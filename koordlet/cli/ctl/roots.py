@@ -1,4 +1,4 @@
-"""Where this command finds the host's file systems when it looks for itself."""
+"""Roots of the host's file systems for commands that look for themselves."""
 
 import os
 from dataclasses import replace

@@ -82,7 +82,7 @@ def test_a_killed_daemons_values_are_put_back(host, restore, squeeze):
     assert group.read("cpu/cpu.cfs_quota_us") == "-1"
     assert group.read("cpu/cpu.shares") == "77"
     code, text = restore()
-    assert (code, text) == (0, "nothing to put back\n")
+    assert (code, text) == (0, "nothing to restore\n")
 
 
 def test_the_table_says_what_is_there_now(restore, squeeze):
@@ -93,7 +93,7 @@ def test_the_table_says_what_is_there_now(restore, squeeze):
 
     assert code == 0
     assert "cpu_quota of kubepods/besteffort" in text
-    assert "2 put back, 0 were not ours any more or gone, 0 failed" in text
+    assert "2 restored, 0 were not ours any more or gone, 0 failed" in text
 
 
 def test_nothing_is_done_while_a_daemon_runs(host, run_dir, restore, squeeze):
@@ -118,7 +118,7 @@ def test_a_damaged_journal_is_told(run_dir, restore, squeeze):
 
     assert code == 1
     assert "1 damaged lines; kept as journal.damaged" in text
-    assert "2 put back" in text
+    assert "2 restored" in text
 
 
 def test_groups_that_are_out_of_sight_are_not_taken_for_gone(run_dir, capsys, monkeypatch, squeeze):
@@ -136,13 +136,13 @@ def test_a_host_without_a_journal_needs_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("koordlet.cli.koordletctl.default_run_dirs", lambda *_: places)
 
     assert main(["restore"]) == 0
-    assert capsys.readouterr().out == "nothing to put back\n"
+    assert capsys.readouterr().out == "nothing to restore\n"
     assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("name", ["none", "empty", "file/below"])
 def test_a_wrong_run_directory_is_a_failure(tmp_path, capsys, name):
-    """Else "nothing to put back" would be believed. Nothing is made there either."""
+    """Else "nothing to restore" would be believed. Nothing is made there either."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
 
@@ -236,7 +236,7 @@ def test_a_sound_record_beside_a_planted_one_is_restored(host, run_dir, restore)
     code, out = restore()
 
     assert code == 1
-    assert "1 put back, 0 were not ours any more or gone, 0 failed, 1 refused" in out
+    assert "1 restored, 0 were not ours any more or gone, 0 failed, 1 refused" in out
     assert be.read("cpu/cpu.shares") == "1024"
 
 

@@ -98,7 +98,7 @@ def test_doctor_looks_itself_when_there_is_no_daemon(ctl):
 
     assert code in (0, 1)
     assert not err
-    assert "seen by this command, as no daemon could tell:" in " ".join(out.split())
+    assert "seen by this command, as no daemon answered:" in " ".join(out.split())
     assert "node: cpu and memory" in out
 
 
@@ -315,11 +315,11 @@ def test_dry_run_is_listed_and_switched(ctl, daemon):
     assert "BECPUSuppress  on       hand, until the next start" in after
     assert (unknown[0], "the nearest is 'CPUBurst'" in unknown[2]) == (2, True)
     assert (half[0], "wanted on or off" in half[2]) == (2, True)
-    assert observing.splitlines()[-1] == "all only pretend: another agent is here"
+    assert observing.splitlines()[-1] == "all in dry-run: another agent is here"
 
 
 def test_status_says_what_is_changed(ctl, daemon):
-    """By plugin and state; evictions of the hour; who only pretends."""
+    """By plugin and state; evictions of the hour; the plugins in dry-run."""
     daemon.status["claims"] = {"B": {"would": 2}, "A": {"in force": 12, "yielded": 1}}
     daemon.status["dry_run"] = ["B"]
     _, out, _ = ctl("status")

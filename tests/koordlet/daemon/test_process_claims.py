@@ -109,7 +109,7 @@ def test_a_kept_value_is_taken_over_and_put_back_by_hand(
     laid_out = HostPaths.below(tmp_path / "host")
     monkeypatch.setattr("koordlet.cli.ctl.restore.host_paths", lambda _: laid_out)
     assert main(["restore", f"--run-dir={tmp_path}/run", *roots]) == 0
-    assert "1 put back" in capsys.readouterr().out
+    assert "1 restored" in capsys.readouterr().out
     assert group.read(FILE) == "1024"
 
 

@@ -69,7 +69,7 @@ class Agent:
             kube(self.client, "n1", states, self.clock) for kube in (kube_node, kube_node_slo)
         )
         metric = KubeNodeMetric(self.client, "n1", states, self.clock)
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.duties = ManagerDuties(
             DutyOptions(mode=mode, config_namespace=NAMESPACE, config_name="slo-controller-config"),
             [(NODE_METRIC, metric), (NODE_SLO, slo)],
@@ -78,7 +78,7 @@ class Agent:
             clock=self.clock,
             registry=self.registry,
             observe_only=self._observe_only,
-            tell=self.told.append,
+            report=self.reported.append,
         )
         parts = (node, metric, slo, self.duties)
         self._tasks = [asyncio.create_task(part.run(self._stop)) for part in parts]

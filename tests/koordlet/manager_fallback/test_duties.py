@@ -161,9 +161,9 @@ async def test_a_bad_key_keeps_its_last_good_value(agent: Agent, text: str, reas
     assert "slo-controller-config.resource-threshold-config" in agent.reasons()
     assert reason in agent.reasons()
     assert [entry["event"] for entry in logs].count("config.partly_rejected") == 1
-    [told] = agent.told
-    assert "slo-controller-config.resource-threshold-config" in told
-    assert reason in told
+    [reported] = agent.reported
+    assert "slo-controller-config.resource-threshold-config" in reported
+    assert reason in reported
 
     agent.configure(resource_threshold={"clusterStrategy": {"cpuSuppressThresholdPercent": 55}})
     await agent.minutes(1)
@@ -181,7 +181,7 @@ async def test_a_wrong_type_in_any_field(agent: Agent, key: str) -> None:
         agent.configure(**{key: json.dumps(value)})
         said = f"{field}: wanted "
         await agent.until(lambda said=said: said in agent.reasons())
-        assert said in agent.told[-1]
+        assert said in agent.reported[-1]
     await agent.minutes(1)
     assert len(agent.writes()) == written
 

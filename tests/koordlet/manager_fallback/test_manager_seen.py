@@ -154,7 +154,7 @@ async def test_without_a_look_at_the_lease_nothing_is_done(agent: Agent) -> None
     await agent.until(lambda: "403" in agent.reasons())
     await agent.minutes(10)
     assert agent.writes() == []
-    assert agent.state("NodeMetric") == "left alone: not known yet whose it is"
+    assert agent.state("NodeMetric") == "left alone: owner not known yet"
 
     agent.server.unscript()
     await agent.minutes(2)
@@ -191,7 +191,7 @@ async def test_an_object_that_somebody_else_writes_is_left_alone(agent: Agent) -
     ],
 )
 async def test_others_may_write_anything_but_the_spec(agent: Agent, kind: dict[str, str]) -> None:
-    """Reports, labels and the agent itself tell of no manager."""
+    """Reports, labels and the agent itself show no manager."""
     agent.store(SLOS, written_by(spec={}, **kind))
     await agent.start()
     await agent.until(lambda: "cpuBurstStrategy" in agent.found(SLOS)["spec"])
