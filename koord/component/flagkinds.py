@@ -165,7 +165,7 @@ BOOL = Kind("bool", read_bool, _yaml_bool, _write_bool, needs_value=False, defau
 INT = Kind("int", read_int, _yaml_int, str, default=_yaml_int)
 FLOAT = Kind("float", read_float, _yaml_float, lambda value: f"{value:g}", default=_yaml_float)
 STRING = Kind("string", str, _yaml_text, str, default=_yaml_text)
-ANYTHING = Kind("text", str, _any_text, str)  # of flags that nobody could define
+ANYTHING = Kind("text", str, _any_text, str)  # of flags that could not be defined
 DURATION = Kind("duration", goduration.parse, _yaml_duration, goduration.format, default=_seconds)
 BOOL_MAP: Kind[Mapping[str, bool]] = Kind(
     "map of bool",

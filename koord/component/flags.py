@@ -123,7 +123,7 @@ class FlagSet:
         self._program = self._owner = program
         self._shares = False
         self._flags: dict[str, Flag[Any]] = {}
-        self._expected: dict[str, str] = {}  # owners of flags that nobody defines, by first word
+        self._expected: dict[str, str] = {}  # owners of undefined flags, by first word
 
     def owned_by(self, owner: str) -> "FlagSet":
         """Return a view of the same flags; what is defined through it belongs to the owner."""

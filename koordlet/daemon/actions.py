@@ -47,7 +47,7 @@ class Actions:
     claims: ClaimManager
     restorer: Restorer
     kernel: KernelView
-    other_agent: OtherAgent  # while there is one, every plugin only pretends
+    other_agent: OtherAgent  # while there is one, every plugin is in dry-run
     lock: ActingLock  # while another koordlet has it, the same
 
     def observe_only(self) -> str:

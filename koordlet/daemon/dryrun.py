@@ -14,13 +14,13 @@ log = get_logger("koordlet.daemon")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DryRunSwitch:
-    """Lists who only pretends, and switches it."""
+    """Lists the plugins in dry-run, and switches it."""
 
     settings: Settings
     actions: Actions
 
     def describe(self) -> Mapping[str, object]:
-        """All plugins: whether they pretend, and whether that was switched by hand."""
+        """All plugins: whether they are in dry-run, and whether that was switched by hand."""
         dry_run = self.settings.dry_run
         return {
             "observeOnly": self.actions.observe_only(),
@@ -35,7 +35,7 @@ class DryRunSwitch:
         }
 
     async def switch(self, plugin: str, *, on: bool) -> Mapping[str, object]:
-        """Have a plugin, or all, pretend or act; return what describe then says.
+        """Put a plugin, or all, in dry-run or have it act; return what describe then says.
 
         Switched on, the values that it has in force are put back first.
 

@@ -51,7 +51,7 @@ _ROOTS = {
 class DaemonFlags:
     """The flags as attributes, so that a mistyped name is found by the type checker.
 
-    Values are checked when they are given, so whoever reads one need not check it again.
+    Values are checked when they are given, so a reader need not check it again.
     """
 
     def __init__(self, flags: FlagSet, *, terminal: bool = False) -> None:
@@ -80,7 +80,7 @@ class DaemonFlags:
             self.addr.default = _LOCAL_ADDRESS
 
     def check_together(self) -> None:
-        """Check what one flag alone cannot tell; call it after parsing.
+        """Check flags against each other; call it after parsing.
 
         Raises:
             OptionError: flags are missing that belong to those that were given.
@@ -262,8 +262,8 @@ class DaemonFlags:
             "dry-run",
             DRY_RUN,
             DryRun(),
-            "plugins that only pretend, as A,B; true for all: what they decide is recorded and "
-            "shown, and nothing is changed",
+            "plugins in dry-run, as A,B; true for all: their decisions are recorded and shown, and "
+            "nothing is changed",
         )
         self.on_exit = flags.string(
             "on-exit",
@@ -275,7 +275,7 @@ class DaemonFlags:
         self.on_foreign_change = flags.string(
             "on-foreign-change",
             OnForeignChange.RETAKE,
-            "what to do when somebody else changes a value that a plugin wants otherwise: retake "
+            "what to do when another program changes a value that a plugin claims: retake "
             "it after 10 s, doubling, at most 5 times an hour, or yield",
             check=one_of(*OnForeignChange),
         )

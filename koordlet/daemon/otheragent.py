@@ -97,8 +97,8 @@ class OtherAgent:
         elif now - self._seen_at < GONE_AFTER:
             return
         if found and not self._found:
-            log.warning("agent.met", found=found, observing=not self._force)
+            log.warning("other_agent.detected", found=found, observing=not self._force)
         elif self._found and not found:
-            log.info("agent.gone", was=self._found)
+            log.info("other_agent.gone", was=self._found)
         self._found = found
         self._observing.set(bool(found) and not self._force)

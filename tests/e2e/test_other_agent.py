@@ -125,4 +125,4 @@ async def test_ours_leaves_the_reports_to_the_one_that_writes_them(
         reporting.cancel()
 
     events = [json.loads(line)["event"] for line in (tmp_path / "log").read_text().splitlines()]
-    assert events.count("agent.met") == 1
+    assert events.count("other_agent.detected") == 1

@@ -83,7 +83,7 @@ async def test_another_agent_comes_and_goes(sign):
             assert (world.agent.observe_only(), world.gauge) == ("", 0)
             assert world.agent.health() == OK
 
-    assert [log["event"] for log in logs] == ["agent.met", "agent.gone"]
+    assert [log["event"] for log in logs] == ["other_agent.detected", "other_agent.gone"]
 
 
 async def test_an_agent_that_crashes_and_is_started_again():
@@ -98,7 +98,7 @@ async def test_an_agent_that_crashes_and_is_started_again():
                 await world.clock.advance(2 * INTERVAL)
                 assert world.agent.observe_only() == f"process {number}"
 
-    assert [log["event"] for log in logs] == ["agent.met"]
+    assert [log["event"] for log in logs] == ["other_agent.detected"]
 
 
 async def test_force():
