@@ -254,5 +254,5 @@ def change_json(change: Change) -> dict[str, Any]:
 
 
 def _identity(decision: Mapping[str, object]) -> tuple[object, ...]:
-    """What tells two decisions apart; the same one taken again is not told again."""
+    """The identity of a decision; the same one taken again is not recorded again."""
     return tuple(decision.get(name) for name in ("first", "plugin", "uid", "outcome", "action"))
