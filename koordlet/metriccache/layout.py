@@ -29,7 +29,7 @@ HEADER_BYTES = 192
 Key = tuple[str, ...]
 
 
-class Damaged(ValueError):
+class DamagedRing(ValueError):
     """Bytes that were never written like this: the message names what does not fit."""
 
 
@@ -97,19 +97,19 @@ def unpack_header(data: bytes) -> tuple[Identity, Geometry]:
     """Read a header. The geometry is what the file claims: compare it with the file's size.
 
     Raises:
-        Damaged: truncated, not a ring file, of another version, or changed after it was written.
+        DamagedRing: truncated, not a ring file, of another version, or changed since the write.
     """
     if len(data) < HEADER_BYTES:
-        raise Damaged(f"only {len(data)} bytes")
+        raise DamagedRing(f"only {len(data)} bytes")
     magic, version, boot_id, kind, columns, rows, key_bytes = _HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise Damaged("not a ring file")
+        raise DamagedRing("not a ring file")
     if version != VERSION:
-        raise Damaged(f"version {version} instead of {VERSION}")
+        raise DamagedRing(f"version {version} instead of {VERSION}")
     if _CRC.unpack_from(data, _HEADER.size)[0] != zlib.crc32(data[: _HEADER.size]):
-        raise Damaged("header checksum differs")
+        raise DamagedRing("header checksum differs")
     if not (columns and rows and key_bytes and key_bytes % 8 == 0):
-        raise Damaged(f"geometry {columns} x {rows}, keys of {key_bytes} bytes")
+        raise DamagedRing(f"geometry {columns} x {rows}, keys of {key_bytes} bytes")
     return Identity(_text(boot_id), _text(kind)), Geometry(columns, rows, key_bytes)
 
 
@@ -124,7 +124,7 @@ def unpack_entry(data: bytes) -> tuple[float, bytes] | None:
     """Return (born, key) of a directory entry, None for a free row.
 
     Raises:
-        Damaged: torn or changed.
+        DamagedRing: torn or changed.
     """
     born, length = _ENTRY.unpack_from(data)
     (crc,) = _CRC.unpack_from(data, _ENTRY.size)
@@ -132,7 +132,7 @@ def unpack_entry(data: bytes) -> tuple[float, bytes] | None:
         return None
     key = data[_ENTRY_PREFIX : _ENTRY_PREFIX + length]
     if len(key) != length or crc != zlib.crc32(key, zlib.crc32(data[: _ENTRY.size])):
-        raise Damaged("row checksum differs")
+        raise DamagedRing("row checksum differs")
     return born, key
 
 
@@ -176,14 +176,14 @@ def decode_key(data: bytes, properties: int) -> Key:
     """Inverse of encode_key.
 
     Raises:
-        Damaged: not a key of that many properties.
+        DamagedRing: not a key of that many properties.
     """
     try:
         key = tuple(data.decode("utf-8", "surrogatepass").split("\0")) if properties else ()
     except UnicodeDecodeError as err:
-        raise Damaged("key is not text") from err
+        raise DamagedRing("key is not text") from err
     if len(key) != properties or (not properties and data):
-        raise Damaged(f"key has {len(key)} values instead of {properties}")
+        raise DamagedRing(f"key has {len(key)} values instead of {properties}")
     return key
 
 

@@ -14,7 +14,7 @@ from koordlet.metriccache.layout import (
     HEADER_BYTES,
     STAMP_BYTES,
     ColumnStamp,
-    Damaged,
+    DamagedRing,
     Geometry,
     Identity,
     pack_entry,
@@ -170,7 +170,7 @@ class Ring:
             start = self._entry_at(row)
             try:
                 entry = unpack_entry(self._memory[start : start + self.geometry.entry_bytes])
-            except Damaged:
+            except DamagedRing:
                 self.losses = self.losses._replace(rows=self.losses.rows + 1)
                 continue
             if entry:
@@ -238,7 +238,7 @@ def _checked_geometry(
         raise RingDiscarded(path, f"{status.st_size} bytes, more than {max_bytes}")
     try:
         owner, geometry = unpack_header(os.pread(descriptor, HEADER_BYTES, 0))
-    except Damaged as err:
+    except DamagedRing as err:
         raise RingDiscarded(path, str(err)) from err
     if owner.boot_id != identity.boot_id:
         raise RingDiscarded(path, f"data of boot {owner.boot_id}", expected=True)

@@ -10,7 +10,7 @@ from koord.util.clock import Stamp
 from koord.util.owneddir import OwnedPath
 from koordlet.metriccache.keys import UnknownSeries
 from koordlet.metriccache.kinds import AnyKind
-from koordlet.metriccache.layout import Damaged, Geometry, Identity, Key, decode_key, encode_key
+from koordlet.metriccache.layout import DamagedRing, Geometry, Identity, Key, decode_key, encode_key
 from koordlet.metriccache.limits import TableLimits, key_bytes_ahead, rows_ahead
 from koordlet.metriccache.ring import Ring, RingDiscarded
 from koordlet.metriccache.rows import Rows
@@ -229,7 +229,7 @@ class Table:
             try:
                 key = decode_key(data, len(self.kind.properties))
                 found[row] = born, self.kind.made(*key)
-            except (Damaged, UnknownSeries):
+            except (DamagedRing, UnknownSeries):
                 self.dropped.rows += 1
         self._rows.restore(found)
 

@@ -24,7 +24,7 @@ from koord.util.health import PartHealth, Status
 from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop
 from koordlet.reporter.correctionbackoff import CorrectionBackoff
-from koordlet.rules.noderesourcetopology import Operation, Published, new_object, patch
+from koordlet.rules.noderesourcetopology import Operation, PublishedTopology, new_object, patch
 from koordlet.rules.nodetopology import NodeTopology
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.kubetopology import KubeTopology
@@ -80,7 +80,7 @@ class TopologyReporter:
         self._failures = Backoff(FIRST_PAUSE, LONGEST_REST, jitter=1.0, draw=draw)
         self._corrections = CorrectionBackoff(clock, interval, draw=draw)
         self._written: NodeTopology | None = None  # what the object says, or said at first
-        self._agreed: tuple[NodeTopology, Published] | None = None  # found to say the same
+        self._agreed: tuple[NodeTopology, PublishedTopology] | None = None  # found to say the same
         self._unseen = -1  # how often it had changed before our latest write
         self._problem = ""
         self._trouble = LogState(log)
@@ -131,7 +131,7 @@ class TopologyReporter:
         parts = [operation["path"] for operation in operations if operation["op"] != "test"]
         log.info("topology.corrected" if correction else "topology.written", parts=parts or "all")
 
-    def _is_settled(self, wanted: NodeTopology, published: Published | None) -> bool:
+    def _is_settled(self, wanted: NodeTopology, published: PublishedTopology | None) -> bool:
         """Whether there is nothing new: both sides agree, or the watch has yet to tell of it."""
         if wanted is self._written and self._own.changes == self._unseen:
             return True

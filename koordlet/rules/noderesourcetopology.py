@@ -18,7 +18,7 @@ Operation = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedTopology:
     """The object as it is on the server. None: it has no annotations, or no labels, at all."""
 
     uid: str
@@ -29,7 +29,7 @@ class Published:
     zones: object  # as found
 
 
-def parse_published(obj: object) -> Published:
+def parse_published(obj: object) -> PublishedTopology:
     """Return what counts of a NodeResourceTopology object as JSON.
 
     Raises:
@@ -37,7 +37,7 @@ def parse_published(obj: object) -> Published:
     """
     root = Fields(obj, "nodeResourceTopology")
     meta = root.nested("metadata")
-    return Published(
+    return PublishedTopology(
         uid=meta.required_text("uid"),
         version=meta.required_text("resourceVersion"),
         annotations=meta.texts("annotations") if meta.raw.get("annotations") else None,
@@ -74,7 +74,7 @@ def new_object(name: str, node: Node, topology: NodeTopology) -> dict[str, objec
     }
 
 
-def patch(published: Published, topology: NodeTopology) -> list[Operation]:
+def patch(published: PublishedTopology, topology: NodeTopology) -> list[Operation]:
     """Return the operations that put our part of the object right; none when it is.
 
     They apply to exactly the version that was looked at, as zones are replaced as a whole.

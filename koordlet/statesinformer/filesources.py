@@ -13,7 +13,7 @@ from koord.util.stop import Stop
 from koordlet.statesinformer.condition import Condition
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.objectfile import ObjectFile
-from koordlet.statesinformer.reading import Reading, read_node_slo
+from koordlet.statesinformer.reading import ObjectReading, read_node_slo
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class FileSource(Generic[T]):
         self,
         name: str,
         path: Path,
-        parse: Callable[[object], Reading[T]],
+        parse: Callable[[object], ObjectReading[T]],
         publish: Callable[[T], None],
         clock: Clock,
     ) -> None:
@@ -70,5 +70,5 @@ def node_slo_file(path: Path, informer: StatesInformer, clock: Clock) -> FileSou
     )
 
 
-def _read_node(obj: object) -> Reading[Node]:
-    return Reading(parse_node(obj))
+def _read_node(obj: object) -> ObjectReading[Node]:
+    return ObjectReading(parse_node(obj))

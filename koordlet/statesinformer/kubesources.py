@@ -22,7 +22,7 @@ from koord.util.stop import Stop
 from koordlet.statesinformer.callbacks import StateType
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import ReportTarget
-from koordlet.statesinformer.reading import Reading, read_node_slo
+from koordlet.statesinformer.reading import ObjectReading, read_node_slo
 from koordlet.statesinformer.statuswriters import StatusWriters, status_writers
 from koordlet.statesinformer.stored import Stored, stored
 
@@ -38,7 +38,7 @@ def keep_quiet(_: Event) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Version(Generic[T]):
-    reading: Reading[T]
+    reading: ObjectReading[T]
     stored: Stored
 
 
@@ -58,7 +58,7 @@ class OwnObject(Generic[T]):
         client: ApiClient,
         node_name: str,
         clock: Clock,
-        read: Callable[[Object], Reading[T]],
+        read: Callable[[Object], ObjectReading[T]],
         publish: Callable[[ChangeKind, T | None], None],
         emit: Emit = keep_quiet,
         absent: Absent | None = None,
@@ -182,7 +182,7 @@ def kube_node(
         client=client,
         node_name=node_name,
         clock=clock,
-        read=lambda item: Reading(parse_node(item)),
+        read=lambda item: ObjectReading(parse_node(item)),
         publish=_each_version(informer.set_node),
         emit=emit,
         missed=f"wanted a Node named {node_name}, found none in the cluster; if it was renamed, "
@@ -244,13 +244,13 @@ class KubeNodeMetric(OwnObject[tuple[NodeMetricSpec, ReportTarget]]):
         """The object as seen last; None: there is none, or it is not known yet."""
         return self._target
 
-    def _read(self, item: Object) -> Reading[tuple[NodeMetricSpec, ReportTarget]]:
+    def _read(self, item: Object) -> ObjectReading[tuple[NodeMetricSpec, ReportTarget]]:
         uid = Fields(item, "nodeMetric").nested("metadata").required_text("uid")
         target = ReportTarget(uid, _reported_at(item), status_writers(item))
         try:
-            return Reading((parse_spec(item), target))
+            return ObjectReading((parse_spec(item), target))
         except InvalidObject as err:
-            return Reading((self._informer.node_metric_spec(), target), (err,))
+            return ObjectReading((self._informer.node_metric_spec(), target), (err,))
 
     def _take(self, kind: ChangeKind, found: tuple[NodeMetricSpec, ReportTarget] | None) -> None:
         if found is None:

@@ -6,9 +6,9 @@ from koord.kube.reflector import Absent
 from koord.kube.resource import NODE_TOPOLOGIES
 from koord.kube.store import ChangeKind
 from koord.util.clock import Clock
-from koordlet.rules.noderesourcetopology import Published, parse_published
+from koordlet.rules.noderesourcetopology import PublishedTopology, parse_published
 from koordlet.statesinformer.kubesources import OwnObject
-from koordlet.statesinformer.reading import Reading
+from koordlet.statesinformer.reading import ObjectReading
 
 _ABSENT = Absent(
     pause=150.0,
@@ -16,7 +16,7 @@ _ABSENT = Absent(
 )
 
 
-class KubeTopology(OwnObject[Published]):
+class KubeTopology(OwnObject[PublishedTopology]):
     """Knows what the cluster has been told of this node's topology.
 
     A cluster that has no such kind is asked again every few minutes only.
@@ -33,10 +33,10 @@ class KubeTopology(OwnObject[Published]):
             publish=self._take,
             absent=_ABSENT,
         )
-        self._published: Published | None = None
+        self._published: PublishedTopology | None = None
         self._changes = 0
 
-    def published(self) -> Published | None:
+    def published(self) -> PublishedTopology | None:
         """The object as seen last; None: there is none, or it is not known yet (see synced)."""
         return self._published
 
@@ -45,10 +45,10 @@ class KubeTopology(OwnObject[Published]):
         """How often the object has changed so far: tells whether a write was seen."""
         return self._changes
 
-    def _take(self, _: ChangeKind, found: Published | None) -> None:
+    def _take(self, _: ChangeKind, found: PublishedTopology | None) -> None:
         self._published = found
         self._changes += 1
 
 
-def _read(item: Object) -> Reading[Published]:
-    return Reading(parse_published(item))
+def _read(item: Object) -> ObjectReading[PublishedTopology]:
+    return ObjectReading(parse_published(item))

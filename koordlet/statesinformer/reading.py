@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading(Generic[T]):
+class ObjectReading(Generic[T]):
     """What is kept of one version of an object, and which of its fields were not understood."""
 
     value: T
     problems: tuple[InvalidObject, ...] = ()
 
 
-def read_node_slo(obj: object, informer: StatesInformer) -> Reading[NodeSLO]:
+def read_node_slo(obj: object, informer: StatesInformer) -> ObjectReading[NodeSLO]:
     """Return the NodeSLO of an object as JSON, merged with the defaults.
 
     A section that is not understood keeps its last good value: the one in force.
@@ -26,4 +26,4 @@ def read_node_slo(obj: object, informer: StatesInformer) -> Reading[NodeSLO]:
     Raises:
         InvalidObject: the object or its spec is no JSON object at all.
     """
-    return Reading(*merge_nodeslo(obj, informer.node_slo() or NodeSLO()))
+    return ObjectReading(*merge_nodeslo(obj, informer.node_slo() or NodeSLO()))

@@ -26,7 +26,7 @@ class NoDaemon(KoordletError):
     """No daemon listens on the control socket."""
 
 
-class NotAllowed(KoordletError):
+class NotPermitted(KoordletError):
     """The daemon belongs to another user."""
 
 
@@ -59,7 +59,8 @@ class Client:
         """Return an answer, decoded; parts of the path are quoted, and None is not sent.
 
         Raises:
-            NoDaemon, NotAllowed, NotTheDaemon, BadAnswer, BadQuestion: the message says what to do.
+            NoDaemon, NotPermitted, NotTheDaemon, BadAnswer, BadQuestion: the message says what to
+                do.
         """
         given = {name: value for name, value in (query or {}).items() if value is not None}
         return self._ask("GET", _target(path) + (f"?{urlencode(given)}" if given else ""))
@@ -68,7 +69,8 @@ class Client:
         """Yield the lines of a long answer; silence is how many seconds may be without one.
 
         Raises:
-            NoDaemon, NotAllowed, NotTheDaemon, BadAnswer, BadQuestion: the message says what to do.
+            NoDaemon, NotPermitted, NotTheDaemon, BadAnswer, BadQuestion: the message says what to
+                do.
         """
         target = f"{_target(path)}?{urlencode(query)}"
         connection = http.client.HTTPConnection("koordlet", timeout=self.timeout)
@@ -181,7 +183,7 @@ def _unreachable(failures: Mapping[Path, OSError]) -> KoordletError:
     """The most informative of the reasons why no socket could be connected to."""
     for path, err in failures.items():
         if isinstance(err, PermissionError):
-            return NotAllowed(
+            return NotPermitted(
                 f"{path}: wanted to ask the daemon, found no permission; {_advice(path.parent)}"
             )
     for path, err in failures.items():

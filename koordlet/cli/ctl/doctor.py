@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 
 from koordlet.cli.ctl.arguments import Options
-from koordlet.cli.ctl.client import BadAnswer, Client, NoDaemon, NotAllowed
+from koordlet.cli.ctl.client import BadAnswer, Client, NoDaemon, NotPermitted
 from koordlet.cli.ctl.roots import given_roots, host_paths
 from koordlet.cli.ctl.tables import figure, heading, pairs, prose, show, table
 
@@ -51,7 +51,7 @@ def _report(client: Client, options: Options) -> dict[str, Any]:
         return _local(options, "seen by this command with the given directories")
     try:
         findings, gates = client.get("doctor"), client.get("status")["gates_on"]
-    except (NoDaemon, NotAllowed, BadAnswer) as err:
+    except (NoDaemon, NotPermitted, BadAnswer) as err:
         return _local(options, f"seen by this command, as no daemon answered: {err}")
     return _judged("seen by the daemon", gates, findings)
 

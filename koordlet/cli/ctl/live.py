@@ -30,12 +30,12 @@ def watch(client: Client, *, order: str, interval: float) -> None:
     Raises:
         KoordletError: there is nothing to show from the beginning.
     """
-    view = View(replace(client, timeout=TIMEOUT), order)
+    view = LiveView(replace(client, timeout=TIMEOUT), order)
     while _session(view, console(), interval) == SUSPEND:
         os.kill(0, signal.SIGTSTP)  # what ^Z does elsewhere; returns when the shell lets us go on
 
 
-def _session(view: "View", screen: Console, interval: float) -> str:
+def _session(view: "LiveView", screen: Console, interval: float) -> str:
     """Show until a key ends it, and return that; the terminal is as before then."""
     with (
         keyboard(sys.stdin.fileno()) as keys,
@@ -52,7 +52,7 @@ def _session(view: "View", screen: Console, interval: float) -> str:
             view.look()
 
 
-class View:
+class LiveView:
     """The latest answer, or why there is none, in the order asked for."""
 
     def __init__(self, client: Client, order: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
-class Change(NamedTuple):
+class ListingChange(NamedTuple):
     """Changes of a listing since the one before. A child made anew is both gone and fresh."""
 
     gone: frozenset[str]
@@ -48,7 +48,7 @@ class Listing:
         self._checked_at = now
         return False
 
-    def update(self, found: dict[str, int], nlink: int, now: float) -> Change:
+    def update(self, found: dict[str, int], nlink: int, now: float) -> ListingChange:
         """Take a new listing; nlink must have been read before it was made."""
         old = self.inodes
         gone = frozenset(name for name, inode in old.items() if found.get(name) != inode)
@@ -57,7 +57,7 @@ class Listing:
         absent_at = self.listed_at if gone or self.is_new else self._checked_at
         self.inodes, self._nlink = found, nlink
         self.listed_at = self._checked_at = now
-        return Change(gone, fresh, absent_at)
+        return ListingChange(gone, fresh, absent_at)
 
 
 def list_dirs(directory: str | int) -> dict[str, int]:

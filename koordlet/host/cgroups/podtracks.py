@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from koord.api.qos import KubeQoS
 from koordlet.host.cgroups.layout import Layout
-from koordlet.host.cgroups.listing import Change, Listing
+from koordlet.host.cgroups.listing import Listing, ListingChange
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 
@@ -93,7 +93,7 @@ class QoSTrack:
         self.listing = Listing(listed_at)
         self.pods: dict[str, PodTrack] = {}
         self.waiting: dict[str, str] = {}  # uid by name of pods seen but not taken up
-        self.latest = Change(frozenset(), frozenset(), None)
+        self.latest = ListingChange(frozenset(), frozenset(), None)
 
     def update(self, found: dict[str, int], nlink: int, now: float) -> bool:
         """Take a new listing: forget pods that are gone, let new ones wait."""

@@ -13,7 +13,7 @@ from koordlet.cli.ctl.client import (
     BadQuestion,
     Client,
     NoDaemon,
-    NotAllowed,
+    NotPermitted,
     NotTheDaemon,
     default_run_dirs,
 )
@@ -67,7 +67,7 @@ def test_another_users_daemon_needs_sudo(tmp_path):
         if before == 0:
             os.seteuid(NOBODY)
         try:
-            with pytest.raises(NotAllowed, match=r"no permission; it is for .* only: use sudo"):
+            with pytest.raises(NotPermitted, match=r"no permission; it is for .* only: use sudo"):
                 Client([tmp_path / "missing", tmp_path]).get("status")
         finally:
             os.seteuid(before)

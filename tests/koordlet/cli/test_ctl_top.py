@@ -9,7 +9,7 @@ from koord.util.clock import stamp
 from koord.util.errors import KoordletError
 from koordlet.cli.ctl.arguments import SORTS
 from koordlet.cli.ctl.client import Client
-from koordlet.cli.ctl.live import View, watch
+from koordlet.cli.ctl.live import LiveView, watch
 from koordlet.cli.ctl.tables import console, plain
 from koordlet.cli.ctl.toptable import ORDERS, headline, rows, sort_pods
 from koordlet.metriccache.kinds import (
@@ -184,7 +184,7 @@ def test_the_live_view_does_not_begin_without_a_daemon(tmp_path):
 def test_a_picture_is_as_high_as_the_terminal(daemon, size):
     """Pods that find no place are counted; the keys stay in the last line."""
     width, height = size
-    view = View(Client([daemon.run_dir]), "cpu")
+    view = LiveView(Client([daemon.run_dir]), "cpu")
     screen = console(width=width, height=height, color_system=None)
     pods = [pod(f"default/pod-{number}", cpu_cores=1.0) for number in range(100)]
     view._answer["pods"] = pods

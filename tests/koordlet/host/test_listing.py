@@ -3,15 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.host.cgroups.listing import Change, Listing
+from koordlet.host.cgroups.listing import Listing, ListingChange
 
 EMPTY: frozenset[str] = frozenset()
 
 
 def test_the_first_listing_knows_only_when_the_directory_was_absent() -> None:
     """None for a directory that was there at the first look."""
-    assert Listing(None).update({"a": 1}, 3, now=5.0) == Change(EMPTY, frozenset("a"), None)
-    assert Listing(4.0).update({"a": 1}, 3, now=5.0) == Change(EMPTY, frozenset("a"), 4.0)
+    assert Listing(None).update({"a": 1}, 3, now=5.0) == ListingChange(EMPTY, frozenset("a"), None)
+    assert Listing(4.0).update({"a": 1}, 3, now=5.0) == ListingChange(EMPTY, frozenset("a"), 4.0)
 
 
 def test_the_link_count_vouches_for_absence_since_it_was_checked() -> None:
@@ -21,7 +21,7 @@ def test_the_link_count_vouches_for_absence_since_it_was_checked() -> None:
     assert not listing.is_stale(3, now=2.0)
     assert listing.is_stale(4, now=3.0)
 
-    assert listing.update({"a": 1, "b": 2}, 4, now=3.0) == Change(EMPTY, frozenset("b"), 2.0)
+    assert listing.update({"a": 1, "b": 2}, 4, now=3.0) == ListingChange(EMPTY, frozenset("b"), 2.0)
 
 
 def test_a_replaced_child_may_be_there_since_the_listing_before() -> None:
@@ -31,7 +31,7 @@ def test_a_replaced_child_may_be_there_since_the_listing_before() -> None:
     assert not listing.is_stale(3, now=2.0)
 
     change = listing.update({"b": 2}, 3, now=3.0)
-    assert change == Change(frozenset("a"), frozenset("b"), 1.0)
+    assert change == ListingChange(frozenset("a"), frozenset("b"), 1.0)
 
 
 def test_a_child_made_anew_is_gone_and_fresh() -> None:
@@ -39,7 +39,9 @@ def test_a_child_made_anew_is_gone_and_fresh() -> None:
     listing = Listing(None)
     listing.update({"a": 1}, 3, now=1.0)
 
-    assert listing.update({"a": 2}, 3, now=2.0) == Change(frozenset("a"), frozenset("a"), 1.0)
+    assert listing.update({"a": 2}, 3, now=2.0) == ListingChange(
+        frozenset("a"), frozenset("a"), 1.0
+    )
 
 
 def test_file_systems_that_count_no_links_are_always_stale() -> None:

@@ -8,7 +8,7 @@ from koordlet.metriccache import layout
 from koordlet.metriccache.layout import (
     HEADER_BYTES,
     ColumnStamp,
-    Damaged,
+    DamagedRing,
     Geometry,
     Identity,
     decode_key,
@@ -38,15 +38,15 @@ def test_a_changed_header_is_damaged_or_the_change_does_not_matter(at, mask):
     data[at] ^= mask
     try:
         found = unpack_header(bytes(data))
-    except Damaged:
+    except DamagedRing:
         return
     assert found == (IDENTITY, GEOMETRY)  # a padding byte
 
 
 @given(st.binary(max_size=400))
 def test_arbitrary_bytes_are_not_a_header(data):
-    """Never an exception other than Damaged."""
-    with pytest.raises(Damaged):
+    """Never an exception other than DamagedRing."""
+    with pytest.raises(DamagedRing):
         unpack_header(data)
 
 
@@ -56,7 +56,7 @@ def test_another_version_is_named(monkeypatch):
     data = pack_header(IDENTITY, GEOMETRY)
     monkeypatch.undo()
 
-    with pytest.raises(Damaged, match="version 2 instead of 1"):
+    with pytest.raises(DamagedRing, match="version 2 instead of 1"):
         unpack_header(data)
 
 
@@ -73,7 +73,7 @@ def test_arbitrary_bytes_are_a_fitting_key_or_damaged(data, properties):
     """A key of another number of properties never gets through."""
     try:
         key = decode_key(data, properties)
-    except Damaged:
+    except DamagedRing:
         return
     assert len(key) == properties
 
@@ -100,7 +100,7 @@ def test_a_changed_directory_entry_is_damaged(at, mask):
     if at in (14, 15):  # padding
         assert unpack_entry(bytes(data))
     else:
-        with pytest.raises(Damaged):
+        with pytest.raises(DamagedRing):
             unpack_entry(bytes(data))
 
 
