@@ -17,7 +17,7 @@ class View:
     """Queries on a ring and its rows; all times are seconds since boot.
 
     A cell older than the birth of its row's series belongs to an earlier owner of the row, or to
-    no reader, and is never shown.
+    none, and is never shown.
     """
 
     ring: Ring
