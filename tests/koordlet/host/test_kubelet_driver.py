@@ -15,6 +15,7 @@ CONFIG = "/var/lib/kubelet/config.yaml"
 
 
 ROOT = "0\t0\t0\t0" if os.geteuid() == 0 else "\t".join([str(os.geteuid())] * 4)
+OTHER = os.geteuid() + 1000  # whoever runs these tests, it is another user
 STATUS = f"Name:\tkubelet\nUid:\t{ROOT}\nGid:\t0\t0\t0\t0\nNSpid:\t4711\n"
 
 
@@ -95,10 +96,13 @@ def test_no_kubelet(tmp_path, proc):
 @pytest.mark.parametrize(
     "status",
     [
-        STATUS.replace(ROOT, "1000\t1000\t1000\t1000"),
-        STATUS.replace(ROOT, "1000\t0\t0\t0"),  # a setuid program that a user has started
-        STATUS.replace(ROOT, "0\t1000\t0\t0"),
-        STATUS.replace(ROOT, "65534\t65534\t65534\t65534"),  # root of another user namespace
+        STATUS.replace(ROOT, f"{OTHER}\t{OTHER}\t{OTHER}\t{OTHER}"),
+        STATUS.replace(ROOT, f"{OTHER}\t0\t0\t0"),  # a setuid program that a user has started
+        STATUS.replace(ROOT, f"0\t{OTHER}\t0\t0"),
+        pytest.param(  # root of another user namespace
+            STATUS.replace(ROOT, "65534\t65534\t65534\t65534"),
+            marks=pytest.mark.skipif(os.geteuid() == 65534, reason="this user is us"),
+        ),
         STATUS.replace("NSpid:\t4711", "NSpid:\t4711\t1"),  # root of a container
         STATUS.replace("Uid", "Gone"),
         "",
