@@ -1,4 +1,4 @@
-"""Checks what a plugin may claim: writable resources of the table, on levels that have them.
+"""Checks what a plugin may claim: values that can be written, on levels that have them.
 
 A defect is one sentence: what was wanted, what was found, and the nearest known name.
 """
@@ -11,6 +11,7 @@ from koord.util.nearest import nearest
 from koordlet.executor.claims.claim import ClaimScope
 from koordlet.executor.claims.combine import combinable
 from koordlet.executor.claims.target import Level
+from koordlet.host.kernelfile import KernelFile
 from koordlet.host.resource import Resource, Root
 from koordlet.host.resources import BY_NAME
 
@@ -39,6 +40,8 @@ def resource_defect(resource: object) -> str:
     """Return why something is no resource that can be claimed; "" for nothing."""
     if not isinstance(resource, Resource):
         return _not_in_the_table(str(resource), repr(resource))
+    if type(resource) is KernelFile:
+        return ""  # checked when it was made
     if BY_NAME.get(resource.name) is not resource:
         return _not_in_the_table(resource.name, f"one of its own called {resource.name!r}")
     if not is_writable(resource):
@@ -48,7 +51,10 @@ def resource_defect(resource: object) -> str:
 
 def _not_in_the_table(name: str, found: str) -> str:
     known = nearest(name, [name for name, row in BY_NAME.items() if is_writable(row)])
-    return f"wanted a resource of koordlet.plugin.resources, found {found}; the nearest is {known}"
+    return (
+        f"wanted a resource of koordlet.plugin.resources, found {found}; the nearest is {known}, "
+        "and a KernelFile declares a file that is none of them"
+    )
 
 
 def _defects(may: ClaimScope) -> Iterator[str]:

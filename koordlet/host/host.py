@@ -12,6 +12,7 @@ from koordlet.host.cgroups.kuberoots import KubeRoots
 from koordlet.host.cgroups.layout import Driver, Layout
 from koordlet.host.descriptors import Descriptors
 from koordlet.host.errors import KernelFileError, Unsupported, Vanished
+from koordlet.host.kernelfile import KernelFile
 from koordlet.host.paths import HostPaths
 from koordlet.host.resource import File, Resource, Root, Support
 from koordlet.host.resources import CPU_BVT, MEMORY_WMARK_RATIO
@@ -182,7 +183,7 @@ class Host:
         read = self.descriptors.read if file.hold else self.descriptors.read_once
         prefix, suffix, root = self._parts(named or file, version)
         place = _Place(version, named or file, prefix, suffix, root, read)
-        if named is not None:
+        if named is not None and not isinstance(resource, KernelFile):  # equal ones may differ
             self._places[resource] = place
         return place
 

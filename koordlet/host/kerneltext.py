@@ -40,7 +40,8 @@ def _unfit(wanted: str, value: object) -> ValueError:
     return ValueError(f"wanted {wanted}, found {value!r:.60}")
 
 
-def _number_or_max(value: int) -> str:
+def number_or_max(value: int) -> str:
+    """Return the text of a limit, "max" for -1. Raises ValueError: it is no whole number."""
     return "max" if _number(value) == "-1" else str(value)
 
 
@@ -64,7 +65,7 @@ def _line(text: str) -> bytes:
     return f"{text}\n".encode()
 
 
-def _parsed(of: Callable[[T], str], parse: Callable[[bytes], T]) -> Text[T]:
+def parsed_text(of: Callable[[T], str], parse: Callable[[bytes], T]) -> Text[T]:
     """A file that shows nothing but the value."""
     return Text(of, lambda data: of(parse(data)), lambda text: parse(_line(text)))
 
@@ -75,24 +76,24 @@ def _weight_shown(data: bytes) -> str:
 
 
 def _quota_shown(data: bytes) -> str:
-    return _number_or_max(cg.parse_cpu_max_quota(data))
+    return number_or_max(cg.parse_cpu_max_quota(data))
 
 
 def _with_period(text: str, now: bytes) -> str:
     return f"{text} {cg.parse_cpu_max_period(now)}"
 
 
-NUMBER: Text[int] = _parsed(_number, cg.parse_number)
-V1_MEMORY_LIMIT: Text[int] = _parsed(_bytes, cg.parse_v1_memory_limit)
-BYTES_OR_MAX: Text[int] = _parsed(_bytes_or_max, cg.parse_number_or_max)
-CPU_LIST: Text[frozenset[int]] = _parsed(_cpus, parse_cpulist_file)
+NUMBER: Text[int] = parsed_text(_number, cg.parse_number)
+V1_MEMORY_LIMIT: Text[int] = parsed_text(_bytes, cg.parse_v1_memory_limit)
+BYTES_OR_MAX: Text[int] = parsed_text(_bytes_or_max, cg.parse_number_or_max)
+CPU_LIST: Text[frozenset[int]] = parsed_text(_cpus, parse_cpulist_file)
 CPU_WEIGHT: Text[int] = Text(
     lambda shares: str(shares_to_weight(int(_number(shares)))),
     _weight_shown,
     lambda text: cg.parse_cpu_weight(_line(text)),
 )
 CPU_MAX_QUOTA: Text[int] = Text(
-    _number_or_max, _quota_shown, lambda text: cg.parse_number_or_max(_line(text)), _with_period
+    number_or_max, _quota_shown, lambda text: cg.parse_number_or_max(_line(text)), _with_period
 )
 
 _BY_PARSER: dict[Callable[[bytes], Any], Text[Any]] = {

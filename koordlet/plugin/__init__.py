@@ -16,7 +16,9 @@ from koordlet.executor.evictions.eviction import Eviction
 from koordlet.executor.kernel.view import Kernel, Reading
 from koordlet.host import resources
 from koordlet.host.cgroups.layout import Layout
+from koordlet.host.kernelfile import KernelFile
 from koordlet.host.resource import Resource
+from koordlet.host.valueforms import NumberOrMax, OneWord, WholeNumber
 from koordlet.metriccache import keys, kinds
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.keys import UnknownSeries
@@ -54,12 +56,15 @@ __all__ = [
     "InvalidObject",
     "Keep",
     "Kernel",
+    "KernelFile",
     "Kind",
     "KoordletError",
     "Layout",
     "Level",
     "Limits",
     "MetricCache",
+    "NumberOrMax",
+    "OneWord",
     "OptionError",
     "Part",
     "PluginMetrics",
@@ -77,6 +82,7 @@ __all__ = [
     "UnknownSeries",
     "UpdateCbFn",
     "UpstreamGauge",
+    "WholeNumber",
     "Wording",
     "keys",
     "kinds",

@@ -8,6 +8,7 @@ from koord.component.features import FeatureSpec
 from koord.util.snakecase import snake_case
 from koordlet.executor import claimable
 from koordlet.executor.claims.claim import ClaimScope
+from koordlet.host.kernelfile import KernelFile
 from koordlet.plugin import publishing
 from koordlet.plugin.base import ExtensionPlugin, Limits
 
@@ -16,6 +17,7 @@ _PLAIN = {
     "setup": ("client", "metric_cache", "states_informer"),
 }
 _ASYNC: dict[str, tuple[str, ...]] = {"run": ("stop",), "stop": ()}
+MOST_OWN_FILES = 16  # that a plugin declares
 _GATES = ("gates", "modes", "needs")
 
 
@@ -76,10 +78,14 @@ def _limits_defects(limits: object) -> Iterator[str]:
 
 
 def _claim_defects(may_claim: object) -> Iterator[str]:
+    """Yield what is wrong with may_claim; each resource in it is a series of /metrics."""
     if not isinstance(may_claim, tuple):
         hint = "write may_claim = (ClaimScope(…),)"
         yield f"wanted a tuple in may_claim, found {may_claim!r}; {hint}"
         return
+    own = {may.resource for may in may_claim if isinstance(getattr(may, "resource", 0), KernelFile)}
+    if len(own) > MOST_OWN_FILES:
+        yield f"wanted at most {MOST_OWN_FILES} kernel files of its own, found {len(own)}"
     for may in may_claim:
         if not isinstance(may, ClaimScope):
             yield f"wanted ClaimScope(…) in may_claim, found {may!r}"

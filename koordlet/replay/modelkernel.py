@@ -9,6 +9,7 @@ from koordlet.executor.claims.claim import ClaimState, Key
 from koordlet.executor.claims.desired import RELEASE, ApplyResult, DesiredValue
 from koordlet.executor.kernel.view import watch_with
 from koordlet.executor.kernel.watching import Notice, Reading, Reads
+from koordlet.host import declarable
 from koordlet.host.cgroups.layout import Driver, Layout
 from koordlet.host.resource import Resource
 from koordlet.host.resources import BY_NAME
@@ -46,12 +47,12 @@ class ModelKernel:
         place = _Place(resource, group)
         if value is None:
             self._read.pop(place, None)
-        elif resource in BY_NAME:
+        elif _is_known(resource):
             self._read[place] = Reading(_typed(resource, value), at)
 
     def learn_original(self, resource: str, group: str, value: Any) -> None:
         """Take the value from before the recorded daemon changed it."""
-        if resource in BY_NAME and value is not None:
+        if _is_known(resource) and value is not None:
             self._originals.setdefault(_Place(resource, group), _typed(resource, value))
 
     def learn_groups(self, group: str, depth: int, found: list[str]) -> None:
@@ -124,6 +125,11 @@ def layout_of(facts: Mapping[str, Any]) -> Layout:
 
 def _place(key: Key) -> _Place:
     return _Place(key.resource.name, key.target.place)
+
+
+def _is_known(resource: str) -> bool:
+    """Whether a name is one of the table, or of a file that a plugin may have declared."""
+    return resource in BY_NAME or not declarable.defect_of(resource)
 
 
 def _typed(resource: str, value: Any) -> Any:

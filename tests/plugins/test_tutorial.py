@@ -40,7 +40,7 @@ def test_every_step_of_the_tutorial_works(tmp_path: Path):
         if name.startswith("test_"):
             tests += 1
             _run_pytest(tmp_path, name)
-    assert tests == 10
+    assert tests == 11
 
 
 def test_no_code_of_the_tutorial_is_left_out():

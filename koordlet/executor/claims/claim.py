@@ -87,12 +87,13 @@ class ClaimScope:
 
     def covers(self, claim: Claim) -> bool:
         """Whether a claim is of this kind."""
-        return claim.part is self.part and self.is_for(claim.key)
+        declared = claim.resource is self.resource  # an equal one may allow other values
+        return declared and claim.part is self.part and self.is_for(claim.key)
 
     def is_for(self, key: Key) -> bool:
         """Whether a value is one of those that it is about."""
         return (
-            key.resource is self.resource
+            key.resource == self.resource
             and key.target.level is self.level
             and (not self.qos or key.target.qos in self.qos)
         )
@@ -100,7 +101,7 @@ class ClaimScope:
     def overlaps(self, other: "ClaimScope") -> bool:
         """Whether both could be about the same part of the same value."""
         return (
-            self.resource is other.resource
+            self.resource == other.resource
             and self.level is other.level
             and self.part is other.part
             and (not self.qos or not other.qos or bool(self.qos & other.qos))

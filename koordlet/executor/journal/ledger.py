@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from koord.util.errors import InvalidObject
 from koord.util.logs import get_logger
 from koordlet.executor.claims.claim import Key
 from koordlet.executor.claims.target import Level, Target
 from koordlet.executor.journal.journal import Journal
 from koordlet.executor.journal.records import Record
+from koordlet.host.kernelfile import KernelFile, definition_of
 from koordlet.host.resources import BY_NAME, CPUSET_CPUS_WANTED
 
 _NAMED = 5  # refused records that a log line names
@@ -30,6 +32,9 @@ class Ledger:
                 key = _key(record)
             except (KeyError, ValueError):
                 self.unknown += 1
+                continue
+            except InvalidObject as err:  # a definition that no plugin could have declared
+                self.refused[f"{record.resource!r:.80} of {record.place!r:.80}"] = str(err)
                 continue
             if why := refusal(key, record.original):
                 self.refused[str(key)] = why
@@ -65,9 +70,11 @@ class Ledger:
         record = self.journal.records[number]
         recorded = (record.original, record.confirmed, record.intended)
         same_owners = owners in (record.owners, ())
-        if recorded == (original, confirmed, intended) and same_owners:
+        definition = definition_of(key.resource)
+        same = same_owners and record.definition == definition
+        if recorded == (original, confirmed, intended) and same:
             return
-        if same_owners and key.resource is not CPUSET_CPUS_WANTED:
+        if same and key.resource is not CPUSET_CPUS_WANTED:
             fresh = original != record.original
             self.journal.note(number, original, confirmed, intended, sync=fresh)
             return
@@ -80,6 +87,7 @@ class Ledger:
                 confirmed=confirmed,
                 intended=intended,
                 earlier=_earlier(key, record),
+                definition=definition,
             ),
         )
 
@@ -127,4 +135,6 @@ def _slot(key: Key) -> _Slot:
 
 def _key(record: Record) -> Key:
     target = Target(Level(record.level), record.place, record.start_time)
+    if record.definition:
+        return Key(target, KernelFile.from_definition(record.resource, record.definition))
     return Key(target, BY_NAME[record.resource])

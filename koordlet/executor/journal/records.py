@@ -8,9 +8,12 @@ first, and three times, as a damaged end of line takes two lines with it:
 Then in the order of events:
 
     ["set", number, resource, level, place, start time, inode, owners, original, confirmed,
-     intended, earlier]                             a value that is ours now, or all about it anew
+     intended, earlier, definition]                 a value that is ours now, or all about it anew
     ["now", number, original, confirmed, intended]  what changes most
     ["drop", number]                                restored, or gone
+
+The definition is there for a kernel file that a plugin declared (koordlet.host.kernelfile); a
+koordlet that does not know of it does not know the resource either, and leaves the value.
 
 A newer version may add kinds of lines, and fields at the end of lines. It counts the version up
 only when an older koordlet would do harm with it.
@@ -45,6 +48,7 @@ class Record:
     confirmed: str
     intended: str
     earlier: tuple[str, ...] = ()
+    definition: str = ""  # of a file that a plugin declared; "": a row of the table
 
     @property
     def ours(self) -> tuple[str, str]:
@@ -66,7 +70,8 @@ def header(boot_id: str) -> bytes:
 
 def set_line(number: int, record: Record) -> bytes:
     """All of a record."""
-    return _line(["set", number, *(getattr(record, name) for name in Record.__slots__)])
+    fields = [getattr(record, name) for name in Record.__slots__]
+    return _line(["set", number, *(fields if record.definition else fields[:-1])])
 
 
 def now_line(number: int, original: str, confirmed: str, intended: str) -> bytes:
@@ -148,7 +153,10 @@ def _record(values: list[Any]) -> Record:
     if not fit:
         raise Damaged("set")
     known: list[Any] = [tuple(v) if isinstance(v, list) else v for v in values[: len(_TYPES)]]
-    return Record(*known)
+    definition = values[len(_TYPES)] if len(values) > len(_TYPES) else ""
+    if not isinstance(definition, str):
+        raise Damaged("set")
+    return Record(*known, *[definition])
 
 
 def _fits(value: object, wanted: type) -> bool:

@@ -13,6 +13,7 @@ from koordlet.executor.kernel.conflicts import ConflictPolicy
 from koordlet.executor.kernel.kernelvalues import Found, KernelValues
 from koordlet.executor.kernel.refusals import Refusals
 from koordlet.host.errors import KernelFileError
+from koordlet.host.kernelfile import definition_of
 from koordlet.host.resource import Resource
 from koordlet.host.resources import CPU_BURST, CPU_IDLE, CPU_QUOTA, CPU_SHARES, CPUSET_CPUS_WANTED
 
@@ -75,6 +76,7 @@ class Plan:
             original=self.original,
             confirmed=self.found.text,
             intended=intended,
+            definition=definition_of(self.key.resource),
         )
 
 

@@ -199,6 +199,77 @@ def plant(run_dir, *rows):
     (run_dir / "journal").write_bytes(header(BOOT) + b"".join(lines))
 
 
+LIMIT = '{"unit":"tasks","form":"number or max","low":1,"high":4194304}'
+PLANTED_FILES = {
+    "a file that moves processes": ("cgroup.procs", "1", LIMIT, "only the kubelet may"),
+    "a program that the kernel runs": (
+        "/proc/sys/kernel/core_pattern",
+        "1",
+        LIMIT,
+        "the kernel runs what it names as root",
+    ),
+    "a file above": ("../../victim", "1", LIMIT, "wanted a setting of a cgroup controller"),
+    "a file of the table": ("cpu.shares", "1024", LIMIT, "CPU_SHARES of koordlet.plugin.resources"),
+    "a row of the table": ("cpu_shares", "1024", LIMIT, "found cpu_shares, which is neither"),
+    "another file in the definition": (
+        "pids.max",
+        "7",
+        LIMIT[:-1] + ',"file":"cgroup.procs"}',
+        "wanted a form of value",
+    ),
+    "no definition": ("pids.max", "7", "[", "wanted its definition as a JSON object"),
+    "a definition without end": (
+        "pids.max",
+        "7",
+        LIMIT + " " * 9000,
+        "wanted its definition as a JSON object",
+    ),
+    "a form that is not known": ("pids.max", "7", LIMIT.replace("max", "x"), "wanted a form"),
+    "an original of another form": ("pids.max", "a;b", LIMIT, "its original"),
+}
+
+
+def plant_file(run_dir, be, name, original, definition):
+    """What is there now is "ours"."""
+    inode = os.stat(be).st_ino
+    row = (name, "qos", "kubepods/besteffort", 0, inode, ("P",), original, "5", "5", (), definition)
+    (run_dir / "journal").write_bytes(header(BOOT) + set_line(1, Record(*row)))
+
+
+@pytest.mark.parametrize("name", PLANTED_FILES)
+def test_a_planted_definition_is_refused_by_name_and_left(host, run_dir, restore, name):
+    """It goes through what a plugin's declaration goes through."""
+    *row, why = PLANTED_FILES[name]
+    for file in ("pids.max", "cgroup.procs", "cpu.shares"):
+        host.qos_group(KubeQoS.BEST_EFFORT).write(f"pids/{file}", "5\n")
+    plant_file(run_dir, host.paths.cgroup / "pids/kubepods/besteffort", *row)
+    trees = [host.paths.cgroup, host.paths.proc]
+    before = {p: p.read_bytes() for tree in trees for p in tree.rglob("*") if p.is_file()}
+
+    code, out = restore("-o", "json")
+
+    assert code == 1
+    [value] = json.JSONDecoder().raw_decode(out)[0]["values"]  # the log follows
+    assert (value["outcome"], why in value["message"]) == ("refused", True), value
+    assert row[0] in value["value"]
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_file_that_a_plugin_declared_is_restored_without_the_plugin(host, run_dir, restore):
+    """The journal has what is needed."""
+    group = host.qos_group(KubeQoS.BEST_EFFORT)
+    group.write("pids/pids.max", "5\n")
+    plant_file(run_dir, host.paths.cgroup / "pids/kubepods/besteffort", "pids.max", "max", LIMIT)
+
+    code, out = restore("-o", "json")
+
+    assert code == 0
+    [value] = json.loads(out)["values"]
+    assert value["outcome"] == "restored"
+    assert value["value"] == "pids.max of kubepods/besteffort"
+    assert group.read("pids/pids.max") == "max"
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_record_is_refused_by_name_and_left(host, run_dir, restore, tmp_path, name):
     """The sound record beside it counts. Nothing is written that the table does not allow."""

@@ -143,6 +143,42 @@ def test_a_flipped_bit_costs_one_line(tmp_path):
     assert len(records.read(bytes(data)).records) == len(numbers)
 
 
+texts = st.text(max_size=20)
+
+
+@given(
+    st.builds(
+        Record,
+        texts,
+        texts,
+        texts,
+        st.integers(),
+        st.integers(),
+        st.lists(texts, max_size=3).map(tuple),
+        texts,
+        texts,
+        texts,
+        st.lists(texts, max_size=3).map(tuple),
+        texts,
+    )
+)
+def test_a_record_is_read_as_it_was_written(written):
+    """With the definition of a plugin's own kernel file or without."""
+    contents = records.read(PINNED + records.set_line(1, written))
+
+    assert (contents.records, contents.damaged) == ({1: written}, 0)
+
+
+def test_a_koordlet_without_definitions_reads_the_rest_of_a_record():
+    """The definition is the last field of its line, and only where there is one."""
+    plain, more = (records.set_line(1, record(definition=text)) for text in ("", "{}"))
+
+    assert more.split(b" ", 1)[1] == plain.split(b" ", 1)[1][:-2] + b',"{}"]\n'
+    for wrong in (b"7", b"null", b"[]"):
+        text = plain.split(b" ", 1)[1][:-2] + b"," + wrong + b"]"
+        assert records.read(PINNED + line(text)).damaged == 1
+
+
 @given(st.binary(max_size=400))
 def test_anything_may_lie_there(data):
     """No text makes the reader fail."""
@@ -176,7 +212,7 @@ def test_a_newer_format_is_left_alone(tmp_path):
 
 def test_lines_that_a_newer_koordlet_adds_are_passed_over(tmp_path):
     """Kinds of lines, and fields at the end of lines."""
-    more = records.set_line(1, record()).split(b" ", 1)[1][:-2] + b',"more"]'
+    more = records.set_line(1, record()).split(b" ", 1)[1][:-2] + b',"","more"]'
     (tmp_path / "journal").write_bytes(PINNED + line(b'["seen",1,2.5]') + line(more))
 
     found = reopened(tmp_path)
