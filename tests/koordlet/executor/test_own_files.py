@@ -62,7 +62,7 @@ class Node:
     def restore(self, step=lambda name: None):
         """As the next start does, which has the plugin no more: from the journal alone."""
         writer = self.writer(step)
-        return writer.restore(writer.unclaimed(), insist=True)
+        return writer.restore(writer.unclaimed(), at_once=True)
 
 
 BEFORE, SQUEEZED = ("max", "hot", "160"), ("50", "cold", "10")
