@@ -44,7 +44,7 @@ def test_a_declared_file_is_set_and_restored_from_the_journal_alone(
 
     [applied] = writer.apply([DesiredValue(Key(POD, row), VALUE, None, ("Test",))])
     assert (applied.state, file.read_text()) == (ClaimState.IN_FORCE, f"{VALUE}\n"), applied
-    [refused] = writer.apply([DesiredValue(Key(POD, row), 140 + 11, None, ("Test",))])
+    [refused] = writer.apply([DesiredValue(Key(POD, row), 151, None, ("Test",))])
     assert refused.state is ClaimState.FAILED
     assert file.read_text() == f"{VALUE}\n"
     [record] = writer.ledger.journal.records.values()
