@@ -41,7 +41,8 @@ def groups(tree: Tree) -> set[Path]:
 )
 def test_the_busy_pod_comes_and_goes(tree: Tree, there: tuple[str, ...]) -> None:
     """koordlet sees it beside the pods that are there; an interrupt removes it and nothing else."""
-    neighbours = [tree.make(path).run() for path in there if "pod" in Path(path).parent.name]
+    groups_there = [tree.make(path) for path in there]
+    neighbours = [group.run() for group in groups_there if group.path.endswith("/c")]
     before = groups(tree)
     environ = {**os.environ, "CGROUP_ROOT": str(tree.paths.cgroup)}
 
