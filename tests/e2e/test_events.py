@@ -40,7 +40,7 @@ async def evictions(front: Front, clock: SimulatedClock) -> AsyncIterator[PodEvi
     client = ApiClient(transport, clock)
     recorder, stop = EventRecorder(client, "n1", clock), Stop(clock)
     task = asyncio.create_task(recorder.run(stop))
-    yield PodEvictions(client, recorder, clock)
+    yield PodEvictions(client, recorder, clock, "koordlet")
     stop.set()
     await asyncio.wait_for(task, PATIENCE)
     await client.close()
