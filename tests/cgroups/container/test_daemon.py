@@ -111,7 +111,7 @@ async def test_it_measures_and_reports_without_root(
     status = agent.ctl("status")  # as `kubectl exec` finds it
     assert status["claims"] == {}
     assert status["run_dir"] == "/dev/shm/koordlet"
-    assert agent.lacks("process", "privilege", "cgroup", "daemon") == []
+    assert agent.lacks("process", "privilege", "cgroup") == []
     agent.container.stop()
     assert agent.events("daemon.stopped")
 
