@@ -40,8 +40,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_teardown(item: pytest.Function) -> None:
     """Note what the daemon asked of the servers that stood in for Kubernetes."""
     for value in getattr(item, "funcargs", {}).values():
-        if isinstance(value, ApiServer):
-            _asked.setdefault(item.path.name, set()).update(wanted_by(value))
+        server = getattr(value, "front", value)
+        if isinstance(server, ApiServer):
+            _asked.setdefault(item.path.name, set()).update(wanted_by(server))
 
 
 @pytest.fixture
