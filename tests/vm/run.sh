@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../.."
 fail() { echo "vm-test: $*" >&2; exit 1; }
 
 packages="qemu-system-x86 linux-image-amd64 busybox-static"
-limit=${KOORDLET_VM_TIMEOUT:-1500}
+limit=${KOORDLET_VM_TIMEOUT:-2700}
 machine=(--cpus 2 --memory 1G)
 tests=tests/cgroups
 if [ "${1:-}" = --numa ]; then
