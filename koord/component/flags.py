@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from koord.component import flagkinds
 from koord.component.flagkinds import Kind
-from koord.util.errors import KoordletError, OptionError
+from koord.util.errors import KoordError, OptionError
 from koord.util.nearest import nearest
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ _Float: TypeAlias = float
 _HELP = frozenset({"h", "help"})
 
 
-class HelpRequested(KoordletError):
+class HelpRequested(KoordError):
     """The user asked for help; the message is the usage text."""
 
 
@@ -259,7 +259,7 @@ class FlagSet:
     ) -> None:
         """Make these the config file's values, all or none; earlier ones are forgotten.
 
-        where gives the place of a key for messages, for example "/etc/koordlet.yaml:3: addr".
+        where gives the place of a key for messages, for example "/etc/daemon.yaml:3: addr".
 
         Raises:
             OptionError: a key is no flag (the message names the nearest) or has a bad value.

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 
 
-class KubeError(KoordletError):
+class KubeError(KoordError):
     """Base of all errors of this package."""
 
 

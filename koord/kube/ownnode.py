@@ -12,7 +12,7 @@ from koord.kube.resource import NODE_METRICS
 from koord.kube.transport import METADATA, METADATA_LIST
 from koord.util.clock import Clock
 
-PATIENCE = 5.0  # seconds for both requests; `koordletctl doctor` waits 10 for all it shows
+PATIENCE = 5.0  # seconds for both requests; a control command waits 10 for all that it shows
 
 # How the refusals of admission policies and webhooks are worded. RBAC's say "cannot patch": they
 # come before admission is asked.

@@ -5,7 +5,7 @@ import errno
 import os
 from pathlib import Path
 
-from koord.util.errors import KoordletError, UnsafeFile
+from koord.util.errors import KoordError, UnsafeFile
 
 _HINTS = {
     errno.ENOSPC: "free some space on that file system",
@@ -19,7 +19,7 @@ _HINTS = {
 }
 
 
-class FileWriteError(KoordletError):
+class FileWriteError(KoordError):
     """A file could not be written; the one that was there before is untouched."""
 
     def __init__(self, path: Path, error: OSError) -> None:

@@ -19,7 +19,7 @@ class Stamp:
 
 
 class Clock(Protocol):
-    """What koordlet needs to know about time. Tests use koordlet.plugin.testing.SimulatedClock."""
+    """Wall, monotonic and boot time. Tests use koord.util.simulatedclock.SimulatedClock."""
 
     def wall(self) -> float:
         """Unix seconds. May step in both directions."""

@@ -1,17 +1,17 @@
-"""The exception family of koordlet: every message is meant to be read by a person."""
+"""The exception family of the daemons: every message is meant to be read by a person."""
 
 import errno
 import os
 
 
-class KoordletError(Exception):
-    """Base of all errors koordlet raises on purpose.
+class KoordError(Exception):
+    """Base of all errors that a daemon raises on purpose.
 
     The message says what was wanted, what was found and what to do about it.
     """
 
 
-class OptionError(KoordletError):
+class OptionError(KoordError):
     """A flag, config file entry or environment variable has an unusable value."""
 
     def __init__(self, option: str, found: object, hint: str) -> None:
@@ -21,7 +21,7 @@ class OptionError(KoordletError):
         self.hint = hint
 
 
-class InvalidObject(KoordletError):
+class InvalidObject(KoordError):
     """An object from outside (file, API server, annotation) does not have the expected shape."""
 
     def __init__(self, where: str, *, wanted: str, found: object) -> None:
@@ -30,8 +30,8 @@ class InvalidObject(KoordletError):
         self.where = where
 
 
-class Unavailable(KoordletError):
-    """Something koordlet does without here, for example the API server in standalone mode."""
+class Unavailable(KoordError):
+    """Something that this daemon does without, for example the API server when standalone."""
 
 
 class UnsafeFile(PermissionError):

@@ -4,12 +4,12 @@ import os
 import stat
 from pathlib import Path
 
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 
 _Identity = tuple[int, int, int, int]
 
 
-class FileReadError(KoordletError):
+class FileReadError(KoordError):
     """A file could not be read, or is larger than anyone means it to be."""
 
     def __init__(self, path: Path, found: str) -> None:

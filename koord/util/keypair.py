@@ -26,7 +26,7 @@ def _no_password() -> str:
 @contextmanager
 def _as_file(pem: bytes) -> Iterator[str]:
     """A file in memory, because the ssl module takes keys from files only."""
-    fd = os.memfd_create("koordlet-tls", os.MFD_CLOEXEC)
+    fd = os.memfd_create("tls-pair", os.MFD_CLOEXEC)
     try:
         with open(fd, "wb", closefd=False) as file:
             file.write(pem)

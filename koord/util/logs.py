@@ -53,7 +53,7 @@ class LevelSpec:
 
 
 def parse_levels(spec: str) -> LevelSpec:
-    """Return the levels of a text like "info,MyPlugin=debug,koordlet.host=warning".
+    """Return the levels of a text like "info,MyPlugin=debug,PROGRAM.kube=warning".
 
     Raises:
         OptionError: a level is unknown, a name is empty, or there are two general levels.
@@ -131,7 +131,7 @@ def configure(log_format: LogFormat, levels: LevelSpec, program: str = SHARED) -
     """Set the form and levels of all logs, past loggers included.
 
     program takes the place of "koord" in the names of shared loggers: the logger "koord.kube" is
-    "koordlet.kube" in the log of koordlet and in its --log-level.
+    "PROGRAM.kube" in the log and in --log-level.
     """
     _levels.program = program
     set_levels(levels)

@@ -10,7 +10,7 @@ from koord.component.flags import HelpRequested
 from koord.component.heap import settle_heap
 from koord.component.http.exposition import Exposition
 from koord.util.clock import SystemClock
-from koord.util.errors import KoordletError, OptionError
+from koord.util.errors import KoordError, OptionError
 from koord.util.logs import LevelSpec, configure, parse_levels, take_library_logs
 from koord.util.printable import printable
 from koordlet import NAME
@@ -40,7 +40,7 @@ def run(argv: Sequence[str], *, laid_out: bool = False) -> int:
     except OptionError as err:
         print(f"koordlet: {printable(err)}\nkoordlet --help lists the flags", file=sys.stderr)
         return 2
-    except KoordletError as err:
+    except KoordError as err:
         print(f"koordlet: {printable(err)}", file=sys.stderr)
         return 1
     return 0

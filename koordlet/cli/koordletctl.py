@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 from koord.util.printable import printable
 from koordlet.cli.ctl.arguments import Options, parse
 from koordlet.cli.ctl.client import BadQuestion, Client, default_run_dirs
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BadQuestion as err:
         return _complain(err, USAGE)
-    except KoordletError as err:
+    except KoordError as err:
         return _complain(err, FAILED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest has no reader
@@ -69,7 +69,7 @@ def _client(options: Options) -> Client:
     return Client(default_run_dirs(os.geteuid(), os.environ))
 
 
-def _complain(err: KoordletError, code: int) -> int:
+def _complain(err: KoordError, code: int) -> int:
     print(f"koordletctl: {printable(err)[:MOST]}", file=sys.stderr)
     return code
 

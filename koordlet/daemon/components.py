@@ -61,7 +61,7 @@ def build(
     """Make and connect all components; files in run_dir are opened, nothing runs yet.
 
     Raises:
-        KoordletError: the host's /proc cannot be read, it is not clear which API server to use, or
+        KoordError: the host's /proc cannot be read, it is not clear which API server to use, or
             the server's certificate cannot be used.
     """
     boot_id = parse_file(settings.paths.proc / "sys/kernel/random/boot_id", parse_boot_id)

@@ -51,7 +51,7 @@ async def run_daemon(
     """Run until stop is set, or until SIGINT or SIGTERM when there is none.
 
     Raises:
-        KoordletError: the daemon could not start; the message says why.
+        KoordError: the daemon could not start; the message says why.
     """
     with RunDir.open(settings.run_dir) as run_dir:
         components = build(settings, exposition, clock, run_dir.directory)

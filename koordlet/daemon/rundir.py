@@ -5,14 +5,14 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from koord.util.errors import KoordletError, UnsafeFile
+from koord.util.errors import KoordError, UnsafeFile
 from koord.util.owneddir import OwnedDirectory
 
 HOST_RUN_DIR = Path("/run/koordlet")
 CONTAINER_RUN_DIR = Path("/host-var-run-koordlet")
 
 
-class RunDirError(KoordletError):
+class RunDirError(KoordError):
     """The run directory cannot be used."""
 
 

@@ -28,7 +28,7 @@ def build_serving(settings: Settings, exposition: Exposition) -> Serving:
     """Make the parts.
 
     Raises:
-        KoordletError: the certificate cannot be used.
+        KoordError: the certificate cannot be used.
     """
     return Serving(
         exposition=exposition,

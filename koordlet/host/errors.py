@@ -4,7 +4,7 @@ import errno
 import os
 from typing import Self
 
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 
 _HINTS = {
     errno.EACCES: "run as root, or give this process the capability CAP_DAC_READ_SEARCH",
@@ -17,7 +17,7 @@ _LACKING = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ESRCH})
 
 
-class KernelFileError(KoordletError):
+class KernelFileError(KoordError):
     """A kernel file could not be read, parsed or written."""
 
     def __init__(self, path: str | os.PathLike[str], *, wanted: str, found: str, hint: str) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 from koord.util.nearest import nearest
 
 
-class UnknownSeries(KoordletError):
+class UnknownSeries(KoordError):
     """A reader asked for a kind, a property or a value that cannot exist: a mistake in the code."""
 
 

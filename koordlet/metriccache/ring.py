@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from koord.util.clock import Stamp
-from koord.util.errors import KoordletError, UnsafeFile
+from koord.util.errors import KoordError, UnsafeFile
 from koord.util.owneddir import FILE_MODE, OwnedPath
 from koordlet.metriccache.layout import (
     HEADER_BYTES,
@@ -26,7 +26,7 @@ from koordlet.metriccache.layout import (
 )
 
 
-class RingDiscarded(KoordletError):
+class RingDiscarded(KoordError):
     """A ring file that cannot be used; its history is lost, nothing else."""
 
     def __init__(self, path: OwnedPath, found: str, *, expected: bool = False) -> None:

@@ -7,7 +7,7 @@ from koord.api.eviction import EvictionOutcome
 from koord.api.fields import Fields
 from koord.component.features import FeatureSpec, Stage
 from koord.component.flags import Flag, FlagSet
-from koord.util.errors import InvalidObject, KoordletError, OptionError, Unavailable
+from koord.util.errors import InvalidObject, KoordError, OptionError, Unavailable
 from koord.util.stop import Stop
 from koordlet.executor.audit.wording import Wording
 from koordlet.executor.claims.claim import Claim, ClaimOutcome, ClaimScope, ClaimState, Part
@@ -58,7 +58,7 @@ __all__ = [
     "Kernel",
     "KernelFile",
     "Kind",
-    "KoordletError",
+    "KoordError",
     "Layout",
     "Level",
     "Limits",

@@ -1,9 +1,9 @@
 """Errors about plugins themselves."""
 
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 
 
-class PluginError(KoordletError):
+class PluginError(KoordError):
     """A plugin cannot be registered or does not have the shape of one.
 
     feature is the name that it was to be registered under; empty: unknown, or no name.

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from koord.api.fields import Fields
-from koord.util.errors import InvalidObject, KoordletError
+from koord.util.errors import InvalidObject, KoordError
 from koordlet.plugin.rejections import Rejections
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Extension(Generic[T]):
         except InvalidObject as err:
             self._reject(err)
         except Exception as err:  # the plugin's own code on what came from outside
-            why = str(err) if isinstance(err, KoordletError | ValueError) else repr(err)
+            why = str(err) if isinstance(err, KoordError | ValueError) else repr(err)
             self._reject(InvalidObject(self._where, wanted="usable settings", found=why))
         else:
             self._value = value

@@ -13,7 +13,7 @@ from contextvars import ContextVar, copy_context
 from types import coroutine
 from typing import Any, Protocol, TypeVar
 
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ _METER: ContextVar["Meter | None"] = ContextVar("koordlet_plugin_meter", default
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-class PluginExitError(KoordletError):
+class PluginExitError(KoordError):
     """A plugin called sys.exit(); only the plugin ends."""
 
     def __init__(self, plugin: str) -> None:

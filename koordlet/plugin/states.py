@@ -40,7 +40,7 @@ class States(Protocol):
         begins, if it is known. What fails in fn is charged to the plugin, and tried again.
 
         Raises:
-            KoordletError: the plugin has a callback of that type and name.
+            KoordError: the plugin has a callback of that type and name.
         """
 
     def send_callback(self, state_type: "StateType | str") -> None:

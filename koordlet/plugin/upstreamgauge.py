@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import GaugeMetricFamily
@@ -57,7 +57,7 @@ class UpstreamGauge:
 
     def _key(self, labels: Mapping[str, str]) -> tuple[str, ...]:
         if labels.keys() != set(self._labels):
-            raise KoordletError(
+            raise KoordError(
                 f"{self._name}: wanted the labels {list(self._labels)}, found {sorted(labels)}"
             )
         return tuple(labels[name] for name in self._labels)

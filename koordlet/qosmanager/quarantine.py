@@ -5,14 +5,14 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 from koord.util.clock import Clock
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 from koord.util.logs import get_logger
 from koord.util.owneddir import OwnedDirectory
 
 MAX_BYTES = 1 << 20  # of the file
 
 _UNUSABLE = (
-    KoordletError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError
+    KoordError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError
 )  # fmt: skip
 
 log = get_logger("koordlet.qosmanager")
@@ -84,5 +84,5 @@ class Quarantine:
         content = json.dumps({"boot_id": self._boot_id, "plugins": plugins}, indent=2)
         try:
             self._file.write(content.encode() + b"\n")
-        except KoordletError as err:
+        except KoordError as err:
             log.error("quarantine.not_saved", error=str(err))  # noqa: TRY400 - the message says it all

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import koordlet
 from koord.api.machine import NODE_CPU_INFO
 from koord.util.clock import Clock, Stamp
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 from koordlet.collectors.node_info import NODE_NUMA_INFO
 from koordlet.executor.claims.desired import Change
 from koordlet.executor.kernel.view import Kernel
@@ -29,7 +29,7 @@ T = TypeVar("T")
 Append = Callable[[Stamp, Iterable[Sample]], None]
 
 
-class Busy(KoordletError):
+class Busy(KoordError):
     """Another client records already."""
 
 

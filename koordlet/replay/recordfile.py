@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from koord.util.errors import InvalidObject, KoordletError
+from koord.util.errors import InvalidObject, KoordError
 from koordlet.replay.lines import VERSION, Line, read_line, without
 
 LONGEST_LINE = 16 << 20  # bytes; the pods of a node are one line
@@ -16,7 +16,7 @@ _GZIP = zlib.MAX_WBITS | 16  # with the header of a gzip file
 _CHUNK, _PIECE = 64 << 10, 1 << 20  # bytes read, and unpacked, at once
 
 
-class NoRecord(KoordletError):
+class NoRecord(KoordError):
     """The file is no record, or cannot be read at all."""
 
 

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 
 from koord.api.nodemetric import NodeMetricStatus
 from koord.util.clock import Clock
-from koord.util.errors import KoordletError, Unavailable
+from koord.util.errors import KoordError, Unavailable
 from koord.util.health import OK, PartHealth, Status
 from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop
@@ -193,7 +193,7 @@ class NodeMetricReporter:
         except Withheld as err:
             self._trouble("report.withheld", err)
             return "withheld"
-        except KoordletError as err:
+        except KoordError as err:
             self._failed(began, err)
             return "failed"
         self._reported_at = self._clock.monotonic()
@@ -230,13 +230,13 @@ class NodeMetricReporter:
         if len(status.pods) < running and waited < _FIRST_PODS:
             raise Withheld(f"wanted samples of {running} pods, found {len(status.pods)}; wait")
 
-    def _trouble(self, event: str, err: KoordletError) -> None:
+    def _trouble(self, event: str, err: KoordError) -> None:
         self._problem = str(err)
         waited = self._clock.monotonic() - self._reported_at
         if self._latest is not None or waited > _FIRST_SAMPLES:
             self._log_state.failed(event, error=self._problem)
 
-    def _failed(self, began: float, err: KoordletError) -> None:
+    def _failed(self, began: float, err: KoordError) -> None:
         """Note a report that did not arrive; it is a trouble unless the next one may soon do."""
         if self._failing_since is None:
             self._failing_since = began

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from koord.api.nodemetric import NodeMetricSpec, NodeMetricStatus, node_metric
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ def make_report(node: str, spec: NodeMetricSpec, status: NodeMetricStatus) -> Re
     return Report(spec, status, (text + "\n").encode("utf-8", "replace"))
 
 
-class ObserveOnly(KoordletError):
+class ObserveOnly(KoordError):
     """The report was made, but another agent writes the one that counts."""
 
 
@@ -47,7 +47,7 @@ class Sink(Protocol):
 
         Raises:
             ObserveOnly: it is not wanted from us.
-            KoordletError: it did not arrive; the message says why. The next report is new.
+            KoordError: it did not arrive; the message says why. The next report is new.
         """
 
     def retry_in(self) -> float:

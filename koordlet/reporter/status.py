@@ -20,7 +20,7 @@ from koord.api.nodemetric import (
     Usage,
 )
 from koord.api.nodeslo import HostApplication
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 from koordlet.metriccache.aggregate import Aggregate
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import (
@@ -46,7 +46,7 @@ from koordlet.statesinformer.model import PodMeta
 WARM = 0.5  # share of a window that a series must span before its aggregates count
 
 
-class Withheld(KoordletError):
+class Withheld(KoordError):
     """No honest report can be made now."""
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from koord.api.nodeslo import HostApplication
 from koord.util.backoff import Backoff
 from koord.util.clock import Clock
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 from koord.util.firstof import first_of
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
@@ -120,11 +120,11 @@ class CallbackWorker:
         """Add a callback.
 
         Raises:
-            KoordletError: the type has a callback of this name and subscription already.
+            KoordError: the type has a callback of this name and subscription already.
         """
         known = ((entry.state.name, entry.subscription) for entry in self._entries)
         if (name, subscription) in known:
-            raise KoordletError(
+            raise KoordError(
                 f"callback {self._type.value}/{name}: wanted a new name, "
                 "found one that is registered already; choose another name"
             )

@@ -11,7 +11,7 @@ from koord.api.node import Node
 from koord.api.nodemetric import NodeMetricSpec
 from koord.api.nodeslo import NodeSLO
 from koord.util.clock import Clock
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 from koord.util.health import OK, PartHealth, Status
 from koord.util.stop import Stop
 from koordlet.statesinformer.callbacks import (
@@ -97,7 +97,7 @@ class StatesInformer:
         subscription it is called only while that is on.
 
         Raises:
-            KoordletError: the type does not exist, or has a callback of this name.
+            KoordError: the type does not exist, or has a callback of this name.
         """
         self._worker(state_type).register(name, description, fn, subscription)
 
@@ -122,7 +122,7 @@ class StatesInformer:
         """Run the callbacks of a type soon. Never blocks; call it on the event loop.
 
         Raises:
-            KoordletError: the type does not exist.
+            KoordError: the type does not exist.
         """
         self._worker(state_type).send()
 
@@ -204,9 +204,7 @@ class StatesInformer:
             return self._workers[StateType(state_type)]
         except ValueError as err:
             known = ", ".join(known.value for known in StateType)
-            raise KoordletError(
-                f"callback type: wanted one of {known}, found {state_type!r}"
-            ) from err
+            raise KoordError(f"callback type: wanted one of {known}, found {state_type!r}") from err
 
     def _check_synced(self) -> None:
         if self._node is not None and self._pods_known:

@@ -9,7 +9,7 @@ from koord.api.cpumanager import CpuManagerState
 from koord.api.kubeletconfig import STATIC, KubeletConfig, parse_kubelet_config
 from koord.util.backoff import Backoff
 from koord.util.clock import Clock
-from koord.util.errors import KoordletError, Unavailable
+from koord.util.errors import KoordError, Unavailable
 from koord.util.filewatch import FileWatch
 from koordlet.host.errors import Unsupported, Vanished
 from koordlet.host.topology.cpumanagerstate import cpu_manager_state_file, read_cpu_manager_state
@@ -19,7 +19,7 @@ PERIOD = 60.0  # seconds between two questions; a configuration changes when the
 FIRST_PAUSE = 3.0  # seconds, when the kubelet does not answer
 
 Ask = Callable[[], Awaitable[Mapping[str, object]]]
-"""Return the kubelet's "kubeletconfig". Raises KoordletError."""
+"""Return the kubelet's "kubeletconfig". Raises KoordError."""
 
 
 class KubeletSource:
@@ -97,7 +97,7 @@ class KubeletSource:
             if self._state is None:
                 self._state_problem = ""
             return
-        except KoordletError as err:
+        except KoordError as err:
             self._state_problem = str(err)
             return
         self._state_problem = ""
@@ -108,7 +108,7 @@ class KubeletSource:
     async def _read_config(self, ask: Ask) -> None:
         try:
             self._config = parse_kubelet_config(await ask())
-        except KoordletError as err:
+        except KoordError as err:
             self._config_problem = str(err)
             self._due = self._clock.monotonic() + self._backoff.next()
             return

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from koord.api.machine import Machine
 from koord.util.clock import Clock
-from koord.util.errors import KoordletError, Unavailable
+from koord.util.errors import KoordError, Unavailable
 from koord.util.health import OK, PartHealth, Status
 from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop
@@ -71,7 +71,7 @@ class TopologySource:
                 topology, problems = node_topology(inputs)
                 self._inputs, self._problems = inputs, tuple(map(str, problems))
                 self._states.set_node_topology(topology)
-        except KoordletError as err:
+        except KoordError as err:
             self._obstacle = str(err)
             if self._inputs is not None or self._clock.monotonic() - self._begun > _PATIENCE:
                 self._trouble.failed("topology.unknown", error=self._obstacle)

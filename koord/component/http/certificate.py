@@ -4,7 +4,7 @@ import asyncio
 import ssl
 from pathlib import Path
 
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 from koord.util.filewatch import FileReadError, FileWatch
 from koord.util.health import OK, PartHealth, Status
 from koord.util.keypair import MAX_PEM_BYTES, load_pair
@@ -16,7 +16,7 @@ INTERVAL = 10.0  # seconds between two looks at the files
 log = get_logger("koord.server")
 
 
-class CertificateError(KoordletError):
+class CertificateError(KoordError):
     """A certificate and its key cannot be used. The daemon does not start without them."""
 
 

@@ -9,7 +9,7 @@ from aiohttp.typedefs import Middleware
 from koord.component.http.refusal import Refusal
 from koord.component.http.responses import text_response
 from koord.util.clock import Clock
-from koord.util.errors import KoordletError, Unavailable
+from koord.util.errors import KoordError, Unavailable
 from koord.util.logs import LimitedLog, get_logger
 
 log = get_logger("koord.server")
@@ -48,7 +48,7 @@ async def _answer(
         return text_response(f"{err}\n", status=err.status, headers=err.headers)
     except Unavailable as err:
         return text_response(f"{err}\n", status=503)
-    except KoordletError as err:
+    except KoordError as err:
         return text_response(f"{err}\n", status=400)
     except Exception:
         limited.error("request.failed", path=request.path, exc_info=True)

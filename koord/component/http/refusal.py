@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 
 
-class Refusal(KoordletError):
+class Refusal(KoordError):
     """Answers a request with a status and one sentence, in place of what was asked for."""
 
     def __init__(

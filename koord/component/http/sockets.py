@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from koord.util.address import split_address
-from koord.util.errors import KoordletError, OptionError
+from koord.util.errors import KoordError, OptionError
 from koord.util.owneddir import OwnedPath
 
 _UNSENT_SECONDS = 30  # after which a client that does not read loses its connection
@@ -22,7 +22,7 @@ Admit = Callable[[socket.socket, Any], bool]
 """Returns whether a connection from an address is served, and not closed at once."""
 
 
-class ListenError(KoordletError):
+class ListenError(KoordError):
     """An address cannot be listened on. The daemon does not start without it."""
 
 
@@ -122,7 +122,7 @@ def listen_unix(path: OwnedPath) -> socket.socket:
         sock.close()
         raise ListenError(
             f"{path}: wanted to listen here, found {err.strerror}; "
-            "choose a --run-dir that koordlet can write to"
+            "choose a --run-dir that this user can write to"
         ) from err
     sock.setblocking(False)
     return sock
@@ -190,7 +190,7 @@ def _remove_stale(path: OwnedPath) -> None:
             return
         except OSError as err:  # a timeout: the backlog is full, so somebody is there
             raise ListenError(f"{path}: wanted a free socket, found {err}; {_SECOND}") from err
-    raise ListenError(f"{path}: wanted a free socket, found another koordlet on it; {_SECOND}")
+    raise ListenError(f"{path}: wanted a free socket, found another daemon on it; {_SECOND}")
 
 
 _SECOND = "stop it or choose another --run-dir"

@@ -13,7 +13,7 @@ from koord.component.http.answers import Answers, Budget, Busy
 from koord.component.http.guard import is_local
 from koord.component.http.refusal import Refusal
 from koord.util.clock import Clock
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 from koord.util.health import OK, PartHealth, Status
 from koord.util.logs import LogState, get_logger
 
@@ -41,7 +41,7 @@ U = TypeVar("U", bound=Named)
 
 
 class Reviewer(Protocol[U]):
-    """Who can be asked; see koord.kube.reviews. Raises KoordletError for want of an answer."""
+    """Who can be asked; see koord.kube.reviews. Raises KoordError for want of an answer."""
 
     async def user(self, token: str) -> U | None: ...
 
@@ -114,7 +114,7 @@ class TokenGuard(Generic[U]):
             return await self._review(token, request.path)
         except Busy as err:
             return "busy", Refusal(429, str(err), headers={"Retry-After": "1"})
-        except KoordletError:  # noted where it was asked; no stranger's business
+        except KoordError:  # noted where it was asked; no stranger's business
             why = "wanted the API server's word on this token, found it cannot be asked now"
             return "unavailable", Refusal(503, why, headers={"Retry-After": "5"})
 
@@ -137,7 +137,7 @@ class TokenGuard(Generic[U]):
         """Wait for a review, and note whether there was an answer."""
         try:
             answer = await review
-        except KoordletError as err:
+        except KoordError as err:
             self._problem, self._problem_at = str(err), self._clock.monotonic()
             self._trouble.failed("review.failed", error=self._problem)
             raise

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 from koordlet.daemon.rundir import CONTAINER_RUN_DIR, HOST_RUN_DIR, default_run_dir
 
 SOCKET = "ctl.sock"
@@ -22,23 +22,23 @@ TIMEOUT = 10.0  # seconds for one answer; the slowest takes some tens of millise
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 
-class NoDaemon(KoordletError):
+class NoDaemon(KoordError):
     """No daemon listens on the control socket."""
 
 
-class NotPermitted(KoordletError):
+class NotPermitted(KoordError):
     """The daemon belongs to another user."""
 
 
-class NotTheDaemon(KoordletError):
+class NotTheDaemon(KoordError):
     """The control socket is served by another user's process."""
 
 
-class BadAnswer(KoordletError):
+class BadAnswer(KoordError):
     """The daemon answered late, not at all, or that it cannot answer now."""
 
 
-class BadQuestion(KoordletError):
+class BadQuestion(KoordError):
     """The daemon says what is wrong with the question."""
 
 
@@ -179,7 +179,7 @@ def _decoded(status: int, body: bytes, target: str) -> Any:
         raise BadAnswer(f"wanted JSON from the daemon, found {text[:60]!r}") from err
 
 
-def _unreachable(failures: Mapping[Path, OSError]) -> KoordletError:
+def _unreachable(failures: Mapping[Path, OSError]) -> KoordError:
     """The most informative of the reasons why no socket could be connected to."""
     for path, err in failures.items():
         if isinstance(err, PermissionError):

@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 from koordlet.cli.ctl.client import Client
 from koordlet.cli.ctl.keyboard import QUIT, SUSPEND, keyboard
 from koordlet.cli.ctl.tables import console, prose
@@ -28,7 +28,7 @@ def watch(client: Client, *, order: str, interval: float) -> None:
     """Show until the user quits.
 
     Raises:
-        KoordletError: there is nothing to show from the beginning.
+        KoordError: there is nothing to show from the beginning.
     """
     view = LiveView(replace(client, timeout=TIMEOUT), order)
     while _session(view, console(), interval) == SUSPEND:
@@ -65,7 +65,7 @@ class LiveView:
         """Ask again. An old answer is not kept: it would look like the present."""
         try:
             self._answer, self._problem = self._client.get("top"), ""
-        except KoordletError as err:
+        except KoordError as err:
             self._problem = str(err)
 
     def press(self, key: str) -> None:

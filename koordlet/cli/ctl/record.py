@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import Client
 from koordlet.cli.ctl.tables import prose, show
@@ -18,7 +18,7 @@ MOST_BYTES = 1 << 30  # of the file
 _END = b'["end"'
 
 
-class CannotWrite(KoordletError):
+class CannotWrite(KoordError):
     """The record cannot be written there."""
 
 
@@ -39,7 +39,7 @@ def run(client: Client, options: Options) -> int:
         pass  # what came so far is a record, too
     except OSError as err:
         raise CannotWrite(f"{options.file}: wanted to write it, found {err.strerror}") from err
-    except KoordletError:
+    except KoordError:
         _drop_if_empty(options.file)
         raise
     done = {

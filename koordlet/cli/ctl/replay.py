@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from koord.api.nodeslo import NodeSLO, merge_nodeslo
 from koord.component.flags import FlagSet
 from koord.util.documents import decode
-from koord.util.errors import InvalidObject, KoordletError, OptionError
+from koord.util.errors import InvalidObject, KoordError, OptionError
 from koord.util.filewatch import read_bounded
 from koord.util.logs import LevelSpec, configure
 from koord.util.simulatedclock import SimulatedClock
@@ -114,10 +114,10 @@ def _gates(text: str) -> dict[str, bool]:
 
 
 def _read_slo(path: Path) -> NodeSLO:
-    """The NodeSLO of a file; raises KoordletError when anything in it is wrong."""
+    """The NodeSLO of a file; raises KoordError when anything in it is wrong."""
     try:
         slo, problems = merge_nodeslo(decode(read_bounded(path, MAX_NODESLO), str(path)))
-    except KoordletError as err:
+    except KoordError as err:
         raise BadQuestion(str(err)) from err
     if problems:
         raise BadQuestion(f"{path}: {problems[0]}")

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from koord.util.clock import SystemClock
-from koord.util.errors import KoordletError, UnsafeFile
+from koord.util.errors import KoordError, UnsafeFile
 from koord.util.owneddir import OwnedDirectory
 from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import Client
@@ -65,7 +65,7 @@ def _run_dir(run_dirs: Sequence[Path], *, named: bool) -> Path | None:
     """Return the first with a journal; None: none has.
 
     Raises:
-        KoordletError: one must not be used; or it was named, and is no run directory of a koordlet.
+        KoordError: one must not be used; or it was named, and is no run directory of a koordlet.
     """
     for path in run_dirs:
         try:
@@ -73,9 +73,9 @@ def _run_dir(run_dirs: Sequence[Path], *, named: bool) -> Path | None:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except UnsafeFile as err:
-            raise KoordletError(f"{path}: cannot be the run directory: {err}") from err
+            raise KoordError(f"{path}: cannot be the run directory: {err}") from err
         except OSError as err:
-            raise KoordletError(
+            raise KoordError(
                 f"{path}: wanted to look for a journal, found {err.strerror}; "
                 "run this as the user of the daemon"
             ) from err
@@ -84,7 +84,7 @@ def _run_dir(run_dirs: Sequence[Path], *, named: bool) -> Path | None:
         if found:
             return path
     if named:
-        raise KoordletError(
+        raise KoordError(
             f"{run_dirs[0]}: wanted a run directory with the journal of a koordlet, found none; "
             "give the --run-dir of the daemon that is gone"
         )
@@ -109,7 +109,7 @@ def _restore(run_dir: Path, options: Options) -> dict[str, Any]:
                 for value, why in writer.ledger.refused.items()
             ]
     except RunDirHeld as err:
-        raise KoordletError(
+        raise KoordError(
             f"{run_dir}: wanted to restore values, found koordlet at work (process {err.holder}); "
             "it does so itself when it is stopped or the plugin's gate is switched off"
         ) from err
@@ -121,7 +121,7 @@ def _check_view(host: Host) -> None:
     """Values of groups that are out of sight would be taken for gone."""
     hierarchies = host.cgroups.hierarchies()
     if not any(os.stat(path).st_ino == _ROOT_INODE for path in hierarchies):
-        raise KoordletError(
+        raise KoordError(
             f"{host.paths.cgroup}: wanted all cgroups of the host, found "
             f"{'only those of a namespace' if hierarchies else 'none'}; run this on the host, or "
             "give --cgroup-root-dir"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from koord.util.clock import Clock
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 from koord.util.stop import Stop
 from koordlet.executor.audit.reader import AuditReader
 
@@ -16,7 +16,7 @@ LARGEST_PAGE = 100_000  # events that a flag may allow a client to ask for at on
 LOOK_INTERVAL = 60.0  # seconds between two looks for such
 
 
-class UnknownToken(KoordletError):
+class UnknownToken(KoordError):
     """The token is of no reader, or of one that was closed."""
 
     def __init__(self, token: str) -> None:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from koord.util.clock import Clock
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 from koordlet.executor.evictions.eviction import Killing
 from koordlet.executor.kernel.kernelvalues import KernelValues
 from koordlet.executor.kernel.worker import Worker
@@ -22,7 +22,7 @@ PAUSE = 0.1  # seconds between attempts: what is killed needs a moment to be gon
 AT_ONCE = 128  # processes whose descriptors are held at a time
 
 
-class KillRefused(KoordletError):
+class KillRefused(KoordError):
     """What was asked for is not killed."""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from koord.util.atomicfile import FileWriteError
-from koord.util.errors import KoordletError, UnsafeFile
+from koord.util.errors import KoordError, UnsafeFile
 from koord.util.filewatch import FileReadError
 from koord.util.logs import LogState, get_logger
 from koord.util.owneddir import OwnedDirectory, OwnedPath
@@ -34,7 +34,7 @@ def left_in(directory: OwnedDirectory, boot_id: str) -> list[Record]:
     return list(contents.records.values()) if contents.boot_id == boot_id else []
 
 
-class JournalError(KoordletError):
+class JournalError(KoordError):
     """A record could not be made; the value must not be written."""
 
 

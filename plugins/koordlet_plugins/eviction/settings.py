@@ -8,7 +8,7 @@ from koord.api.eviction import EvictionOutcome
 from koord.api.node import Node
 from koord.api.nodeslo_strategies import ResourceThreshold
 from koord.api.podrequests import amount
-from koordlet.plugin import KoordletError
+from koordlet.plugin import KoordError
 from koordlet_plugins.eviction.releases import Band, SatisfactionBand
 
 DEFAULT_GAP = 2  # percent between a threshold and its lower mark
@@ -17,7 +17,7 @@ HIGHEST_LOWER_SATISFACTION = 60  # percent
 HIGHEST_CEILING = 7999  # the highest priority of koord-mid
 
 
-class EvictionBlocked(KoordletError):
+class EvictionBlocked(KoordError):
     """Why a feature that is on does not evict now, although reason may be reason enough."""
 
     def __init__(

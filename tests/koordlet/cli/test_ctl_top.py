@@ -6,7 +6,7 @@ import pytest
 from rich.console import ConsoleDimensions
 
 from koord.util.clock import stamp
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 from koordlet.cli.ctl.arguments import SORTS
 from koordlet.cli.ctl.client import Client
 from koordlet.cli.ctl.live import LiveView, watch
@@ -176,7 +176,7 @@ def test_top_once(ctl, daemon):
 
 def test_the_live_view_does_not_begin_without_a_daemon(tmp_path):
     """An error in one line is better than a screen that says it."""
-    with pytest.raises(KoordletError, match=r"no ctl\.sock"):
+    with pytest.raises(KoordError, match=r"no ctl\.sock"):
         watch(Client([tmp_path]), order="cpu", interval=1.0)
 
 

@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from koord.util.snakecase import snake_case
-from koordlet.plugin import KoordletError, PluginMetrics
+from koordlet.plugin import KoordError, PluginMetrics
 from koordlet.plugin.errors import PluginError
 
 
@@ -115,5 +115,5 @@ def test_upstream_gauge_refuses_misuse(registry):
         metrics.upstream_gauge("koordlet_plugin_p_x", "X.", ())
     with pytest.raises(ValueError, match="Duplicated"):
         metrics.upstream_gauge("koordlet_x", "X.", ())
-    with pytest.raises(KoordletError, match="wanted the labels"):
+    with pytest.raises(KoordError, match="wanted the labels"):
         gauge.set(1, pod="a")

@@ -13,7 +13,7 @@ from koordlet.plugin import (
     ClaimScope,
     ExtensionPlugin,
     FeatureSpec,
-    KoordletError,
+    KoordError,
     Level,
     Part,
     PluginRegistry,
@@ -231,5 +231,5 @@ async def test_a_harness_without_a_host_says_so(look):
 
 def test_all_of_them_are_of_one_family():
     """So that a caller can catch what koordlet says on purpose."""
-    assert issubclass(PluginError, KoordletError)
-    assert issubclass(OptionError, KoordletError)
+    assert issubclass(PluginError, KoordError)
+    assert issubclass(OptionError, KoordError)

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from koord.api.node import Node
 from koord.api.nodemetric import NodeMetricSpec
 from koord.util.atomicfile import write_atomic
-from koord.util.errors import KoordletError, Unavailable
+from koord.util.errors import KoordError, Unavailable
 from koord.util.health import Status
 from koord.util.stop import Stop
 from koordlet.metriccache.kinds import POD_CPU_USAGE, POD_MEMORY_USAGE
@@ -45,7 +45,7 @@ class ListSink:
 
     async def write(self, report):
         if self.full:
-            raise KoordletError("disk full; free some space")
+            raise KoordError("disk full; free some space")
         self.reports.append(report)
         if self.left:
             raise ObserveOnly("another agent reports")

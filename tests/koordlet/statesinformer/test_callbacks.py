@@ -7,7 +7,7 @@ import pytest
 
 from koord.api.node import Node
 from koord.api.nodeslo import HostApplication, NodeSLO
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 from koord.util.stop import Stop
 from koordlet.plugin.testing.clock import SimulatedClock
 from koordlet.statesinformer.callbacks import CallbackTarget, StateType
@@ -274,9 +274,9 @@ async def test_a_name_twice_or_an_unknown_type_is_refused(informer) -> None:
     informer.register_callbacks("AllPods", "mine", "", Recorder())
     informer.register_callbacks("NodeMetadata", "mine", "", Recorder())
 
-    with pytest.raises(KoordletError, match="AllPods/mine"):
+    with pytest.raises(KoordError, match="AllPods/mine"):
         informer.register_callbacks("AllPods", "mine", "", Recorder())
-    with pytest.raises(KoordletError, match="wanted one of NodeSLOSpec, AllPods"):
+    with pytest.raises(KoordError, match="wanted one of NodeSLOSpec, AllPods"):
         informer.register_callbacks("Pods", "mine", "", Recorder())
     assert len(informer.callbacks()) == 2
 

@@ -8,7 +8,7 @@ from koord.api.nodeslo import merge_nodeslo
 from koord.api.nodeslo_qos import MemoryQoS
 from koord.api.pod import Container, Pod
 from koord.api.qos import KubeQoS
-from koordlet.plugin import KoordletError, resources
+from koordlet.plugin import KoordError, resources
 from koordlet.plugin.testing import make_pod
 from koordlet_plugins.cgroup_reconcile.amounts import (
     NO_LIMIT,
@@ -84,7 +84,7 @@ def test_whose_settings_hold(settings, annotation, enable, wmarks, throttling, g
 def test_a_wrong_annotation_is_refused_whole(text):
     """Half of what was meant is not what was meant."""
     pod = make_pod("web", annotations={ANNOTATION: text}).pod
-    with pytest.raises(KoordletError, match="default/web"):
+    with pytest.raises(KoordError, match="default/web"):
         own_memory_qos(pod)
 
 

@@ -5,7 +5,7 @@ import pytest
 from koord.api.nodeslo_strategies import CPUBurst, CPUBurstPolicy
 from koord.api.pod import Container
 from koord.api.qos import KubeQoS
-from koordlet.plugin import KoordletError
+from koordlet.plugin import KoordError
 from koordlet.plugin.testing import make_pod
 from koordlet_plugins.cpu_burst.plan import (
     ANNOTATION,
@@ -101,7 +101,7 @@ def test_a_pods_own_settings(text, policy, percent):
 )
 def test_wrong_settings_are_refused_whole(text):
     """Half of what was meant is not what was meant."""
-    with pytest.raises(KoordletError, match="default/web"):
+    with pytest.raises(KoordError, match="default/web"):
         own_settings(pod("1", annotation=text).pod)
 
 

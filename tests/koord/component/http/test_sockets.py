@@ -101,7 +101,7 @@ def test_a_socket_that_answers_is_left_alone(tmp_path):
     path, place = tmp_path / "ctl.sock", OwnedDirectory.open(tmp_path) / "ctl.sock"
 
     with listen_unix(place):
-        with pytest.raises(ListenError, match="another koordlet"):
+        with pytest.raises(ListenError, match="another daemon"):
             listen_unix(place)
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(path))

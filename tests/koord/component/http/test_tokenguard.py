@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from koord.component.http.middleware import limits
 from koord.component.http.tokenguard import BURST, TokenGuard, bearer_token
 from koord.kube.reviews import User
-from koord.util.errors import KoordletError
+from koord.util.errors import KoordError
 from koord.util.health import Status
 from koord.util.simulatedclock import SimulatedClock
 
@@ -201,7 +201,7 @@ async def test_without_the_api_server_nobody_gets_in(
     get, far_away, cluster, guard, clock, registry
 ):
     """And as soon as it is back, those who may. The reason is for the log, not for strangers."""
-    cluster.error = KoordletError("tokenreviews is forbidden: User agent cannot create it")
+    cluster.error = KoordError("tokenreviews is forbidden: User agent cannot create it")
     with capture_logs() as logs:
         for _ in range(2):
             status, text, headers = await get("annas")
@@ -222,7 +222,7 @@ async def test_what_was_known_holds_while_the_api_server_is_away(
 ):
     """For as long as it would have held anyway; that is no sign of the server's life."""
     assert (await get("annas"))[0] == 200
-    cluster.error = KoordletError("away")
+    cluster.error = KoordError("away")
     clock.tick(29)
     with capture_logs() as logs:
         for _ in range(3):
@@ -236,7 +236,7 @@ async def test_what_was_known_holds_while_the_api_server_is_away(
 
 async def test_an_old_trouble_is_not_told_for_ever(get, far_away, cluster, guard, clock):
     """Nobody has asked since, so nobody knows."""
-    cluster.error = KoordletError("away")
+    cluster.error = KoordError("away")
     await get("annas")
     clock.tick(300)
 
@@ -275,7 +275,7 @@ async def test_tokens_are_neither_logged_nor_kept(get, far_away, cluster, guard)
     """A memory dump or a log file gives nobody access."""
     with capture_logs() as logs:
         await get("annas")
-        cluster.error = KoordletError("away")
+        cluster.error = KoordError("away")
         await get("bens")
 
     assert "annas" not in repr(logs)

@@ -8,7 +8,7 @@ from koord.api.nodemetric import time_text
 from koord.api.pod import Pod
 from koord.api.qos import KubeQoS
 from koord.util.clock import stamp
-from koord.util.errors import KoordletError, OptionError, Unavailable
+from koord.util.errors import KoordError, OptionError, Unavailable
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import (
     CONTAINER_CPU_USAGE,
@@ -92,7 +92,7 @@ class Audited:
 async def lines(seconds):
     """A record of three lines, of a daemon that lets itself be recorded for a minute at most."""
     if seconds > 60:
-        raise KoordletError("somebody records already")
+        raise KoordError("somebody records already")
     for line in (b"first\n", f"{seconds:g}\n".encode(), b"last\n"):
         yield line
 
