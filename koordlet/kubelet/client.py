@@ -1,4 +1,4 @@
-"""The kubelet of this node: which pods it runs, and how it is configured."""
+"""Client of this node's kubelet: its pods and its configuration."""
 
 import asyncio
 import dataclasses
@@ -35,10 +35,10 @@ class KubeletOptions:
 
 
 class KubeletClient:
-    """Asks the kubelet that the Node names, as the user whom the API server knows.
+    """Queries the kubelet at the Node's address, with the agent's API server credentials.
 
-    One request at a time, each to where the Node says then. Calls raise what Transport.exchange
-    does, and NoAddress as long as the Node does not say where the kubelet is.
+    One request at a time, each to the address that the Node has then. Calls raise what
+    Transport.exchange does, and NoAddress while the Node has no address of the kubelet.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class KubeletClient:
         credentials: Credentials | None = None,
         observe: Callable[[Traffic], None] | None = None,
     ) -> None:
-        """Make a client; credentials, when given, are those to use in place of api's."""
+        """Make a client; credentials, when given, replace those of api."""
         self._api = api
         self._node = node
         self._clock = clock
@@ -65,7 +65,7 @@ class KubeletClient:
     async def pods(self) -> PodList:
         """Return all pods of this node, static and finished ones included, in order of their uids.
 
-        The kubelet itself lists them in another order each time, which does not show.
+        The kubelet itself lists them in another order each time.
         """
         return await asyncio.to_thread(read_pods, await self._get(PODS))
 
@@ -92,7 +92,7 @@ class KubeletClient:
             return await transport.exchange(call)
 
     async def _current(self) -> Transport:
-        """The transport to where the Node says now that the kubelet is."""
+        """The transport to the kubelet's present address."""
         url = kubelet_url(self._node(), self._options)
         if self._transport is None or url != self._url:
             await self.close()
@@ -111,12 +111,12 @@ class KubeletClient:
 
 
 def read_pods(data: bytes) -> PodList:
-    """Return the pods of a PodList, in an order that is not that of the list.
+    """Return the pods of a PodList; their order is not that of the list.
 
-    They are read one by one: decoded as a whole, the list of 300 would take 11 MiB more.
+    Pods are decoded one by one: a list of 300 decoded as a whole takes 11 MiB more.
 
     Raises:
-        BadAnswer: it is no PodList.
+        BadAnswer: the data is no PodList.
     """
     where, reader = f"GET {PODS}", PodListReader()
     try:
@@ -128,10 +128,10 @@ def read_pods(data: bytes) -> PodList:
 
 
 def kubelet_url(node: Node | None, options: KubeletOptions) -> str:
-    """Return where the kubelet of the node is.
+    """Return the URL of the node's kubelet.
 
     Raises:
-        NoAddress: the Node is not known, or does not say.
+        NoAddress: the Node is not known, or has no such address.
     """
     if node is None:
         raise NoAddress("kubelet: wanted the Node with its addresses, found none yet")
@@ -150,7 +150,7 @@ def kubelet_url(node: Node | None, options: KubeletOptions) -> str:
 
 
 def kubelet_config(api: ApiConfig, url: str, options: KubeletOptions) -> ApiConfig:
-    """Return how to talk to the kubelet, given how to talk to the API server."""
+    """Return the connection settings for the kubelet, derived from those for the API server."""
     if options.insecure:
         return ApiConfig(server=url, source="--kubelet-insecure-tls", verify=False)
     if options.ca_file is not None:

@@ -1,1 +1,5 @@
-"""The duties of a missing koord-manager for this node's objects; idle while there is one."""
+"""The duties of a missing koord-manager: the specs of this node's NodeMetric and NodeSLO.
+
+Idle while a koord-manager is seen. The specs themselves come from koordlet.rules.manager_fallback;
+this package decides whether they are ours to write, and writes them through koord.kube.
+"""

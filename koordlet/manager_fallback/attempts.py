@@ -19,9 +19,9 @@ from koord.util.backoff import Backoff
 from koord.util.clock import Clock
 
 # Seconds between attempts, doubled at most by jitter.
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # after what may pass by itself
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # after an error that may pass by itself
 FIRST_REST, LONGEST_REST = 60.0, 600.0  # after a fault to be mended: RBAC, a missing CRD
-MISSING_REST = 8.0  # at most after 404, likewise: the CRD is missing, to ask costs next to nothing
+MISSING_REST = 8.0  # at most after 404, likewise: the CRD is missing, a request costs little
 # From one write to the next, doubled each time: another writer may undo each at once.
 FIRST_GAP, LONGEST_GAP = 10.0, 600.0
 _USUAL_CONFLICTS = 3  # in a row; it was changed at the same time, and the watch will show it
@@ -42,7 +42,7 @@ class Attempts:
         self._rests = Backoff(FIRST_REST, LONGEST_REST, jitter=1.0, draw=draw)
         self._gaps = Backoff(FIRST_GAP, LONGEST_GAP)
         self._not_before = self._wrote_at = clock.monotonic()
-        self._tried = ""  # uid that the latest attempt was about
+        self._tried = ""  # uid in the latest attempt
         self._conflicts = 0
 
     @property
@@ -51,29 +51,29 @@ class Attempts:
         return self._not_before - self._clock.monotonic()
 
     def begin(self, uid: str) -> None:
-        """An attempt is made."""
+        """Record that an attempt is made."""
         self._tried = uid
 
     def see(self, uid: str) -> None:
-        """The watch has shown a version: another object, or what a conflict was about."""
+        """Record a version that the watch has shown: another object, or the cause of a conflict."""
         if uid != self._tried or self._conflicts:
             self._not_before = self._clock.monotonic()
 
     def wrote(self) -> None:
-        """The object was written; leave it alone for a while."""
+        """Record that the object was written; the next write waits for a while."""
         now = self._clock.monotonic()
         if now - self._wrote_at > 2 * LONGEST_GAP:
             self._gaps.reset()
         self._wrote_at, self._not_before = now, now + self._gaps.next()
 
     def works(self) -> None:
-        """The object is in line, or the duty is another's from now on: begin anew."""
+        """Forget failures: the object is in line, or the duty is another agent's from now on."""
         self._conflicts = 0
         self._pauses.reset()
         self._rests.reset()
 
     def failed(self, err: KubeError) -> bool:
-        """Note a failure. Returns whether it is worth reporting: a conflict now and then is not."""
+        """Record a failure; return whether it is worth a log line: a rare conflict is not."""
         refused = isinstance(err, _REFUSALS) and not isinstance(err, PatchRefused)
         pause = (self._rests if refused else self._pauses).next()
         if isinstance(err, NotFound):

@@ -20,8 +20,8 @@ Field = tuple[str, ...]  # the way to a field, from the spec on
 class Duty:
     """One kind of object with a spec to keep.
 
-    spec computes it, from the spec that there is, if any; of one that exists only the managed
-    fields are ever changed.
+    spec computes it from the present spec, if any. Of a present spec only the managed fields are
+    changed.
     """
 
     name: str
@@ -60,7 +60,7 @@ NODE_SLO = Duty(
 
 
 def new_object(duty: Duty, node: Node, spec: JsonObject) -> Object:
-    """Return the object of a node that has none. It goes when the Node does."""
+    """Return the object to create for a node; it is deleted with its Node."""
     return {
         "apiVersion": duty.resource.api_version,
         "kind": duty.kind,
@@ -84,7 +84,7 @@ def changes(duty: Duty, node: Node, found: Stored, spec: JsonObject) -> list[Ope
 
 
 def only_if_unchanged(found: Stored) -> list[Operation]:
-    """Return the operations that refuse a patch when the object is another one by now."""
+    """Return the operations that make the server refuse a patch of any other version."""
     return [
         {"op": "test", "path": "/metadata/uid", "value": found.uid},
         {"op": "test", "path": "/metadata/resourceVersion", "value": found.version},

@@ -25,7 +25,7 @@ class ConfigSource:
 
     current is None while it is not known. A key that is not understood keeps its last good value.
     Without a ConfigMap all keys have Koordinator's defaults. report gets a sentence for people
-    whenever what is wrong with the ConfigMap changes.
+    whenever the problems of the ConfigMap change.
     """
 
     name = "slo config"
@@ -51,11 +51,11 @@ class ConfigSource:
         self._last_good = SLOConfig()
         self._problems: tuple[str, ...] = ()
         self._needed = False
-        self._turned = asyncio.Event()  # needed is not what it was
+        self._turned = asyncio.Event()  # needed has changed
         self._reflector: Reflector[object] | None = None  # None: not followed
 
     def need(self, needed: bool) -> None:
-        """Say whether the configuration is to be followed from now on."""
+        """Follow the configuration from now on, or stop following it."""
         if needed != self._needed:
             self._needed = needed
             self._turned.set()
@@ -89,7 +89,7 @@ class ConfigSource:
                     await stop.sleep(FOREVER, wake=self._turned)
                 enough.set()
         finally:
-            self._reflector = self.current = None  # what it says from now on is not known
+            self._reflector = self.current = None  # later versions are not seen
 
     def _see(self, change: Change[object]) -> None:
         if change.kind is ChangeKind.SYNCED and self._reflector and self._reflector.objects:
@@ -101,7 +101,7 @@ class ConfigSource:
 
     def _note(self, problems: tuple[str, ...]) -> None:
         if problems and problems != self._problems:
-            note = "what these keys said last stays in force"
+            note = "their last good values stay in force"
             log.warning("config.partly_rejected", problems=problems, note=note)
             self._report(f"ConfigMap {'; '.join(problems)}; {note}")
         elif self._problems and not problems:

@@ -19,12 +19,12 @@ from koordlet.manager_fallback.lease import ManagerLease, Presence
 from koordlet.manager_fallback.mode import DutyMode
 from koordlet.statesinformer.kubesources import OwnObject
 
-LOOK = 1.0  # seconds between two looks at whether we may write
+LOOK = 1.0  # seconds between two checks of the permission to write
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DutyOptions:
-    """Which duties there are, and where koord-manager's configuration and Lease are."""
+    """The mode of the duties, and the places of koord-manager's configuration and Lease."""
 
     mode: DutyMode
     config_namespace: str
@@ -32,10 +32,10 @@ class DutyOptions:
 
 
 class ManagerDuties:
-    """Keeps the objects while they are ours to keep.
+    """Keeps the objects while that is this agent's duty.
 
-    With mode auto they are not while koord-manager holds its Lease, and one of them is not while
-    another client writes it.
+    With mode auto it is koord-manager's while that holds its Lease, and another client's for an
+    object while that client writes it.
     """
 
     name = "manager duties"
@@ -52,12 +52,12 @@ class ManagerDuties:
         observe_only: Callable[[], Awaitable[str]],
         report: Callable[[str], None],
     ) -> None:
-        """observe_only says, once that is known, why nothing may be written; "" when it may be.
+        """observe_only returns why nothing may be written, once that is known; "": it may.
 
-        report gets what people in the cluster should know of the configuration.
+        report gets sentences about the configuration for people in the cluster.
         """
         self._observe_only = observe_only
-        self._denied: str | None = None  # what it has said last; None: nothing yet
+        self._denied: str | None = None  # the latest answer of observe_only; None: none yet
         self._mode = options.mode
         self._config = ConfigSource(
             client, options.config_namespace, options.config_name, clock, self._wake, report
@@ -93,7 +93,7 @@ class ManagerDuties:
         return {keeper.duty.kind: str(keeper.state) for keeper in self._keepers}
 
     def health(self) -> Mapping[str, PartHealth]:
-        """How the objects, the configuration and the look-out for koord-manager are doing."""
+        """Health of the objects, of the configuration and of the watch for koord-manager."""
         parts = {keeper.duty.name: keeper.health() for keeper in self._keepers}
         parts[self._config.name] = self._config.health()
         if self._lease is not None:
@@ -111,7 +111,7 @@ class ManagerDuties:
                 group.create_task(run(stop), name=f"{self.name} {name}")
 
     async def _follow_permission(self, stop: Stop) -> None:
-        """Have the keepers look again whenever they may write, or may not any more."""
+        """Wake the keepers whenever the permission to write has changed."""
         async for _ in stop.every(LOOK):
             found = await stop.bound(self._observe_only())
             if found != self._denied:

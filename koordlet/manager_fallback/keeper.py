@@ -39,10 +39,10 @@ NOT_JUDGED = DutyState(False, "owner not known yet")
 
 
 class Keeper:
-    """Creates the object when there is none, and patches it when it is not as it should be.
+    """Creates the object when there is none, and patches it when it differs from the computed spec.
 
-    judge says whether the duty is ours, given the other writer of the object ("": none); changed is
-    called when that has changed. What the server refuses is tried again, ever more rarely.
+    judge decides whether the duty is ours, given the other writer of the object ("": none); changed
+    is called when that has changed. Writes that the server refuses are retried, ever more rarely.
     """
 
     def __init__(
@@ -69,17 +69,17 @@ class Keeper:
         self._futile: object = None  # a patch that was taken and changed nothing: its CRD drops it
         self._trouble = LogState(log)
         self._problem = ""  # why the object could not be brought in line
-        self._doubts: tuple[str, ...] = ()  # what is wrong on the Node
+        self._doubts: tuple[str, ...] = ()  # problems of the Node
         source.listen(self._see)
         node.listen(self.wake)
 
     def wake(self) -> None:
-        """Look again: something has changed. A write on its way is given up if that forbids it."""
-        self._stand()
+        """Look again after a change; a running write that is no longer allowed is given up."""
+        self._update_state()
         self._wake.set()
 
     def health(self) -> PartHealth:
-        """Degraded while the object cannot be kept, or the Node asks for what cannot be."""
+        """Degraded while the object cannot be kept, or an annotation of the Node is invalid."""
         reasons = [*self._doubts, self._problem] if self._problem else self._doubts
         status = Status.DEGRADED if reasons else Status.OK
         return PartHealth(status, "; ".join(reasons), {"state": str(self.state)})
@@ -88,7 +88,7 @@ class Keeper:
         """Keep the object until stop."""
         while not stop.is_set():
             self._wake.clear()
-            self._stand()
+            self._update_state()
             if self.state.held:
                 await stop.bound(self._holding.bound(self._keep()))
             await stop.sleep(self._until_next(), wake=self._wake)
@@ -99,8 +99,8 @@ class Keeper:
         self._attempts.see(found.uid if found else "")
         self.wake()
 
-    def _stand(self) -> None:
-        state = self._judge(self._writer.name) if self._source.known else NOT_JUDGED
+    def _update_state(self) -> None:
+        state = self._judge(self._writer.name) if self._source.synced else NOT_JUDGED
         if state == self.state:
             return
         turned, self.state = state.held != self.state.held, state
@@ -115,7 +115,7 @@ class Keeper:
 
     async def _keep(self) -> None:
         config, node, found = self._config.current, self._node.current(), self._source.stored()
-        if config is None or not self._node.known:
+        if config is None or not self._node.synced:
             return
         if node is None:
             self._problem = "wanted a Node to own it, found none of this name in the cluster"

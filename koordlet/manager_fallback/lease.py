@@ -1,8 +1,8 @@
 """koord-manager's Lease: held or not, by renewals seen and the time since, never by its clock.
 
-A Lease in use changes every two seconds. To watch that on thousands of nodes would cost the API
-server more than all their reports, so a watch ends with the first renewal, and some minutes later
-comes another look. While it is not renewed the watch costs nothing, and shows a manager at once.
+A Lease in use changes every two seconds. Watching that on thousands of nodes would cost the API
+server more than all their reports, so a watch ends with the first renewal; the next one begins some
+minutes later. While the Lease is not renewed, the watch costs nothing and shows a manager at once.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ TICK = 5.0  # seconds
 
 
 class Presence(Enum):
-    """What is known of koord-manager."""
+    """Whether there is a koord-manager, as far as its Lease shows."""
 
-    UNKNOWN = "unknown"  # its Lease could not be looked at yet
+    UNKNOWN = "unknown"  # its Lease could not be read yet
     THERE = "there"
     GONE = "gone"
 
@@ -64,7 +64,7 @@ class ManagerLease:
         self._reflector = self._make_reflector()
 
     def health(self) -> PartHealth:
-        """Degraded while the Lease cannot be looked at."""
+        """Degraded while the Lease cannot be read."""
         return self._reflector.health()
 
     async def run(self, stop: Stop) -> None:

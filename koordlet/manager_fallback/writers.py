@@ -5,8 +5,9 @@ from koord.util.clock import Clock
 from koordlet.statesinformer.stored import SpecWriter, Stored
 
 FIELD_MANAGER = "koordlet-duties"
-# Seconds without a write after which the object is nobody's. Who has no Lease shows only by what it
-# writes, so this is long, and longer for one that came back: a quarrel must stay rare.
+# Seconds without a write after which the object has no other writer. A writer without a Lease shows
+# only by its writes, so this is long, and longer for one that came back: two agents that overwrite
+# each other must stay rare.
 FIRST_SILENCE, LONGEST_SILENCE = 3600.0, 86400.0
 
 
@@ -18,10 +19,10 @@ class OtherWriter:
         self._known: frozenset[SpecWriter] = frozenset()
         self._silence = Backoff(FIRST_SILENCE, LONGEST_SILENCE)
         self._name = ""
-        self._until = clock.monotonic()  # when that will have been silent for long enough
+        self._until = clock.monotonic()  # when its silence is long enough
 
     def look(self, stored: Stored | None) -> None:
-        """Take note of a version; None: there is no object."""
+        """Record the writers of a version; None: there is no object."""
         if stored is None:
             return
         others = {writer for writer in stored.writers if writer.name != FIELD_MANAGER}

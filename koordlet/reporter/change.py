@@ -1,4 +1,4 @@
-"""Tells when a node's usage has changed so sharply that the cluster should know at once."""
+"""Detects a change of the node's usage that is sharp enough for an early report."""
 
 from dataclasses import dataclass
 
@@ -22,24 +22,24 @@ _WATCHED = (_Watched("cpu", NODE_CPU_USAGE), _Watched("memory", NODE_MEMORY_USAG
 class UsageChange:
     """Compares the usage of the last seconds with what it was when the latest report was made.
 
-    threshold is a share of the node's capacity, of CPU or memory. Where the capacity or a usage is
-    not known, nothing has moved.
+    threshold is a share of the node's capacity, of CPU or memory. An unknown capacity or usage
+    counts as unchanged.
     """
 
     def __init__(self, cache: MetricCache, states: StatesInformer, threshold: float) -> None:
         self._cache = cache
         self._states = states
         self._threshold = threshold
-        self._told: dict[str, float] = {}
+        self._reported: dict[str, float] = {}
 
     def note(self) -> None:
-        """A report was made now."""
-        self._told = self._shares()
+        """Record the usage of now as reported."""
+        self._reported = self._shares()
 
     def is_sharp(self) -> bool:
         """Whether usage has moved by more than the threshold since the latest report."""
         return any(
-            resource in self._told and abs(share - self._told[resource]) > self._threshold
+            resource in self._reported and abs(share - self._reported[resource]) > self._threshold
             for resource, share in self._shares().items()
         )
 

@@ -31,15 +31,15 @@ from koordlet.statesinformer.model import ReportTarget
 from koordlet.statesinformer.statuswriters import FIELD_MANAGER
 
 # Seconds until a new report after one that failed, doubled at most by jitter.
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 4.0  # what may pass by itself
-FIRST_REST, LONGEST_REST = 4.0, 600.0  # the object is there, but we may not report
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 4.0  # after an error that may pass by itself
+FIRST_REST, LONGEST_REST = 4.0, 600.0  # the object is there, but the agent may not write it
 ARRIVAL = 8.0  # seconds that a report may take to arrive, half an interval at most
-MISSING_AFTER = 30.0  # seconds of 404 after which reports are not asked for any more
+MISSING_AFTER = 30.0  # seconds of 404 after which no reports are made any more
 MISSING_PAUSE = 10.0  # seconds until the server is asked for the object again, likewise
 
-# Those that may pass. A patch that tests the UID does no harm when it is sent twice. NotFound and
-# PatchRefused: the object has changed and the watch will tell, or the server has just started and
-# does not know its custom resources, tokens or RBAC rules yet.
+# Errors that may pass by themselves. A patch that tests the UID does no harm when it is sent twice.
+# NotFound and PatchRefused: the object has changed and the watch will show it, or the server has
+# just started and does not know its custom resources, tokens or RBAC rules yet.
 _PASSING = (
     NotFound,
     PatchRefused,
@@ -59,17 +59,17 @@ class _Missing:
 
     uid: str
     since: float  # monotonic
-    until: float = 0.0  # monotonic: when to look again; before, nobody asks for reports
+    until: float = 0.0  # monotonic: the next look for the object; no reports before it
 
 
 class ClusterSink:
     """Writes reports to the NodeMetric object of this node, which it never creates.
 
-    The patch tests the object's UID, so a report never lands on another object of the same name,
-    and replaces the status whole: of a merge patch, what has vanished would stay, under a new
-    updateTime. Each report is sent once; after one that failed a new one is wanted in a few
-    seconds, and is sent when a small question for the object has been answered. An object that is
-    not found for a while is only asked for, until it is there or the watch shows another.
+    The patch tests the object's UID, so a report never reaches another object of the same name.
+    It replaces the whole status: a merge patch would leave vanished fields behind, under a new
+    updateTime. Each report is sent once. After a failure a new report is due in a few seconds; it
+    is sent once a small GET of the object has succeeded. While the object is not found for longer,
+    only that GET is sent, until the object is there or the watch shows another one.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ClusterSink:
         self._rests = Backoff(FIRST_REST, LONGEST_REST, jitter=1.0, draw=draw)
 
     def check(self) -> None:
-        """As Sink.check: NodeMetric objects are how the cluster asks."""
+        """As Sink.check: a NodeMetric object is the cluster's request for reports."""
         uid, missing = self._uid(), self._missing
         if missing and missing.uid == uid and self._clock.monotonic() < missing.until:
             raise NotAsked(
@@ -135,7 +135,7 @@ class ClusterSink:
         return self._retry_in
 
     def _pause(self, err: KubeError, uid: str, *, found: bool) -> float:
-        """Seconds until a new report is worth sending; infinite: it would fare no better."""
+        """Seconds until a new report is worth sending; infinite: it would fail as well."""
         target = self._target()
         if target is not None and target.uid != uid:
             return 0.0  # the object was made anew, and the watch has shown it meanwhile
@@ -154,7 +154,7 @@ class ClusterSink:
     def _look_again(self, uid: str, *, found: bool) -> float:
         """Seconds until the next look at an object that is not found.
 
-        found: it was there, but has no status: that lasts, whoever has to mend it.
+        found: it was there, but has no status; that lasts until an operator mends it.
         """
         now = self._clock.monotonic()
         if self._missing is None or self._missing.uid != uid:

@@ -1,4 +1,4 @@
-"""How soon to put right what somebody else keeps changing."""
+"""Backoff between corrections of fields that another writer keeps changing."""
 
 import random
 from collections.abc import Callable
@@ -11,7 +11,10 @@ LONGEST_PAUSE = 300.0  # seconds
 
 
 class CorrectionBackoff:
-    """Corrects at once, then ever more rarely: a war of writers helps nobody."""
+    """Allows the first correction at once and the next ones ever more rarely.
+
+    Two writers that overwrite each other all the time load the API server and settle nothing.
+    """
 
     def __init__(
         self, clock: Clock, interval: float, *, draw: Callable[[], float] = random.random

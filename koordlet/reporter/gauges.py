@@ -12,7 +12,7 @@ _Rows = Iterable[tuple[tuple[str, ...], Usage | None]]
 
 
 def status_families(node: str, status: NodeMetricStatus) -> Iterator[Metric]:
-    """koordlet_node_metric_*: exactly what the status says; what it lacks has no series."""
+    """Return koordlet_node_metric_*: the values of the status; absent ones have no series."""
     whole, numa = ("node",), ("node", "numa_node_id")
     yield _family("node_usage", "of the node", whole, [((node,), status.node_usage)])
     yield _family("system_usage", "of the system", whole, [((node,), status.system_usage)])

@@ -1,4 +1,4 @@
-"""Makes a NodeMetric report in each interval and says so when it cannot."""
+"""Makes a NodeMetric report in each interval, and logs why when it cannot."""
 
 import asyncio
 import math
@@ -29,13 +29,13 @@ DEFAULT_INTERVAL = 60.0  # seconds
 SHORTEST_INTERVAL = 1.0  # seconds, standalone
 _FIRST_SAMPLES = 10.0  # seconds after the start in which it is normal to have none yet
 _FIRST_PODS = 5.0  # seconds that the first report waits for pods that were not measured yet
-_BLIP = 5.0  # seconds of reports that do not arrive which are worth no log line
+_BLIP = 5.0  # seconds of failed reports without a log line: they usually pass
 _LATE = 3  # intervals without a report after which the reporter is unhealthy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportOptions:
-    """How to report."""
+    """When to report."""
 
     node: str
     collect_interval: float = 1.0  # seconds between samples of node usage
@@ -44,18 +44,18 @@ class ReportOptions:
 
 
 def standalone_interval(flag: float) -> float:
-    """Seconds between reports where no cluster asks for any: 0 means the default."""
+    """Return the seconds between reports without a cluster; a flag of 0 means the default."""
     return max(flag, SHORTEST_INTERVAL) if flag else DEFAULT_INTERVAL
 
 
 class NodeMetricReporter:
     """Reports at the given pace, at once on a new spec, and early when usage changes sharply.
 
-    After a report that did not arrive a new one is made as soon as the sink wants it.
+    After a report that did not arrive, a new one is made at the time that the sink names.
 
     Without a pace: as soon as the data allow, then in every interval. While a report is withheld it
-    tries again with each new sample; what was written stays as it is.
-    expose tells at each scrape whether the latest status is wanted as gauges.
+    tries again with each new sample; the last written report stays as it is.
+    expose decides at each scrape whether the latest status is exported as gauges.
     """
 
     name = "node_metric_reporter"
@@ -124,7 +124,7 @@ class NodeMetricReporter:
         return self._latest.body
 
     def families(self) -> Iterable[Metric]:
-        """The latest status as gauges, if they are wanted."""
+        """The latest status as gauges, if they are exported."""
         latest = self._latest
         if latest is None or not self._expose():
             return []
@@ -133,7 +133,7 @@ class NodeMetricReporter:
     def health(self) -> PartHealth:
         """Degraded while nothing can be reported, unhealthy after three intervals of that.
 
-        Only degraded where the cluster does not ask for reports.
+        Degraded at most while the cluster does not ask for reports.
         """
         silent = self._clock.monotonic() - self._reported_at
         if self._is_asked and silent > _LATE * self.interval:
@@ -171,14 +171,14 @@ class NodeMetricReporter:
             await stop.sleep(self._options.collect_interval)
 
     def _check(self) -> None:
-        """Raise NotAsked unless somebody wants a report."""
+        """Raise NotAsked unless a sink takes reports now."""
         asked = False
         try:
             self._sink.check()
             asked = True
         finally:
             if asked and not self._is_asked:
-                self._reported_at = self._clock.monotonic()  # before, nothing was late
+                self._reported_at = self._clock.monotonic()  # no report was due before
             self._is_asked = asked
 
     async def _round(self) -> str:
@@ -224,7 +224,7 @@ class NodeMetricReporter:
         return make_report(self._options.node, spec, status)
 
     def _check_first(self, status: NodeMetricStatus, pods: Iterable[PodMeta]) -> None:
-        """Raise Withheld while pods are about to be measured: it would be long until the next."""
+        """Raise Withheld while pods are about to be measured: the next report is far away."""
         running = sum(1 for pod in pods if pod.containers and not pod.pod.finished)
         waited = self._clock.monotonic() - self._synced_at
         if len(status.pods) < running and waited < _FIRST_PODS:
@@ -237,7 +237,7 @@ class NodeMetricReporter:
             self._log_state.failed(event, error=self._problem)
 
     def _failed(self, began: float, err: KoordError) -> None:
-        """Note a report that did not arrive; it is a trouble unless the next one may soon do."""
+        """Record a report that did not arrive; log it unless the next one may soon arrive."""
         if self._failing_since is None:
             self._failing_since = began
         self._problem = str(err)

@@ -1,4 +1,4 @@
-"""When reports are due: alone on a host, and as one of thousands of nodes."""
+"""The times at which reports are due: on a single host, and on one of thousands of nodes."""
 
 import hashlib
 from collections.abc import Callable
@@ -14,10 +14,10 @@ class Pace(Protocol):
     """Decides when reports are due. All times are in seconds."""
 
     def first(self, interval: float) -> float:
-        """How long to wait, from now on, with the first report."""
+        """Return the seconds from now to the first report."""
 
     def next(self, began: float, interval: float) -> float:
-        """When the report after the one that was begun then is due; both are monotonic."""
+        """Return the time of the report after the one that began; both are monotonic."""
 
 
 class OwnPace:
@@ -31,10 +31,10 @@ class OwnPace:
 
 
 class FleetPace:
-    """Reports at a place in the interval that the node's name decides, by the wall clock.
+    """Reports at a wall-clock offset within the interval that follows from the node's name.
 
-    So the nodes of a cluster spread evenly over the interval, and still do after all agents were
-    restarted at once, after the API server was away, and after reports in between.
+    So the nodes of a cluster spread evenly over the interval, also after a restart of all agents
+    at once, after an outage of the API server, and after early reports.
     """
 
     def __init__(self, node: str, target: Callable[[], ReportTarget | None], clock: Clock) -> None:
@@ -43,10 +43,10 @@ class FleetPace:
         self._clock = clock
 
     def first(self, interval: float) -> float:
-        """At once for an object without status; in turn while the one it has is fresh.
+        """At once for an object without status; at the node's offset while its status is fresh.
 
-        An outdated one is replaced within half an interval: that all are outdated means that the
-        API server was away, and all nodes are waiting for it.
+        An outdated status is replaced within half an interval, not at once: after an outage of the
+        API server all nodes have one.
         """
         target = self._target()
         if target is None or target.reported_at is None:

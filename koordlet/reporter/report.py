@@ -1,4 +1,4 @@
-"""A finished report, and what takes it to where it is wanted."""
+"""A finished report, and the sinks that write it."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from koord.util.errors import KoordError
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was measured, and the NodeMetric object that says so as JSON."""
+    """A status and the NodeMetric object with it, as JSON."""
 
     spec: NodeMetricSpec
     status: NodeMetricStatus
@@ -31,22 +31,20 @@ class ObserveOnly(KoordError):
 
 
 class Sink(Protocol):
-    """Where reports go."""
+    """A place that reports are written to."""
 
     def check(self) -> None:
-        """Return when a report would be taken now.
+        """Return if a report would be taken now.
 
         Raises:
-            NotAsked: nobody wants one.
+            NotAsked: the cluster asks for no reports.
         """
 
     async def write(self, report: Report) -> None:
-        """Take one report there.
-
-        It is what it is: however often it has to be sent, its time stays that of its samples.
+        """Write one report. Its time is that of its samples, also when it is sent late.
 
         Raises:
-            ObserveOnly: it is not wanted from us.
+            ObserveOnly: another agent writes this object.
             KoordError: it did not arrive; the message says why. The next report is new.
         """
 
@@ -58,26 +56,26 @@ class Sink(Protocol):
 
 
 class FileSink:
-    """Keeps the latest report in a file, which readers always see whole."""
+    """Keeps the latest report in a file; readers never see a part of one."""
 
     def __init__(self, replace: Callable[[bytes], None]) -> None:
-        """replace makes these bytes the whole file, in one step; it may block."""
+        """replace writes the whole file in one step; it may block."""
         self._replace = replace
 
     def check(self) -> None:
-        """As Sink.check: always."""
+        """As Sink.check: a file takes every report."""
 
     async def write(self, report: Report) -> None:
         """As Sink.write."""
         await asyncio.to_thread(self._replace, report.body)
 
     def retry_in(self) -> float:
-        """As Sink.retry_in: what is wrong with a file lasts."""
+        """As Sink.retry_in: a fault of a file lasts, so not before the next report is due."""
         return math.inf
 
 
 class AllSinks:
-    """Several places: a report goes to each, whether or not the others take it."""
+    """Writes a report to several sinks; the failure of one does not stop the others."""
 
     def __init__(self, *sinks: Sink) -> None:
         self._sinks = sinks
@@ -97,5 +95,5 @@ class AllSinks:
             raise error
 
     def retry_in(self) -> float:
-        """As Sink.retry_in, for the one that wants it the soonest."""
+        """As Sink.retry_in: the shortest of all."""
         return min((sink.retry_in() for sink in self._sinks), default=math.inf)

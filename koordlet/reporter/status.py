@@ -1,4 +1,4 @@
-"""What a NodeMetric status says, from the metric cache and a snapshot of the states.
+"""Builds a NodeMetric status from the metric cache and a snapshot of the states.
 
 Source: Koordinator's NodeMetric reporter. Deliberately different: a status whose newest node sample
 is old is withheld, updateTime is the time of that sample, finished pods are left out, a window is
@@ -56,7 +56,7 @@ class NotAsked(Withheld):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """What a report is about."""
+    """The states that a report covers, and its time."""
 
     spec: NodeMetricSpec
     pods: tuple[PodMeta, ...]
@@ -112,9 +112,9 @@ def build_status(cache: MetricCache, snapshot: Snapshot) -> NodeMetricStatus:
 
 
 def memory_kinds(cache: MetricCache, snapshot: Snapshot) -> MemoryKinds:
-    """The series of the spec's policy; without page cache where nobody collects what it asks for.
+    """Return the series of the spec's policy; without page cache where its series does not exist.
 
-    Hot pages are not collected by any part of this daemon yet.
+    This daemon has no collector of hot pages.
     """
     if snapshot.spec.memory_policy is MemoryPolicy.WITH_PAGE_CACHE:
         newest = cache.newest(WITH_PAGE_CACHE.node)
@@ -153,7 +153,7 @@ class _Reader:
         return _mean(*self._pair(cpu, memory, seconds))
 
     def means(self, cpu: AnyKind, memory: AnyKind, seconds: float) -> dict[str, Usage]:
-        """Means by property, of kinds that have one; whatever lacks one of the two is left out."""
+        """Means by property; a property with samples of only one of the two kinds is left out."""
         cores = self._cache.aggregate_all(cpu, seconds, self._end)
         memories = self._cache.aggregate_all(memory, seconds, self._end)
         return {

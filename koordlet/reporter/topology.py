@@ -1,4 +1,4 @@
-"""Writes this node's topology to its NodeResourceTopology object, when that says something else."""
+"""Writes this node's topology to its NodeResourceTopology object where the two differ."""
 
 import asyncio
 import random
@@ -33,7 +33,7 @@ from koordlet.statesinformer.kubetopology import KubeTopology
 # but one that refuses will not soon change its mind.
 FIRST_PAUSE, LONGEST_PAUSE, LONGEST_REST = 1.0, 30.0, 300.0
 
-# The object has changed, is gone, or is there already: the watch will tell.
+# The object has changed, is gone, or is there already: the watch will show it.
 _OVERTAKEN = (Conflict, NotFound, PatchRefused)
 _PASSING = (Conflict, PatchRefused, TooManyRequests, ServerError, Unreachable, BadAnswer)
 
@@ -41,11 +41,12 @@ log = get_logger("koordlet.reporter")
 
 
 class TopologyReporter:
-    """Creates the object where there is none, and patches what is ours in it where it is wrong.
+    """Creates the object where there is none, and patches this agent's fields where they differ.
 
-    The object is followed by watch, so nothing is asked while nothing changes. A patch holds for
-    one version of one object: if that has changed meanwhile, the watch tells and another is made.
-    Somebody else who writes the same fields again and again is corrected ever more rarely.
+    The object is followed by watch, so no request is sent while nothing changes. A patch applies
+    to one version of one object: if that has changed meanwhile, the watch shows the new version
+    and another patch is made. Fields that another writer keeps changing are corrected ever more
+    rarely.
     """
 
     name = "topology report"
@@ -65,8 +66,8 @@ class TopologyReporter:
     ) -> None:
         """interval: seconds between two looks at whether something is to be written.
 
-        owner: the Node with which a new object will go; None: there is none now.
-        observe_only says why nothing is written, "" when it may be.
+        owner: the Node that owns a new object; None: not known now.
+        observe_only returns why nothing may be written; "": it may.
         """
         self._client = client
         self._name = node_name
@@ -86,7 +87,7 @@ class TopologyReporter:
         self._trouble = LogState(log)
 
     async def run(self, stop: Stop) -> None:
-        """Follow the object and keep it right until stop, which does not wait for the server."""
+        """Follow the object and correct it until stop; stop does not wait for the server."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._own.run(stop), name="topology watch")
             writes = group.create_task(self._keep_right(), name="topology writes")
@@ -132,7 +133,7 @@ class TopologyReporter:
         log.info("topology.corrected" if correction else "topology.written", parts=parts or "all")
 
     def _is_settled(self, wanted: NodeTopology, published: PublishedTopology | None) -> bool:
-        """Whether there is nothing new: both sides agree, or the watch has yet to tell of it."""
+        """Whether nothing is to be written: both agree, or the watch has not shown a write yet."""
         if wanted is self._written and self._own.changes == self._unseen:
             return True
         agreed = self._agreed
@@ -153,7 +154,7 @@ class TopologyReporter:
         self._trouble.ended("topology.report_resumed")
 
     def _failed(self, err: KubeError) -> float:
-        """Note a failure; return the seconds to wait before the next attempt."""
+        """Record a failure; return the seconds to wait before the next attempt."""
         if self._problem or not isinstance(err, _OVERTAKEN):
             self._trouble.failed("topology.report_failed", error=str(err))
         self._problem = str(err)

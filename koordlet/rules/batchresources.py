@@ -1,4 +1,4 @@
-"""Batch resources: what best-effort pods ask for of the node's idle CPU and memory.
+"""Batch resources: the requests of best-effort pods for the node's idle CPU and memory.
 
 Source: Koordinator, apis/extension (ExtendedResourceSpec) and the batchresource hook.
 """
@@ -49,9 +49,9 @@ _NOTHING = BatchShare()
 
 
 def batch_resources(pod: Pod) -> BatchResources | None:
-    """Return what a pod's containers ask for, or its annotation when they ask for nothing.
+    """Return the requests of a pod's containers, or of its annotation when these have none.
 
-    None: neither does. A container that is missing has no limit, and so the pod has none. Init
+    None: neither has any. A container that is missing has no limit, and so the pod has none. Init
     containers count as with Kubernetes; the annotation does not contain them.
 
     Raises:

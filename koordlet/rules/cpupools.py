@@ -24,7 +24,7 @@ class CpuPool:
 
 @dataclass(frozen=True, slots=True)
 class SharedCpus:
-    """What LS and BE pods may use, and which pods' annotations could not be counted.
+    """CPUs that LS and BE pods may use, and the pods whose annotations could not be counted.
 
     lsr: CPUs of LSR pods, which BE pods may borrow.
     """
@@ -36,7 +36,7 @@ class SharedCpus:
 
 
 def shared_cpus(available: frozenset[int], pods: Iterable[Pod]) -> SharedCpus:
-    """Take off what the scheduler has given to pods that have not finished.
+    """Return the available CPUs without those that the scheduler has given to unfinished pods.
 
     BE pods may use the idle time of CPUs of LSR pods, but not of LSE pods.
     """

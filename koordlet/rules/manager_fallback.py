@@ -19,7 +19,7 @@ BANDWIDTH_ANNOTATION = "node.koordinator.sh/network-bandwidth"
 
 Problems = tuple[InvalidObject, ...]
 
-# What the CRD makes of a networkQOS object, in percent of the bandwidth. Written out, so that the
+# The CRD's defaults for a networkQOS object, in percent of the bandwidth. Written out, so that the
 # spec is the same before and after it was stored.
 _NETWORK_DEFAULTS: JsonObject = {
     "ingressRequest": 0,
@@ -32,12 +32,12 @@ _NETWORK_DEFAULTS: JsonObject = {
 def node_metric_spec_for(
     config: SLOConfig, node: Node, current: JsonObject | None = None
 ) -> tuple[Json, Problems]:
-    """Return the spec of the node's NodeMetric as JSON, and what was wrong on the Node.
+    """Return the spec of the node's NodeMetric as JSON, and the problems of the Node.
 
-    current is the spec that the object has, if there is one: it stays while it is not known how
-    the cluster wants nodes to be measured. Measuring goes on, with the defaults, where colocation
-    is disabled. The report interval is one that the agent really keeps, because the scheduler
-    sees by it which pods are too new to be in a report.
+    current is the spec that the object has, if there is one: it stays while the cluster's
+    configuration is not known. Where colocation is disabled, measuring goes on with the defaults.
+    The report interval is one that the agent really keeps: the scheduler concludes from it which
+    pods are too new to be in a report.
     """
     if current is not None and not config.colocation_known:
         return dict(current), ()
@@ -58,7 +58,7 @@ def node_metric_spec_for(
 def node_slo_for(
     config: SLOConfig, node: Node, current: JsonObject | None = None
 ) -> tuple[Json, Problems]:
-    """Return the spec of the node's NodeSLO as JSON, and what was wrong on the Node.
+    """Return the spec of the node's NodeSLO as JSON, and the problems of the Node.
 
     current is the spec that the object has, if there is one: its extensions belong to others and
     are kept.

@@ -1,6 +1,6 @@
-"""NodeResourceTopology v1alpha1 on the wire: the part of it that is ours, and how to put it right.
+"""NodeResourceTopology v1alpha1 on the wire: this agent's part of it, and patches that correct it.
 
-Others write to the same object: koord-manager adds resources to the zones. What is theirs stays.
+Other agents write to the same object: koord-manager adds resources to the zones. Their part stays.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ Operation = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class PublishedTopology:
-    """The object as it is on the server. None: it has no annotations, or no labels, at all."""
+    """The object as it is on the server. None: the object has no annotations or no labels."""
 
     uid: str
     version: str
@@ -30,10 +30,10 @@ class PublishedTopology:
 
 
 def parse_published(obj: object) -> PublishedTopology:
-    """Return what counts of a NodeResourceTopology object as JSON.
+    """Return the relevant part of a NodeResourceTopology object as JSON.
 
     Raises:
-        InvalidObject: its metadata is malformed; anything else that is wrong will be overwritten.
+        InvalidObject: its metadata is malformed; other malformed fields will be overwritten.
     """
     root = Fields(obj, "nodeResourceTopology")
     meta = root.nested("metadata")
@@ -48,7 +48,7 @@ def parse_published(obj: object) -> PublishedTopology:
 
 
 def new_object(name: str, node: Node, topology: NodeTopology) -> dict[str, object]:
-    """Return the object to create. It ends with its Node, where that is known to the cluster."""
+    """Return the object to create. Its owner is the Node, where that is known to the cluster."""
     labels = {"app.kubernetes.io/managed-by": "Koordinator"}
     if topology.numa_reservation:
         labels[NUMA_RESERVATION] = topology.numa_reservation
@@ -75,9 +75,9 @@ def new_object(name: str, node: Node, topology: NodeTopology) -> dict[str, objec
 
 
 def patch(published: PublishedTopology, topology: NodeTopology) -> list[Operation]:
-    """Return the operations that put our part of the object right; none when it is.
+    """Return the operations that correct this agent's part of the object; none when it is right.
 
-    They apply to exactly the version that was looked at, as zones are replaced as a whole.
+    They apply to exactly the version that was read, as zones are replaced as a whole.
     """
     operations = [
         *_annotation_operations(published.annotations, topology),

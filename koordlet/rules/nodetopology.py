@@ -1,4 +1,4 @@
-"""This node's topology report: NUMA zones, shared CPUs, and the managers of the others.
+"""This node's topology: NUMA zones, shared CPUs, and the managers of the other CPUs.
 
 Source: Koordinator, calcNodeTopo.
 """
@@ -31,10 +31,10 @@ NUMA_RESERVATION = "node.koordinator.sh/enable-numa-reservation"  # label of Nod
 
 @dataclass(frozen=True, slots=True)
 class KubeletFacts:
-    """What is known of the kubelet.
+    """The kubelet's configuration and CPU allocations, as far as they are known.
 
     config None: not known, so that only the checkpoint shows which policy it follows.
-    ignored: the user does not want it to be asked, nor its CPUs to be known.
+    ignored: a flag forbids requests to the kubelet and the use of its allocations.
     """
 
     config: KubeletConfig | None = None
@@ -44,7 +44,7 @@ class KubeletFacts:
 
 @dataclass(frozen=True, slots=True)
 class CpuManagerPolicy:
-    """How the kubelet gives CPUs to pods; all empty when it is ignored."""
+    """The kubelet's policy for giving CPUs to pods; all empty when the kubelet is ignored."""
 
     policy: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class NodeTopology:
 
 @dataclass(frozen=True, slots=True)
 class TopologyInputs:
-    """Everything that a node's topology follows from."""
+    """All inputs of a node's topology."""
 
     machine: Machine
     node: Node
@@ -79,11 +79,11 @@ class TopologyInputs:
 
 
 def node_topology(inputs: TopologyInputs) -> tuple[NodeTopology, tuple[InvalidObject, ...]]:
-    """Return the topology, and what was wrong with annotations that were left out of account.
+    """Return the topology, and the problems of annotations that were left out.
 
     Raises:
-        InvalidObject: it would be wrong: CPUs and memory are not on the same NUMA nodes, or
-            it is not clear which CPUs are set aside for the system.
+        InvalidObject: CPUs and memory are not on the same NUMA nodes, or it is not clear which
+            CPUs are set aside for the system.
     """
     machine, node, kubelet = inputs.machine, inputs.node, inputs.kubelet
     manager, manager_problem = _cpu_manager(kubelet, machine.topology)
@@ -123,7 +123,7 @@ def _zones(inputs: TopologyInputs) -> tuple[Zone, ...]:
 def _cpu_manager(
     kubelet: KubeletFacts, topology: CpuTopology
 ) -> tuple[CpuManagerPolicy, InvalidObject | None]:
-    """Return the policy; without the reserved CPUs if they cannot be found, and then why."""
+    """Return the policy, and why its reserved CPUs are missing if they could not be found."""
     config = kubelet.config
     if kubelet.ignored:
         return CpuManagerPolicy(), None

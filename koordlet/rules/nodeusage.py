@@ -15,11 +15,11 @@ from koord.api.quantity import Quantity
 
 
 class UsageSplit(NamedTuple):
-    """Parts of what a node uses, in cores or bytes."""
+    """Parts of a node's usage, in cores or bytes."""
 
-    pods: float  # those that were asked for, and those that are not known
-    apps: float  # host applications that were asked for
-    system: float  # what is neither a pod's nor a host application's
+    pods: float  # the selected pods, and those that are not known
+    apps: float  # the selected host applications
+    system: float  # the rest: neither a pod's nor a host application's
 
 
 def split_usage(
@@ -58,9 +58,9 @@ def is_best_effort_app(app: HostApplication) -> bool:
 
 
 def node_reserved(node: Node, resource: str) -> Quantity:
-    """Return how much of a resource is kept for what runs outside of pods.
+    """Return the amount of a resource that is reserved for processes outside of pods.
 
-    The larger of what the kubelet does not give away and what the node's annotation reserves.
+    The larger of capacity minus allocatable and the reservation in the node's annotation.
     """
     capacity, allocatable = node.capacity.get(resource), node.allocatable.get(resource)
     kept = 0

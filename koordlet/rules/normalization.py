@@ -1,4 +1,4 @@
-"""CPU normalization: how much faster a node's CPUs are than the cluster counts on.
+"""CPU normalization: the ratio of a node's CPU speed to the speed that the cluster counts on.
 
 Source: Koordinator, apis/extension (GetCPUNormalizationRatio).
 """
@@ -33,7 +33,7 @@ def normalization_ratio(annotations: Mapping[str, str]) -> float | None:
 
 
 def noticeable(ratio: float | None, previous: float | None) -> float | None:
-    """Return the ratio to go by: the previous one while the change is too small to matter."""
+    """Return the ratio in force: the previous one while the change is too small to matter."""
     if ratio is None or previous is None or abs(ratio - previous) >= NOTICEABLE:
         return ratio
     return previous

@@ -18,12 +18,11 @@ def other_agent_pod(
 ) -> Pod | None:
     """Return a running pod of another koordlet; None when there is none.
 
-    Names and labels are free, so a pod counts only where no tenant makes pods, which is in
-    namespaces and in our own, or if it may act on the node, which an agent has to.
+    Any tenant can choose names and labels. So a pod counts only in namespaces where no tenant makes
+    pods (the given ones and this daemon's own), or if it has the privileges to act on the node.
 
-    None also when this daemon's own pod is not among them: what is ours is what that has in common
-    with others, its DaemonSet or the repository of its image. So earlier pods of ours are not
-    taken for the other, whatever their version.
+    This daemon's pods are those with the DaemonSet or the image repository of its own pod, whatever
+    their version. None also when its own pod is not in the list.
     """
     known = tuple(pods)
     own = next((pod for pod in known if pod.uid == own_uid), None)
@@ -64,7 +63,7 @@ def _is_koordlet(pod: Pod) -> bool:
 
 
 def _runs(pod: Pod) -> bool:
-    """Whether one of its processes may still act: what has crashed or ended is left over."""
+    """Whether one of its processes may still act; a crashed or ended pod cannot."""
     return not pod.finished and any(status.running for status in pod.statuses)
 
 

@@ -1,4 +1,4 @@
-"""The NUMA zones of a NodeResourceTopology: what each NUMA node has for pods.
+"""The NUMA zones of a NodeResourceTopology: the resources of each NUMA node for pods.
 
 Source: Koordinator, calTopologyZoneList; NodeResourceTopology v1alpha1.
 """
@@ -18,7 +18,7 @@ _NONE = Quantity(0)
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """One NUMA node, and what of its resources pods may have."""
+    """One NUMA node, and those of its resources that pods may use."""
 
     name: str
     resources: Mapping[str, Quantity]
@@ -29,8 +29,8 @@ def node_zones(
 ) -> tuple[Zone, ...]:
     """Return the zones in the order of their NUMA nodes.
 
-    huge_pages: whether memory set aside for huge pages is separate. reserved is what each zone
-    holds back for the system; see reserved_per_zone.
+    huge_pages: whether memory set aside for huge pages is separate. reserved is the amount that
+    each zone keeps for the system; see reserved_per_zone.
 
     Raises:
         InvalidObject: CPUs and memory are not on the same NUMA nodes.
@@ -54,7 +54,7 @@ def node_zones(
 def reserved_per_zone(
     capacity: Mapping[str, str], allocatable: Mapping[str, str], zones: int
 ) -> dict[str, Quantity]:
-    """Return what each zone holds back when the node's reservation is spread evenly over all."""
+    """Return the share of each zone when the node's reservation is spread evenly over all."""
     found = {}
     for name in ("cpu", "memory"):
         if name not in capacity or name not in allocatable:
@@ -67,7 +67,7 @@ def reserved_per_zone(
 
 
 def _resources(cpus: int, memory: NumaMemory, huge_pages: bool) -> dict[str, Quantity]:
-    """What a zone has, by name in ascending order."""
+    """The resources of a zone, by name in ascending order."""
     pages = {
         name: memory.huge_pages.get(size, 0) if huge_pages else 0
         for name, size in _HUGE_PAGES.items()

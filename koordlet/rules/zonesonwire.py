@@ -1,4 +1,4 @@
-"""The zones of a NodeResourceTopology as JSON: ours among what others have added to them."""
+"""The zones of a NodeResourceTopology as JSON, merged with the additions of other writers."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -9,7 +9,7 @@ _AMOUNTS = ("capacity", "allocatable", "available")  # Koordinator's parts expec
 
 
 def same_zones(found: object, wanted: Iterable[Zone]) -> bool:
-    """Whether exactly the wanted zones are there, with our resources; the order does not matter."""
+    """Whether exactly the wanted zones are there with their resources, in any order."""
     zones = {zone.name: zone for zone in wanted}
     items = list(_named(found))
     if not isinstance(found, list) or len(items) != len(found) or len(items) != len(zones):
@@ -20,7 +20,7 @@ def same_zones(found: object, wanted: Iterable[Zone]) -> bool:
 
 
 def merged_zones(found: object, wanted: Iterable[Zone]) -> list[dict[str, object]]:
-    """Return the wanted zones, each with what others have written into the zone of its name."""
+    """Return the wanted zones, each with the additions of others to the zone of its name."""
     zones = dict(_named(found))
     return [_merged(zones.get(zone.name, {}), zone) for zone in wanted]
 
@@ -54,7 +54,7 @@ def _is(found: object, amount: Quantity) -> bool:
 
 
 def _named(items: object) -> Iterator[tuple[str, dict[str, object]]]:
-    """The objects of a list by their names; what has none is left out."""
+    """The objects of a list by their names; those without a name are left out."""
     for item in items if isinstance(items, list) else ():
         if isinstance(item, dict) and isinstance(item.get("name"), str):
             yield item["name"], item

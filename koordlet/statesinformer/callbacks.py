@@ -1,9 +1,9 @@
-"""Tells subscribers that a state changed: coalesced per type, delivered off the source's loop.
+"""Delivers changes of states to callbacks: coalesced per type, each type in a task of its own.
 
-The slot, order and start rules are those of Koordinator's states informer; isolation, deadline and
-retry are ours: a callback that raises or hangs delays nobody but the callbacks of its own type, and
-those by no more than the deadline. Callbacks of a subscription are called only while it is on, and
-first with the state of the moment at which it was switched on.
+Slots, order and start follow Koordinator's states informer. Isolation, deadline and retry are
+additions: a callback that raises or hangs delays only the other callbacks of its type, and those
+by the deadline at most. Callbacks of a subscription are called only while it is on; the first call
+has the state of the moment at which it was switched on.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class StateType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CallbackTarget:
-    """What a callback usually acts upon: one snapshot shared by all callbacks of a run."""
+    """The states that callbacks usually need: one snapshot for all callbacks of a run."""
 
     pods: tuple[PodMeta, ...]
     host_applications: tuple[HostApplication, ...]
@@ -54,7 +54,7 @@ UpdateCbFn = Callable[[StateType, object, CallbackTarget], Awaitable[None] | Non
 
 @dataclass(slots=True)
 class CallbackState:
-    """One registered callback and how it is doing."""
+    """One registered callback: its runs, failures and latest error."""
 
     type: StateType
     name: str
@@ -71,7 +71,7 @@ class _Entry:
     fn: UpdateCbFn
     context: contextvars.Context  # of the registration, so that blame finds the right plugin
     subscription: "Subscription | None"  # None: called as long as the daemon runs
-    due: bool = False  # has the state of now to come, whether that changes or not
+    due: bool = False  # is to be called with the present state, even if that does not change
     ended: int = 0  # times that the subscription was switched off
     backoff: Backoff = field(default_factory=lambda: Backoff(initial=1.0, cap=60.0))
     retry_at: float | None = None  # monotonic
@@ -110,7 +110,7 @@ class CallbackWorker:
         self._snapshot = snapshot
         self._deadline = deadline
         self._entries: list[_Entry] = []
-        self._published = False  # there has been something to send
+        self._published = False  # whether there was a state to send
         self._everyone = False  # a run for all callbacks is due
         self._pending = asyncio.Event()
 
@@ -135,16 +135,16 @@ class CallbackWorker:
             self._owe([entry])
 
     def send(self) -> None:
-        """Ask for one run. Sends that come before it starts are one."""
+        """Request one run. Requests that come before it starts are merged."""
         self._published = self._everyone = True
         self._pending.set()
 
     def begin(self, subscription: "Subscription") -> None:
-        """Call the callbacks of a subscription soon, if there is anything to send yet."""
+        """Call the callbacks of a subscription soon, if there is a state to send."""
         self._owe(self._of(subscription))
 
     def end(self, subscription: "Subscription") -> list[asyncio.Task[None]]:
-        """Cancel the callbacks of a subscription that run, and return them; retry none."""
+        """Cancel and return the running callbacks of a subscription; none is retried."""
         running = self.running(subscription)
         for entry in self._of(subscription):
             entry.ended += 1

@@ -1,4 +1,4 @@
-"""How a source of states is doing: for /healthz, and for the log when that changes."""
+"""Health of a source of states, for /healthz, and a log line whenever it changes."""
 
 from koord.util.clock import Clock
 from koord.util.health import OK, PartHealth, Status
@@ -8,10 +8,10 @@ SILENCE = 5.0  # seconds without a finished round after which a source is called
 
 
 class Condition:
-    """What is wrong with a source, logged when that starts, changes and ends.
+    """The problems of a source, logged when they start, change and end.
 
-    A source in trouble keeps what it published, so it is degraded; one that finishes no round any
-    more, for example because a read hangs, is unhealthy.
+    A source with problems keeps what it published, so it is degraded. A source that finishes no
+    round any more, for example because a read hangs, is unhealthy.
     """
 
     def __init__(self, source: str, clock: Clock, *, silence: float = SILENCE) -> None:
@@ -22,11 +22,11 @@ class Condition:
         self._finished_at: float | None = None  # monotonic; None: has not begun
 
     def begin(self) -> None:
-        """The source starts to work."""
+        """Record that the source has started."""
         self._finished_at = self._clock.monotonic()
 
     def finish(self, problems: tuple[str, ...] = ()) -> None:
-        """A round is over; problems are sentences for people."""
+        """Record the end of a round; problems are sentences for people."""
         self._finished_at = self._clock.monotonic()
         if problems == self._problems:
             return

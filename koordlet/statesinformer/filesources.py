@@ -24,8 +24,8 @@ MAX_BYTES = 1 << 20
 class FileSource(Generic[T]):
     """Publishes the object in a file, again whenever it changes.
 
-    A file that is missing or cannot be used leaves what was published in force. parse runs in a
-    worker thread.
+    While the file is missing or cannot be used, the last published object stays in force. parse
+    runs in a worker thread.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class FileSource(Generic[T]):
     ) -> None:
         self.name = name
         self._path = path
-        self._problems: tuple[str, ...] = ()  # of what was published last
+        self._problems: tuple[str, ...] = ()  # of the last published object
         self._file = ObjectFile(path, parse, max_bytes=MAX_BYTES)
         self._publish = publish
         self._condition = Condition(name, clock)

@@ -1,4 +1,4 @@
-"""The node when nothing describes it: this host, with its name, CPUs and memory."""
+"""A Node made from this host, its name, CPUs and memory, where no other source describes it."""
 
 import asyncio
 import platform
@@ -26,7 +26,7 @@ _GO_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 class HostNode:
     """Publishes a Node made from /proc, with the labels that every kubelet sets.
 
-    What cannot be read is absent from its capacity. All capacity is allocatable.
+    A resource that cannot be read is absent from its capacity. All capacity is allocatable.
     """
 
     name = "node"

@@ -1,7 +1,7 @@
-"""What the cluster wants of this node: Node, NodeSLO, pods and more, as snapshots.
+"""Desired state of this node, as snapshots: Node, NodeSLO, pods and more.
 
-Sources (files, the cgroup tree, later the API server and the kubelet) call the set methods on the
-event loop. Readers may be on any thread: each state is one immutable object that is swapped whole.
+Sources (API server, kubelet, files, the cgroup tree) call the set methods on the event loop.
+Readers may be on any thread: each state is one immutable object that is replaced as a whole.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class StatesInformer:
-    """Holds the last known states and tells callbacks when they change.
+    """Holds the last known states and calls callbacks when they change.
 
     A state that its source lost (object deleted, file gone) stays as it was last known.
     """
@@ -54,15 +54,15 @@ class StatesInformer:
         return self._node
 
     def node_slo(self) -> NodeSLO | None:
-        """The NodeSLO of this node; None: there is none, what needs one stays off."""
+        """The NodeSLO of this node; None: there is none, and plugins that need one stay idle."""
         return self._node_slo
 
     def node_metric_spec(self) -> NodeMetricSpec:
-        """How to report; Koordinator's defaults until a source says otherwise."""
+        """The NodeMetric's spec: how to report. Koordinator's defaults until a source sets it."""
         return self._node_metric_spec
 
     def node_topology(self) -> "NodeTopology | None":
-        """CPUs and NUMA zones of this node, and who may use them; None: not known yet."""
+        """CPUs and NUMA zones of this node, and their allocation; None: not known yet."""
         return self._node_topology
 
     def pods(self) -> tuple[PodMeta, ...]:
@@ -102,11 +102,11 @@ class StatesInformer:
         self._worker(state_type).register(name, description, fn, subscription)
 
     def subscribe(self, owner: str, failed: Failed) -> Subscription:
-        """Return what callbacks of that owner are registered with; failed hears what they do."""
+        """Return a subscription for the callbacks of an owner; failed is called when one fails."""
         return Subscription(self, owner, failed)
 
     def begin(self, subscription: Subscription) -> None:
-        """Call the callbacks of a subscription with the states of now; see Subscription.begin."""
+        """Call the callbacks of a subscription with present states; see Subscription.begin."""
         for worker in self._workers.values():
             worker.begin(subscription)
 
@@ -127,11 +127,11 @@ class StatesInformer:
         self._worker(state_type).send()
 
     def callbacks(self) -> tuple[CallbackState, ...]:
-        """Every registered callback with runs, failures, duration and latest error."""
+        """All registered callbacks with runs, failures, duration and latest error."""
         return tuple(state for worker in self._workers.values() for state in worker.states())
 
     async def run(self, stop: Stop) -> None:
-        """Deliver callbacks until stop; what was sent before is delivered first."""
+        """Deliver callbacks until stop; states sent earlier are delivered first."""
         async with asyncio.TaskGroup() as group:
             for state_type, worker in self._workers.items():
                 group.create_task(worker.run(stop), name=f"callbacks {state_type.value}")
@@ -144,13 +144,13 @@ class StatesInformer:
             self.send_callback(StateType.NODE_METADATA)
 
     def set_node_slo(self, node_slo: NodeSLO | None) -> None:
-        """Publish the NodeSLO; None: it is known that there is none."""
+        """Publish the NodeSLO; None: the cluster has none."""
         if node_slo != self._node_slo:
             self._node_slo = node_slo
             self.send_callback(StateType.NODE_SLO_SPEC)
 
     def set_node_metric_spec(self, spec: NodeMetricSpec) -> None:
-        """Publish how to report."""
+        """Publish the spec of the NodeMetric."""
         if spec != self._node_metric_spec:
             self._node_metric_spec = spec
             self.send_callback(StateType.NODE_METRIC_SPEC)
@@ -164,7 +164,7 @@ class StatesInformer:
     def set_pods(self, pods: tuple[PodMeta, ...], *, provisional: bool = False) -> None:
         """Publish all pods of this node. Of pods with the same UID the first counts.
 
-        Provisional pods are those to measure until it is known which pods there are.
+        Provisional pods are measured, but not yet the list of this node's pods.
         """
         if not provisional and not self._pods_known:
             self._pods_known = True
@@ -180,7 +180,7 @@ class StatesInformer:
         self.send_callback(StateType.ALL_PODS)
 
     def health(self) -> PartHealth:
-        """Unhealthy until synced; degraded while a callback fails that is in no subscription."""
+        """Unhealthy until synced; degraded while a callback without a subscription fails."""
         missing = [
             name
             for name, known in (("node", self._node is not None), ("pods", self._pods_known))

@@ -1,4 +1,4 @@
-"""What the kubelet says about CPUs: its configuration over HTTP, and its checkpoint on disk."""
+"""The kubelet's CPU policy and allocations, from its configuration and its checkpoint on disk."""
 
 import asyncio
 import math
@@ -15,7 +15,7 @@ from koordlet.host.errors import Unsupported, Vanished
 from koordlet.host.topology.cpumanagerstate import cpu_manager_state_file, read_cpu_manager_state
 from koordlet.rules.nodetopology import KubeletFacts
 
-PERIOD = 60.0  # seconds between two questions; a configuration changes when the kubelet restarts
+PERIOD = 60.0  # seconds between two requests; a configuration changes when the kubelet restarts
 FIRST_PAUSE = 3.0  # seconds, when the kubelet does not answer
 
 Ask = Callable[[], Awaitable[Mapping[str, object]]]
@@ -23,15 +23,15 @@ Ask = Callable[[], Awaitable[Mapping[str, object]]]
 
 
 class KubeletSource:
-    """Keeps what the kubelet said last, as long as it says nothing newer.
+    """Keeps the latest configuration and checkpoint of the kubelet.
 
-    Until it has told its configuration, the checkpoint says which policy it follows. A kubelet
-    with the static policy has one from its start on: where there is none, we look in the wrong
-    place. One that vanishes counts as it was.
+    Until the configuration is known, the checkpoint shows the policy. A kubelet with the static
+    policy has a checkpoint from its start on: where there is none, the path is wrong. A checkpoint
+    that vanishes stays in force.
     """
 
     def __init__(self, ask: Ask | None, kubelet_dir: Path, clock: Clock) -> None:
-        """ask None: the user does not want the kubelet to be asked."""
+        """ask None: a flag forbids requests to the kubelet."""
         self._ask = ask
         self._watch = FileWatch(cpu_manager_state_file(kubelet_dir))
         self._clock = clock
@@ -43,7 +43,7 @@ class KubeletSource:
         self._state_problem = ""
 
     async def refresh(self) -> None:
-        """Look at the checkpoint if it has changed, and ask the kubelet when it is time."""
+        """Read the checkpoint if it has changed, and the configuration when that is due."""
         if self._ask is None:
             return
         if self._watch.changed() or self._state is None:
@@ -52,10 +52,10 @@ class KubeletSource:
             await self._read_config(self._ask)
 
     def facts(self) -> KubeletFacts:
-        """What the topology is to be made from.
+        """Return the inputs of the topology.
 
         Raises:
-            Unavailable: it is not known which CPUs the kubelet has given away.
+            Unavailable: the CPUs that the kubelet has allocated are not known.
         """
         if self._ask is None:
             return KubeletFacts(ignored=True)
@@ -70,13 +70,13 @@ class KubeletSource:
         return KubeletFacts(self._config, self._state)
 
     def problems(self) -> tuple[str, ...]:
-        """What is wrong although the topology can be told."""
+        """Problems that still allow a topology."""
         found = []
         if self._config_problem:
-            instead = "what it said last" if self._config else "what its checkpoint says"
+            instead = "its last answer" if self._config else "its checkpoint"
             found.append(f"{self._config_problem}; {instead} is in force")
         if self._state_problem and not self._is_without_allocations:
-            found.append(f"{self._state_problem}; what it said last is in force")
+            found.append(f"{self._state_problem}; its last good content is in force")
         return tuple(found)
 
     @property

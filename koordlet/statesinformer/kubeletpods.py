@@ -1,4 +1,4 @@
-"""The pods of this node, asked of its kubelet."""
+"""The pods of this node, polled from its kubelet."""
 
 import math
 
@@ -13,20 +13,20 @@ from koordlet.kubelet.client import KubeletClient
 from koordlet.statesinformer.podlistguard import SECOND_LOOK, PodListGuard
 
 GAP = 0.5  # seconds between two requests at least, however often cgroups come and go
-# Seconds after cgroups changed to ask: at once, and again, for the kubelet looks at containers once
-# a second and lists the id of a new one only then.
+# Seconds from a change of cgroups to the requests: at once, and again, for the kubelet looks at
+# containers once a second and lists the id of a new one only then.
 LAGS = (0.0, 1.0, 3.0)
 PATIENCE = (
-    30.0  # seconds of trouble, as while a kubelet is restarted, before somebody else is asked
+    30.0  # seconds without an answer, as in a kubelet's restart, before the API server is used
 )
 
 log = get_logger("koordlet.statesinformer")
 
 
 class KubeletPods:
-    """Tells the pods to a PodListGuard: every interval, and at once when ask is set.
+    """Feeds the pod list to a PodListGuard: every interval, and at once when ask is set.
 
-    interval is in seconds. While the kubelet does not answer, the pods stay as they were.
+    interval is in seconds. While the kubelet does not answer, the last list stays.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class KubeletPods:
         self._clock = clock
         self._interval = interval
         self._alarm = ask
-        self._pending: list[float] = []  # monotonic; when to ask because cgroups changed
+        self._pending: list[float] = []  # monotonic; requests due because cgroups changed
         self._backoff = Backoff(min(1.0, interval), interval)
         self._trouble = LogState(log)
-        self._failed_at = math.inf  # monotonic; when the trouble began
+        self._failed_at = math.inf  # monotonic; the first failure of a series
         self._error: KubeError | None = None
 
     async def follow(self, stop: Stop) -> KubeError | None:
-        """Ask until stop (None), or until the error for which somebody else has to be asked."""
+        """Poll until stop (None), or until an error for which the API server is used instead."""
         while not stop.is_set():
             error = await self.ask()
             if error is not None:
@@ -61,7 +61,7 @@ class KubeletPods:
         return None
 
     async def ask(self) -> KubeError | None:
-        """Ask once. Returns what went wrong."""
+        """Request the list once; return the error, if any."""
         try:
             found = await self._kubelet.pods()
         except KubeError as err:
@@ -90,7 +90,7 @@ class KubeletPods:
         self._trouble.ended("kubelet.recovered")
 
     async def _until_due(self, stop: Stop) -> None:
-        """Wait until it is time to ask again."""
+        """Wait until the next request is due."""
         least, most = self._pause()
         now = asked = self._clock.monotonic()
         while not stop.is_set():
@@ -112,7 +112,7 @@ class KubeletPods:
 
 
 def is_refusal(error: KubeError) -> bool:
-    """Whether asking again does not help until somebody changes something."""
+    """Whether the error lasts until an operator changes something, so that a retry is no use."""
     if isinstance(error, ApiError):
         return 400 <= error.status < 500 and error.status != 429
     return isinstance(error, NotTrusted | NoAddress | ConfigError)

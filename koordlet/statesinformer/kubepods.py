@@ -16,7 +16,7 @@ from koordlet.statesinformer.podlistguard import SECOND_LOOK, PodListGuard
 
 
 class KubePods:
-    """Keeps the list of pods. Those whose end a watch told are gone at once."""
+    """Keeps the list of pods. A pod that the watch reports as deleted is gone at once."""
 
     name = "pod list"
     problem = ""  # see health
@@ -36,7 +36,7 @@ class KubePods:
             component="pods-from-api-server",
         )
         self._reflector = Reflector(client, self._watched, clock)
-        self._taking = False  # whether _take is going to be called
+        self._taking = False  # whether a call of _take is scheduled
         self._was_listed = False  # since _take was called last
         self._doubt = asyncio.Event()
 
@@ -72,14 +72,14 @@ class KubePods:
     def _changed(self, change: Change[Pod]) -> None:
         self._was_listed |= change.kind is ChangeKind.SYNCED
         if not self._taking and not self._reflector.listing:
-            # A list comes pod by pod: look at the whole when all is there.
+            # A list comes pod by pod: take it when it is complete.
             self._taking = True
             asyncio.get_running_loop().call_soon(self._take)
 
     def _take(self) -> None:
         was_listed, self._was_listed, self._taking = self._was_listed, False, False
         pods = distinct(self._reflector.objects.values())
-        if not self._guard.take(pods, told=not was_listed):
+        if not self._guard.take(pods, is_certain=not was_listed):
             self._doubt.set()
 
 

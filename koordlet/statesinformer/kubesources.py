@@ -33,7 +33,7 @@ log = get_logger("koordlet.statesinformer")
 
 
 def keep_quiet(_: Event) -> None:
-    """Tell nobody in the cluster."""
+    """Emit no event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class _Version(Generic[T]):
 class OwnObject(Generic[T]):
     """Follows the one object of a kind that has this node's name.
 
-    read may raise InvalidObject: then the last good version stays. publish is told of every change
-    to a version that could be read. emit gets an event about the object whenever what is wrong
-    with it changes.
+    read may raise InvalidObject: then the last good version stays. publish is called for each
+    change to a version that could be read. emit gets an event about the object whenever its
+    problems change.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class OwnObject(Generic[T]):
         missed: str = "",
         spec_only: bool = False,
     ) -> None:
-        """absent: what to do where the cluster may lack this kind of object.
+        """absent: the handling of a cluster without this kind of object.
 
-        missed: what health says while there is no such object; empty: that may be so.
-        spec_only: the status is our own, it need not come back; read gets an older one.
+        missed: the reason in health while there is no such object; empty: none is needed.
+        spec_only: this agent writes the status, so it is not followed; read gets an older one.
         """
         self.name = name = kind.lower()
         self._kind, self._api_version = kind, resource.api_version
@@ -78,7 +78,7 @@ class OwnObject(Generic[T]):
         self._emit = emit
         self._missed = missed
         self._problems: tuple[str, ...] = ()
-        self._told: tuple[str, ...] = ()  # in the latest event
+        self._reported: tuple[str, ...] = ()  # in the latest event
         self._listeners: list[Callable[[], None]] = []
         self._reflector = Reflector(
             client,
@@ -100,23 +100,18 @@ class OwnObject(Generic[T]):
 
     @property
     def synced(self) -> bool:
-        """Whether the server has told which object there is, or that there is none."""
+        """Whether the server has sent the object, or answered that there is none."""
         return self._reflector.synced
 
     def health(self) -> PartHealth:
-        """Degraded while the server is away, or the object is missed or not wholly understood."""
+        """Degraded while the server is away, the object is missing, or a field is malformed."""
         found = self._reflector.health()
-        if self._missed and found == OK and self.known and self.current() is None:
+        if self._missed and found == OK and self.synced and self.current() is None:
             return PartHealth(Status.DEGRADED, self._missed)
         if not self._problems:
             return found
         reasons = (*self._problems, found.reason) if found.reason else self._problems
         return PartHealth(Status.DEGRADED, "; ".join(reasons), found.detail)
-
-    @property
-    def known(self) -> bool:
-        """Whether the server has been asked with success: then None means that there is none."""
-        return self._reflector.synced
 
     def current(self) -> T | None:
         """The object as the cluster has it now; None: there is none, or it is not known."""
@@ -129,29 +124,29 @@ class OwnObject(Generic[T]):
         return None if version is None else version.stored
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Have a function called after each change, and when it is known that there is none."""
+        """Call listener after each change, and when the server has answered that there is none."""
         self._listeners.append(listener)
 
     def _look(self, item: Object) -> _Version[T]:
-        """Read a version of the object, and tell those who look at it what is wrong with it."""
+        """Read a version of the object, and emit an event about its problems."""
         try:
             reading = self._understand(item)
         except InvalidObject as err:
-            self._tell(item, "Rejected", (str(err),))
+            self._report(item, "Rejected", (str(err),))
             raise
-        self._tell(item, "FieldsRejected", tuple(map(str, reading.problems)))
+        self._report(item, "FieldsRejected", tuple(map(str, reading.problems)))
         return _Version(reading, stored(item))
 
-    def _tell(self, item: Object, reason: str, problems: tuple[str, ...]) -> None:
-        if problems and problems != self._told:
+    def _report(self, item: Object, reason: str, problems: tuple[str, ...]) -> None:
+        if problems and problems != self._reported:
             metadata = item["metadata"]
             about = ObjectRef(
                 self._api_version, self._kind, metadata["name"], uid=str(metadata.get("uid", ""))
             )
-            message = f"{'; '.join(problems)}; what was said last stays in force"
+            message = f"{'; '.join(problems)}; the last good value stays in force"
             component = f"koordlet-{self._kind}"
             self._emit(Event(about, EventType.WARNING, reason, message, component))
-        self._told = problems
+        self._reported = problems
 
     def _changed(self, change: Change[_Version[T]]) -> None:
         if change.kind is not ChangeKind.SYNCED:
@@ -163,7 +158,7 @@ class OwnObject(Generic[T]):
 
     def _note(self, problems: tuple[str, ...]) -> None:
         if problems and problems != self._problems:
-            note = "what these fields said last stays in force"
+            note = "their last good values stay in force"
             log.warning("object.partly_rejected", source=self.name, problems=problems, note=note)
         self._problems = problems
 
@@ -211,10 +206,10 @@ def kube_node_slo(
 
 
 class KubeNodeMetric(OwnObject[tuple[NodeMetricSpec, ReportTarget]]):
-    """Publishes the spec of this node's NodeMetric, and knows where reports go.
+    """Publishes the spec of this node's NodeMetric, and holds the target of reports.
 
-    others notices who else reports there. A spec that is not understood leaves the last good one in
-    force; reports go on.
+    others detects other agents that report there. While a spec is not understood, the last good one
+    stays in force and reports go on.
     """
 
     def __init__(

@@ -17,9 +17,9 @@ _ABSENT = Absent(
 
 
 class KubeTopology(OwnObject[PublishedTopology]):
-    """Knows what the cluster has been told of this node's topology.
+    """Follows the published topology of this node.
 
-    A cluster that has no such kind is asked again every few minutes only.
+    Where the cluster lacks this kind, the next request comes some minutes later.
     """
 
     def __init__(self, client: ApiClient, node_name: str, clock: Clock) -> None:
@@ -42,7 +42,7 @@ class KubeTopology(OwnObject[PublishedTopology]):
 
     @property
     def changes(self) -> int:
-        """How often the object has changed so far: tells whether a write was seen."""
+        """How often the object has changed so far; more than before a write: the write was seen."""
         return self._changes
 
     def _take(self, _: ChangeKind, found: PublishedTopology | None) -> None:

@@ -11,8 +11,8 @@ from koord.api.qos import KubeQoS, QoSClass
 class ContainerMeta:
     """A container that has a cgroup.
 
-    container_id is "containerd://<64 hex>"; only the directory's name where nothing tells the
-    runtime. absent_at as with PodMeta.
+    container_id is "containerd://<64 hex>"; only the directory's name where the runtime is not
+    known. absent_at as with PodMeta.
     """
 
     name: str
@@ -25,17 +25,17 @@ class ContainerMeta:
 class PodMeta:
     """A pod of this node with its cgroup.
 
-    absent_at is the monotonic time of a scan that did not see the cgroup yet, when the scan after
-    it did: its counters were zero then, so the first reading is a rate already. None: unknown.
+    absent_at is the monotonic time of the scan just before the one that found the cgroup: its
+    counters were zero then, so the first reading gives a rate already. None: unknown.
     """
 
     pod: Pod
     cgroup: str
     containers: tuple[ContainerMeta, ...]
-    qos: QoSClass  # the label's, else what the Kubernetes class stands for
+    qos: QoSClass  # the label's, else the one that follows from the Kubernetes class
     kube_qos: KubeQoS
     absent_at: float | None = None
-    sandbox: str = ""  # path of the pause container's cgroup; "" where it cannot be told
+    sandbox: str = ""  # path of the pause container's cgroup; "" where it is not known
 
     @property
     def uid(self) -> str:
@@ -46,9 +46,8 @@ class PodMeta:
 class ReportTarget:
     """The NodeMetric object that reports go to.
 
-    reported_at is the time of its present status in Unix seconds; None: it has none that counts.
-    others are those who have written the status beside us, each with a time that changes when they
-    write again.
+    reported_at is the time of its present status in Unix seconds; None: it has no valid one.
+    others maps each other writer of the status to the time of its latest write.
     """
 
     uid: str

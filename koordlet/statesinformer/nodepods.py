@@ -1,4 +1,4 @@
-"""The list of this node's pods: the kubelet's or, while that cannot be asked, the API server's."""
+"""The list of this node's pods: the kubelet's or, while that is not available, the API server's."""
 
 import asyncio
 import dataclasses
@@ -16,7 +16,7 @@ from koordlet.statesinformer.kubeletpods import KubeletPods, is_refusal
 from koordlet.statesinformer.kubepods import KubePods
 from koordlet.statesinformer.podlistguard import PodListGuard
 
-NODE_INTERVAL = 0.25  # seconds between two looks for the Node, which says where the kubelet is
+NODE_INTERVAL = 0.25  # seconds between two looks for the Node, which has the kubelet's address
 FIRST_RETRY, LAST_RETRY = 10.0, 300.0  # seconds between attempts with a kubelet given up
 
 log = get_logger("koordlet.statesinformer")
@@ -25,9 +25,9 @@ log = get_logger("koordlet.statesinformer")
 class NodePods:
     """Keeps the list of pods; PodSource joins it with the cgroup tree.
 
-    The kubelet knows its pods first and costs the API server nothing. When it refuses, or is in
-    trouble for long, the API server is followed in its place, and the kubelet is tried again now
-    and then.
+    The kubelet knows its pods first and costs the API server nothing. When it refuses, or does not
+    answer for long, the API server is followed in its place, and the kubelet is tried again at
+    growing intervals.
     """
 
     name = "pod list"
@@ -46,8 +46,8 @@ class NodePods:
         self._guard = guard
         self._node = node
         self._clock = clock
-        self._server: KubePods | None = None  # None: the kubelet is asked
-        self._reason: KubeError | None = None  # why the kubelet is not
+        self._server: KubePods | None = None  # None: the kubelet is the source
+        self._reason: KubeError | None = None  # why the kubelet is not the source
 
     def poll(self) -> PodList | None:
         """Return the list when it has changed since the last call. For any thread."""
@@ -94,7 +94,7 @@ class NodePods:
 
 
 def _sentence(error: KubeError | None) -> str:
-    """Why the kubelet is not asked, and what to do about it."""
+    """The reason why the kubelet is not the source, and what to do about it."""
     if isinstance(error, Unauthorized | Forbidden):
         return f"{error}; grant get on nodes/pods, which kubelets from Kubernetes 1.33 on look at"
     if error is not None and is_refusal(error):

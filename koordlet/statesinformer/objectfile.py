@@ -27,7 +27,7 @@ class ObjectFile(Generic[T]):
         max_bytes: int = MAX_BYTES,
         half_characters: bool = False,
     ) -> None:
-        """parse raises InvalidObject. half_characters: it refuses these where they stand."""
+        """parse raises InvalidObject. half_characters: parse itself refuses lone surrogates."""
         self._path = path
         self._parse = parse
         self._max_bytes = max_bytes
@@ -40,8 +40,8 @@ class ObjectFile(Generic[T]):
     def poll(self) -> T | None:
         """Return the object if the file holds a new one; None: nothing new. Blocks.
 
-        A file that changed is read by the next poll at which it stood still: half of a list may be
-        a valid list. Only the first reading cannot wait.
+        A changed file is read by the first poll that finds it unchanged since the poll before: half
+        of a list may be a valid list. Only the first reading does not wait.
         """
         if not self._path.exists():
             self.problem = f"{self._path}: wanted a file, found nothing; write it"
@@ -74,7 +74,7 @@ class ObjectFile(Generic[T]):
         return found
 
     def _may_become_readable(self) -> bool:
-        """Permissions may change without a trace in the file's times, its size may not."""
+        """Whether to try again: permissions may change without a change of the file's times."""
         try:
             return self._path.stat().st_size <= self._max_bytes
         except OSError:

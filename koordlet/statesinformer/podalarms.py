@@ -1,4 +1,4 @@
-"""Who is told at once that pods may have changed."""
+"""Alarms that wake the sources of pods as soon as pods may have changed."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,7 +9,10 @@ from koord.util.alarm import Alarm
 
 
 class CgroupEvents(Protocol):
-    """Tells that pods' cgroups come and go; see koordlet.host.dirwatch. problem says why not."""
+    """Notifies of new and removed pod cgroups; see koordlet.host.dirwatch.
+
+    problem is the reason why it cannot; "": it works.
+    """
 
     problem: str
 
@@ -22,7 +25,7 @@ class CgroupEvents(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PodAlarms:
-    """How those who learn something about pods wake each other."""
+    """The alarms by which the listing and PodSource wake each other."""
 
     look: Alarm = field(default_factory=Alarm)  # cgroups or the list may have changed: PodSource
     ask: Alarm = field(default_factory=Alarm)  # cgroups have changed, the list is old: the listing

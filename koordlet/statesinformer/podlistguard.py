@@ -1,4 +1,4 @@
-"""Which list of pods is in force, and when a new one is not believed at once."""
+"""Guard against pod lists that are wrong for a moment, such as those of a starting kubelet."""
 
 from collections.abc import Sequence
 
@@ -12,17 +12,17 @@ log = get_logger("koordlet.statesinformer")
 
 
 class PodListGuard:
-    """The pods as they were listed last, whoever listed them.
+    """Holds the latest accepted list of pods, from whichever source.
 
-    A list without any pod of the API server after one with some is believed only when the next list
-    says the same: a kubelet that has just started has only its static pods at first, or none.
+    A list without any pod of the API server, after one with some, is accepted only when the next
+    list says the same: a kubelet that has just started lists only static pods at first, or none.
     """
 
     def __init__(self, news: Alarm) -> None:
         self._news = news  # set whenever there is something new to poll
         self._believed: PodList | None = None
         self._handed_out: PodList | None = None
-        self.doubt = ""  # why the latest list is not believed yet; the next one decides
+        self.doubt = ""  # why the latest list is not accepted yet; the next one decides
 
     @property
     def is_empty(self) -> bool:
@@ -37,13 +37,13 @@ class PodListGuard:
         self._handed_out = believed
         return believed
 
-    def take(self, found: PodList, *, told: bool = False) -> bool:
-        """Take a list. False: it is doubted, so ask for another one in SECOND_LOOK seconds.
+    def take(self, found: PodList, *, is_certain: bool = False) -> bool:
+        """Take a list. False: it is doubted, so request another one in SECOND_LOOK seconds.
 
-        told: the end of each pod that is missing was told, so there is nothing to doubt.
+        is_certain: the end of each missing pod was reported, so the list is accepted as it is.
         """
         before = self._pods
-        lost = "" if told or self.doubt else _lost(before, found[0])
+        lost = "" if is_certain or self.doubt else _lost(before, found[0])
         if lost:
             log.warning("pods.vanished", pods=len(before), which=lost, note="kept until seen twice")
             self.doubt = f"{lost} vanished at once; looking again"
@@ -60,7 +60,7 @@ class PodListGuard:
 
 
 def _lost(before: Sequence[Pod], now: Sequence[Pod]) -> str:
-    """Which pods are gone, if that is too many to be believed."""
+    """Return words for the pods that are gone, if too many are; "": the list is plausible."""
     if before and not now:
         return "all pods"
     if all(pod.static for pod in now) and not all(pod.static for pod in before):

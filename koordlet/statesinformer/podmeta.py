@@ -1,4 +1,4 @@
-"""Joins what is known of a pod (file, kubelet) with what the cgroup tree shows of it."""
+"""Joins a listed pod (file, kubelet, API server) with its cgroups."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,11 +16,11 @@ _HEX_ID = re.compile(r"[0-9a-f]{64}")
 
 
 def discovered(pod: PodDir) -> PodMeta:
-    """Return a pod that only its cgroup tells of.
+    """Return a pod that is known by its cgroup alone.
 
-    Its name is its UID. Its namespace is "unknown": consumers of a NodeMetric need one, and any
-    other word would claim to know. QoS is that of the path, phase is Running. All children of its
-    cgroup count as containers, as a sandbox looks like one, and go by their ids.
+    Its name is its UID. Its namespace is "unknown", as consumers of a NodeMetric need one. QoS is
+    that of the path, phase is Running. All children of its cgroup count as containers, named by
+    their ids; the sandbox cannot be distinguished from them.
     """
     known = Pod(
         namespace=UNKNOWN_NAMESPACE,
@@ -34,11 +34,11 @@ def discovered(pod: PodDir) -> PodMeta:
 
 
 def joined(pod: Pod, tree: Mapping[str, PodDir], layout: Layout) -> PodMeta:
-    """Return a known pod with the cgroups that the tree, by UID, has of it.
+    """Return a listed pod with its cgroups; tree maps UIDs to pod cgroups.
 
-    A pod that is not in the tree is listed all the same, with the path its cgroup would have in
-    the layout and without containers: it may not have started, or be finished. So are containers
-    left out that have no cgroup (ended), and cgroups without a status (the sandbox).
+    A pod that is not in the tree may not have started, or be finished: it gets the path that its
+    cgroup would have in the layout, and no containers. Containers without a cgroup (ended) and
+    cgroups without a container status (the sandbox) are left out.
     """
     uid = pod.annotations.get(STATIC_POD_UID) or pod.uid
     found = tree.get(uid)
@@ -71,7 +71,7 @@ def _meta(
 
 
 def _sandbox(pod: Pod, found: PodDir) -> str:
-    """The one cgroup in the pod's that is of none of its containers; "" for none or several."""
+    """The one child of the pod's cgroup that is no container's; "" for none or several."""
     ids = {status.container_id.partition("://")[2] for status in pod.statuses + pod.init_statuses}
     others = [
         child.cgroup
@@ -97,7 +97,7 @@ def _discovered_container(child: ContainerDir, layout: Layout) -> ContainerMeta:
 
 
 def _container_name(directory: str, layout: Layout) -> ContainerName:
-    """What the directory tells; CRI-O keeps its prefix with the cgroupfs driver too."""
+    """The runtime and id in a directory's name; CRI-O has its prefix with cgroupfs, too."""
     if layout.driver is Driver.CGROUPFS and directory.startswith("crio-"):
         return ContainerName("cri-o", directory.removeprefix("crio-"))
     try:

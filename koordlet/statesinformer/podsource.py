@@ -30,7 +30,7 @@ log = get_logger("koordlet.statesinformer")
 
 
 class PodListing(Protocol):
-    """Where it is written which pods this node has. problem says why not now; empty: it is."""
+    """A list of this node's pods. problem is the reason why it cannot be read now; "": it can."""
 
     problem: str
 
@@ -41,13 +41,13 @@ class PodListing(Protocol):
 class PodSource:
     """Publishes the pods of this node whenever they or their cgroups change.
 
-    With a file these are its pods, finished ones included, and nothing is published before it could
-    be read once. A bad pod in it costs only itself, a bad file keeps the pods of the last good one.
-    The same goes for any other listing, but until its first list, pods are measured as the cgroup
-    tree shows them: an API server may be away for long.
+    With a file these are its pods, finished ones included; none is published before the first good
+    reading. A bad pod is left out, a bad file keeps the pods of the last good one. The same goes
+    for any other listing, but until its first list, pods are measured as the cgroup tree shows
+    them: an API server may be away for long.
 
-    It looks once a second, and sooner when alarms.look is set. events, when given, set it; without
-    them, or while they fail, the turn of a second finds all there is.
+    Scans come once a second, and sooner when alarms.look is set. events, when given, set it;
+    without them, or while they fail, the scan of each second finds all changes.
     """
 
     name = "pods"
@@ -103,12 +103,12 @@ class PodSource:
 
     @property
     def layout(self) -> Layout:
-        """How pods' cgroups are named here, as the latest scan found it."""
+        """The naming of pods' cgroups on this host, as the latest scan found it."""
         layouts = () if self._scan is None else self._scan.layouts
         return main_layout(layouts, self._default_layout)
 
     def health(self) -> PartHealth:
-        """Degraded while something is left out; unhealthy when a scan never returns."""
+        """Degraded while a pod is left out; unhealthy when a scan never returns."""
         found = self._condition.health()
         if self._events is None:
             return found

@@ -1,4 +1,4 @@
-"""What a source makes of an object that may be wrong in parts."""
+"""Lenient reading of an object: fields that are not understood keep their last good value."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ObjectReading(Generic[T]):
-    """What is kept of one version of an object, and which of its fields were not understood."""
+    """The value read from one version of an object, and the fields that were not understood."""
 
     value: T
     problems: tuple[InvalidObject, ...] = ()

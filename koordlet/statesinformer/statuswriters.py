@@ -1,4 +1,4 @@
-"""Who else writes the status of our object, and whether they still do."""
+"""Detects other writers of the NodeMetric's status, by its managedFields."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -9,16 +9,16 @@ from koord.util.clock import Clock
 from koord.util.errors import InvalidObject
 
 FIELD_MANAGER = "koordlet-reporter"
-"""Our own name in managedFields. Koordinator's agent is called koordlet there, by its program."""
+"""This agent's name in managedFields. Koordinator's agent has its program's name, koordlet."""
 
 WRITES = 2  # one alone may be a person's, or the last of an agent that has just ended
 INTERVALS = 3  # report intervals in which there must be that many
 
 
 def status_writers(item: Object) -> Mapping[str, str]:
-    """Return who else has written the status of an object, and when last by the server's clock.
+    """Return the other writers of an object's status, with the server's time of the latest write.
 
-    Only a hint, so what is wrong with managedFields counts as absent.
+    Only a hint, so malformed managedFields count as absent.
     """
     try:
         entries = list(Fields(item, "object").nested("metadata").objects("managedFields"))
@@ -32,9 +32,9 @@ def status_writers(item: Object) -> Mapping[str, str]:
 
 
 class StatusWriters:
-    """Notices others' writes as they happen. What they wrote before we came does not count.
+    """Records writes of other agents as they happen; writes before the first look do not count.
 
-    Clocks are not compared: a write shows by another time than the one before.
+    Clocks are not compared: a time that differs from the one before is a new write.
     """
 
     def __init__(self, clock: Clock, interval: Callable[[], float]) -> None:
@@ -45,7 +45,7 @@ class StatusWriters:
         self._writes: deque[tuple[float, str]] = deque(maxlen=WRITES)  # when seen, and whose
 
     def look(self, writers: Mapping[str, str]) -> None:
-        """Take note of a version; see status_writers."""
+        """Record the writers of a version; see status_writers."""
         before, self._last = self._last, writers
         if before is None:
             return
@@ -54,7 +54,7 @@ class StatusWriters:
 
     @property
     def present(self) -> str:
-        """Who writes it beside us at present; "" when nobody does."""
+        """The present other writer of the status; "" when there is none."""
         since = self._clock.monotonic() - INTERVALS * self._interval()
         recent = [name for seen, name in tuple(self._writes) if seen >= since]  # any thread
         return recent[-1] if len(recent) == WRITES else ""

@@ -1,4 +1,4 @@
-"""What the cluster holds of an object: which one it is, its spec, and who wrote that."""
+"""One version of an object in the cluster: its identity, its spec and the writers of the spec."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from koord.kube.answers import Object
 
 @dataclass(frozen=True, slots=True)
 class SpecWriter:
-    """Somebody who has set fields of the spec, and when last by the API server's clock."""
+    """A field manager that has set fields of the spec; time is that of the API server's clock."""
 
     name: str
     time: str
@@ -27,7 +27,7 @@ class Stored:
 
 
 def stored(item: Object) -> Stored:
-    """Return what an object from the API server says of itself; oddities count as absent."""
+    """Return the version of an object from the API server; malformed fields count as absent."""
     metadata = item["metadata"]
     return Stored(
         uid=str(metadata.get("uid", "")),

@@ -1,6 +1,6 @@
-"""The states as one owner of callbacks sees them, a plugin for example.
+"""The callbacks of one owner, for example a plugin.
 
-Its callbacks are called only while it is on, and what goes wrong in them is reported to it.
+They are called only while the owner is on; their failures are reported to the owner.
 """
 
 import asyncio
@@ -28,18 +28,18 @@ class Subscription:
         self.on = False
         self.failing: dict[str, str] = {}  # why, by type and name; without what works again
         self.states = OwnedStates(informer, self)
-        """What the owner gets: the informer, with callbacks that belong to this subscription."""
+        """The informer for the owner: callbacks registered there belong to this subscription."""
         self._informer = informer
         self._failed = failed
 
     def begin(self) -> None:
-        """Call the callbacks from now on, each soon with the state of now if there is one."""
+        """Call the callbacks from now on, each soon with the present state if there is one."""
         if not self.on:
             self.on = True
             self._informer.begin(self)
 
     def end(self) -> list[asyncio.Task[None]]:
-        """Call none any more; return those that still run, cancelled."""
+        """Stop calling them; cancel and return those that run."""
         self.on = False
         self.failing.clear()
         return self._informer.end(self)
@@ -49,12 +49,12 @@ class Subscription:
         return self._informer.running(self)
 
     def failed(self, callback: str, error: str, cause: BaseException | None) -> None:
-        """Take note that a callback failed."""
+        """Record that a callback failed, and report it to the owner."""
         self.failing[callback] = error
         self._failed(callback, error, cause)
 
     def succeeded(self, callback: str) -> None:
-        """Take note that a callback went well."""
+        """Record that a callback succeeded."""
         self.failing.pop(callback, None)
 
 
@@ -86,7 +86,7 @@ class OwnedStates:
     def register_callbacks(
         self, state_type: StateType | str, name: str, description: str, fn: UpdateCbFn
     ) -> None:
-        """Have fn called while the owner is on; raises as StatesInformer.register_callbacks."""
+        """Call fn while the owner is on; raises as StatesInformer.register_callbacks."""
         self._informer.register_callbacks(
             state_type, name, description, fn, subscription=self._subscription
         )

@@ -1,4 +1,4 @@
-"""Publishes this node's topology: made anew whenever something that it follows from has changed."""
+"""Publishes this node's topology, made anew whenever one of its inputs has changed."""
 
 from collections.abc import Callable
 
@@ -20,8 +20,8 @@ log = get_logger("koordlet.statesinformer")
 class TopologySource:
     """Makes the topology from the machine, the node, its pods and its kubelet.
 
-    While something that is needed is not known or malformed, the last topology stays: shared CPUs
-    that are too many would hurt pods that have CPUs of their own.
+    While an input is missing or malformed, the last topology stays: too many shared CPUs would
+    hurt pods that have CPUs of their own.
     """
 
     name = "node topology"
@@ -36,7 +36,7 @@ class TopologySource:
         huge_pages: Callable[[], bool],
         interval: float,
     ) -> None:
-        """machine: None until it was looked at. interval: seconds between two looks at all."""
+        """machine: None until it was read. interval: seconds between two looks at the inputs."""
         self._states = states
         self._clock = clock
         self._machine = machine

@@ -249,7 +249,7 @@ class TestKubelet:
         found = scene.states.node_topology()
         assert found.cpu_manager.policy == "static"
         assert found.topology_policy is None
-        assert "what its checkpoint says is in force" in scene.source.health().reason
+        assert "its checkpoint is in force" in scene.source.health().reason
 
         scene.kubelet.error, scene.kubelet.config = "", STATIC
         await scene.seconds(10)
@@ -264,8 +264,8 @@ class TestKubelet:
         assert scene.ls == "none"
         assert "refused; nor does" in scene.source.health().reason
 
-    async def test_what_it_told_last_stays(self, scene):
-        """While it is away."""
+    async def test_its_last_answer_stays(self, scene):
+        """While the kubelet is away."""
         scene.kubelet.config = STATIC
         scene.write(GIVEN)
         await scene.start()
@@ -273,7 +273,7 @@ class TestKubelet:
         await scene.seconds(300)
         assert scene.ls == "0,2-7"
         assert scene.states.node_topology().cpu_manager.reserved_cpus == {0}
-        assert "what it said last is in force" in scene.source.health().reason
+        assert "its last answer is in force" in scene.source.health().reason
 
     @pytest.mark.parametrize("config", [{"cpuManagerPolicy": 7}, [], None])
     async def test_nonsense_is_no_configuration(self, scene, config):
