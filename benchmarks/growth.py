@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.history import INTERVALS
 from benchmarks.table import Row
 from koord.api.nodemetric import NodeMetricSpec
 from koord.component.http.exposition import Exposition, View
@@ -31,7 +30,7 @@ from koordlet.collectors.registry import CollectorOptions, build_collectors
 from koordlet.host.cgroups.cgrouptree import CgroupTree, reference_hierarchy
 from koordlet.host.host import Host
 from koordlet.metriccache.cache import MetricCache
-from koordlet.metriccache.kinds import Keep
+from koordlet.metriccache.kinds import DEFAULT_INTERVALS, Keep
 from koordlet.plugin.testing import FakeHost, FakePod, SimulatedClock
 from koordlet.reporter.report import make_report
 from koordlet.reporter.status import Snapshot, build_status
@@ -95,19 +94,19 @@ class _Daemon:
             OwnedDirectory.open(directory) / "rings",
             "boot",
             clock,
-            intervals=INTERVALS,
+            intervals=DEFAULT_INTERVALS,
             retentions=RETENTIONS,
         )
         self._exposition = Exposition(FAMILIES)
         metrics = CollectorMetrics(self._exposition.internal)
         self._pass = SamplingPass(
             build_collectors(
-                CollectorOptions(node="n", periods=INTERVALS, exporter_compat=True),
+                CollectorOptions(node="n", periods=DEFAULT_INTERVALS, exporter_compat=True),
                 self._host.paths,
                 self._cache.put,
                 lambda: False,
             ),
-            INTERVALS,
+            DEFAULT_INTERVALS,
             SamplingContext(
                 enabled=lambda gate: gate != "PodNetworkCollector",  # no processes in fake groups
                 pods=lambda: self._pods,
@@ -130,7 +129,7 @@ class _Daemon:
             self._host.use_cpu(0.5, idle=1.5)
             self._clock.tick(1.0)
             self._pods = tuple(discovered(pod) for pod in self._tree.scan().pods)
-            due = [cadence for cadence, s in INTERVALS.items() if self._ticks % s == 0]
+            due = [cadence for cadence, s in DEFAULT_INTERVALS.items() if self._ticks % s == 0]
             self._pass.run(due, self._reader)
             if self._ticks % LOOKS == LOOKS - 1:
                 self._look()

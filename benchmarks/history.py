@@ -12,18 +12,11 @@ from koordlet.host.files import parse_file
 from koordlet.host.proc.procfiles import parse_boot_id
 from koordlet.metriccache import kinds
 from koordlet.metriccache.cache import MetricCache
-from koordlet.metriccache.kinds import Cadence, Keep, Kind
+from koordlet.metriccache.kinds import DEFAULT_INTERVALS, Keep, Kind
 from koordlet.metriccache.sample import Sample
 from koordlet.statesinformer.model import PodMeta
 from koordlet.statesinformer.podmeta import discovered
 
-INTERVALS = {
-    Cadence.USAGE: 1.0,
-    Cadence.PSI: 10.0,
-    Cadence.NETWORK: 1.0,
-    Cadence.NODE_INFO: 60.0,
-    Cadence.STORAGE: 60.0,
-}
 RETENTIONS = {Keep.NODE: 1800.0, Keep.POD: 300.0}
 _NODE_KINDS = (
     kinds.NODE_CPU_USAGE,
@@ -42,7 +35,7 @@ _CONTAINER_KINDS = (
 def open_cache(directory: Path | None, boot_id: str, clock: Clock) -> MetricCache:
     """A cache with the daemon's default intervals and retentions."""
     place = directory and OwnedDirectory.open(directory.parent) / directory.name
-    return MetricCache(place, boot_id, clock, intervals=INTERVALS, retentions=RETENTIONS)
+    return MetricCache(place, boot_id, clock, intervals=DEFAULT_INTERVALS, retentions=RETENTIONS)
 
 
 def fill(cache: MetricCache, clock: Clock, pods: Sequence[PodMeta]) -> None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Metric
+from prometheus_client import Metric
 
 from koord.api.qos import KubeQoS
 from koord.component.http.exposition import Exposition
@@ -132,7 +132,7 @@ def _connect(
     kubeconfig.write_text(_KUBECONFIG)
     in_cluster = [*flags, "--standalone=false", f"--kubeconfig={kubeconfig}"]
     settings = settings_of(in_cluster, exposition=Exposition(FAMILIES), clock=components.clock)
-    nobody = OtherAgent(components.clock, CollectorRegistry(), synced=lambda: False)
+    nobody = OtherAgent(components.clock, synced=lambda: False)
     connect(
         settings,
         components.states,

@@ -102,13 +102,10 @@ def build_acting(
     )
 
 
-def build_other_agent(
-    settings: Settings, states: StatesInformer, clock: Clock, exposition: Exposition
-) -> OtherAgent:
+def build_other_agent(settings: Settings, states: StatesInformer, clock: Clock) -> OtherAgent:
     """Make what looks for another agent; so far it looks at the node's processes."""
     other_agent = OtherAgent(
         clock,
-        exposition.internal,
         synced=states.has_synced,
         force=settings.options.force.value,
     )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 
 from koord.util.clock import Clock
 from koord.util.owneddir import OwnedDirectory
@@ -111,6 +111,12 @@ def build_actions(
         policy=lambda: OnForeignChange(options.on_foreign_change.value),
         stats=claim_metrics.stats,
     )
+    Gauge(
+        "koordlet_observe_only",
+        "1 while another QoS agent is on the node, or another koordlet acts on this host, "
+        "so that this one only observes.",
+        registry=registry,
+    ).set_function(lambda: other_agent.observing or bool(lock.refusal))
     told = [audit_listener(settings, audit), claim_metrics.note, *listeners]
     claims = ClaimManager(writer, worker, clock, dry_run=is_dry_run, listeners=told)
     claim_metrics.watch(claims.count, journal)

@@ -67,7 +67,7 @@ def build(
     boot_id = parse_file(settings.paths.proc / "sys/kernel/random/boot_id", parse_boot_id)
     host, states, components = Host(settings.paths), StatesInformer(clock), ComponentSet(Health())
     measuring = build_measuring(settings, states, clock, run_dir, boot_id, exposition)
-    other_agent = build_other_agent(settings, states, clock, exposition)
+    other_agent = build_other_agent(settings, states, clock)
     cluster = _cluster(settings, states, measuring.cache, clock, exposition, other_agent)
     reporter = build_reporter(
         settings, states, measuring.cache, clock, run_dir, exposition, cluster

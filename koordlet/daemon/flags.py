@@ -33,6 +33,7 @@ from koordlet.executor.evictions.eviction import Fallback
 from koordlet.executor.kernel.conflicts import OnForeignChange
 from koordlet.executor.restorer import OnExit
 from koordlet.manager_fallback.mode import DutyMode
+from koordlet.metriccache.kinds import DEFAULT_INTERVALS, Cadence
 from koordlet.rules.other_agent import SYSTEM_NAMESPACES
 
 _LOCAL_ADDRESS = "127.0.0.1:9316"
@@ -347,7 +348,10 @@ class DaemonFlags:
 
     def _define_collection(self, flags: FlagSet) -> None:
         self.collect_res_used_interval = flags.duration(
-            "collect-res-used-interval", 1.0, "period of usage samples", check=lasting(1.0)
+            "collect-res-used-interval",
+            DEFAULT_INTERVALS[Cadence.USAGE],
+            "period of usage samples",
+            check=lasting(1.0),
         )
         self.collect_sys_metric_outdated_interval = flags.duration(
             "collect-sys-metric-outdated-interval",
@@ -356,16 +360,28 @@ class DaemonFlags:
             check=lasting(1.0),
         )
         self.collect_node_cpu_info_interval = flags.duration(
-            "collect-node-cpu-info-interval", 60.0, "period of CPU facts", check=lasting(1.0)
+            "collect-node-cpu-info-interval",
+            DEFAULT_INTERVALS[Cadence.NODE_INFO],
+            "period of CPU facts",
+            check=lasting(1.0),
         )
         self.collect_node_storage_info_interval = flags.duration(
-            "collect-node-storage-info-interval", 1.0, "period of disk facts", check=lasting(1.0)
+            "collect-node-storage-info-interval",
+            DEFAULT_INTERVALS[Cadence.STORAGE],
+            "period of disk facts",
+            check=lasting(1.0),
         )
         self.psi_collector_interval = flags.duration(
-            "psi-collector-interval", 10.0, "period of pressure samples", check=lasting(1.0)
+            "psi-collector-interval",
+            DEFAULT_INTERVALS[Cadence.PSI],
+            "period of pressure samples",
+            check=lasting(1.0),
         )
         self.network_collector_interval = flags.duration(
-            "network-collector-interval", 5.0, "period of network samples", check=lasting(1.0)
+            "network-collector-interval",
+            DEFAULT_INTERVALS[Cadence.NETWORK],
+            "period of network samples",
+            check=lasting(1.0),
         )
         self.enable_pagecache_collector = flags.bool(
             "enable-pagecache-collector", False, "collect memory usage with page cache"

@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Gauge
-
 from koord.util.clock import Clock
 from koord.util.health import OK, PartHealth, Status
 from koord.util.logs import get_logger
@@ -32,7 +30,6 @@ class OtherAgent:
     def __init__(
         self,
         clock: Clock,
-        registry: CollectorRegistry,
         *,
         synced: Callable[[], bool],
         force: bool = False,
@@ -45,11 +42,11 @@ class OtherAgent:
         self._found = ""
         self._seen_at = 0.0  # monotonic
         self._looked = asyncio.Event()
-        self._observing = Gauge(
-            "koordlet_observe_only",
-            "1 while another QoS agent is on the node, so that this one only observes.",
-            registry=registry,
-        )
+
+    @property
+    def observing(self) -> bool:
+        """Whether this agent only observes because another one was found."""
+        return bool(self._found) and not self._force
 
     def look_for(self, *signs: Sign) -> None:
         """Look for these signs, too."""
@@ -101,4 +98,3 @@ class OtherAgent:
         elif self._found and not found:
             log.info("other_agent.gone", was=self._found)
         self._found = found
-        self._observing.set(bool(found) and not self._force)

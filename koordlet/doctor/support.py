@@ -9,8 +9,9 @@ from koordlet.doctor.finding import Finding
 from koordlet.doctor.needs import CONTROLLERS, NEEDS, Need
 from koordlet.doctor.probes import probe_host, probe_run_dir
 from koordlet.host.errors import KernelFileError, Unsupported, Vanished
-from koordlet.host.files import read_head
+from koordlet.host.files import read_file, read_head
 from koordlet.host.host import Host
+from koordlet.host.kernelfile import KernelFile
 from koordlet.host.proc.namespaces import OWN
 from koordlet.host.resource import Resource, Root
 from koordlet.host.topology.numa import numa_node_ids
@@ -80,7 +81,7 @@ def _row(host: Host, need: Need) -> Finding:
             read_head(Path(_example(host, row)), 1)
         except (Unsupported, Vanished):
             problems.setdefault("missing", []).append(row.name)
-            fixes[row.needs or _ROOTS] = None
+            fixes[_provider(row)] = None
         except KernelFileError as err:
             problems.setdefault(err.found, []).append(row.name)
             fixes[err.hint] = None
@@ -93,9 +94,12 @@ def _claimable(host: Host, claim: Claimable) -> Finding:
     row, name = claim.row, f"{claim.plugin} claims {claim.row.name}"
     try:
         path = _example(host, row)
-        read_head(Path(path), 1)
+        if isinstance(row, KernelFile):  # what a plugin declares of it may be wrong
+            host.parse(row, read_file(Path(path)))
+        else:
+            read_head(Path(path), 1)
     except (Unsupported, Vanished):
-        return Finding("plugin", name, False, claim.gates, "missing", row.needs or _ROOTS)
+        return Finding("plugin", name, False, claim.gates, "missing", _provider(row))
     except KernelFileError as err:
         return Finding("plugin", name, False, claim.gates, err.found, err.hint)
     if not os.access(path, os.W_OK, effective_ids=True):
@@ -112,9 +116,18 @@ def _example(host: Host, row: Resource[Any]) -> str:
         pods = host.layout.root
         has_pods = any((root / pods).is_dir() for root in host.cgroups.hierarchies())
         return host.path(row, pods if has_pods else _any_group(hierarchy))
-    if file.root is Root.SYS:
-        return host.path(row, str(next(iter(numa_node_ids(host.paths.sys)), 0)))
-    return host.path(row, OWN if "{}" in file.name else "")
+    if "{}" not in file.name:
+        return host.path(row)
+    numa_node = str(next(iter(numa_node_ids(host.paths.sys)), 0))
+    return host.path(row, numa_node if file.root is Root.SYS else OWN)
+
+
+def _provider(row: Resource[Any]) -> str:
+    """What would provide the file of a row."""
+    if row.needs or not isinstance(row, KernelFile):
+        return row.needs or _ROOTS
+    kernel = "a kernel" if len(row.files) > 1 else f"cgroup v{next(iter(row.files))}"
+    return f"{kernel} with {row.name}"
 
 
 def _any_group(hierarchy: Path) -> str:

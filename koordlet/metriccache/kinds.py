@@ -36,6 +36,16 @@ class Cadence(Enum):
     STORAGE = "storage"  # --collect-node-storage-info-interval; no kinds either
 
 
+DEFAULT_INTERVALS = {
+    Cadence.USAGE: 1.0,
+    Cadence.PSI: 10.0,
+    Cadence.NETWORK: 5.0,
+    Cadence.NODE_INFO: 60.0,
+    Cadence.STORAGE: 1.0,
+}
+"""Seconds between two samples, unless a flag says otherwise."""
+
+
 class Keep(Enum):
     """Which reader needs a kind longest; the daemon maps each to seconds."""
 

@@ -7,11 +7,12 @@ from koord.util.clock import Clock
 from koord.util.errors import InvalidObject
 from koordlet.executor.claims.claim import ClaimState, Key
 from koordlet.executor.claims.desired import RELEASE, ApplyResult, DesiredValue
+from koordlet.executor.claims.target import Level
 from koordlet.executor.kernel.view import watch_with
 from koordlet.executor.kernel.watching import Notice, Reading, Reads
 from koordlet.host import declarable
 from koordlet.host.cgroups.layout import Driver, Layout
-from koordlet.host.resource import Resource
+from koordlet.host.resource import File, Resource
 from koordlet.host.resources import BY_NAME
 from koordlet.replay.codec import decode
 
@@ -50,10 +51,11 @@ class ModelKernel:
         elif _is_known(resource):
             self._read[place] = Reading(_typed(resource, value), at)
 
-    def learn_original(self, resource: str, group: str, value: Any) -> None:
-        """Take the value from before the recorded daemon changed it."""
+    def learn_original(self, resource: str, level: str, target: str, value: Any) -> None:
+        """Take the value from before the recorded daemon changed it; target is its text."""
         if _is_known(resource) and value is not None:
-            self._originals.setdefault(_Place(resource, group), _typed(resource, value))
+            place = _Place(resource, _group(level, target))
+            self._originals.setdefault(place, _typed(resource, value))
 
     def learn_groups(self, group: str, depth: int, found: list[str]) -> None:
         """Take which cgroups there were below one."""
@@ -81,7 +83,7 @@ class ModelKernel:
         return True
 
     def apply(self, desired_values: Sequence[DesiredValue]) -> list[ApplyResult]:
-        """As Writer.apply: every desired value is accepted."""
+        """As Writer.apply: every desired value that its file could take is accepted."""
         return [self._apply(desired) for desired in desired_values]
 
     def sweep(self) -> list[Key]:
@@ -89,13 +91,15 @@ class ModelKernel:
         return []
 
     def _apply(self, desired: DesiredValue) -> ApplyResult:
-        place = _place(desired.key)
+        place = _Place(desired.key.resource.name, desired.key.target.place)
         before = self._reading(place)
         old = None if before is None else before.value
         if desired.value is RELEASE:
             known = place in self._claimed
             self._claimed.pop(place, None)
             return ApplyResult(ClaimState.GONE, self._originals.get(place), wrote=known)
+        if defect := _defect(desired):
+            return ApplyResult(ClaimState.FAILED, old, self._originals.get(place), defect)
         if desired.original is not None:
             self._originals[place] = desired.original
         elif old is not None:
@@ -123,8 +127,36 @@ def layout_of(facts: Mapping[str, Any]) -> Layout:
         raise InvalidObject("record", wanted="driver and root of cgroups", found=repr(err)) from err
 
 
-def _place(key: Key) -> _Place:
-    return _Place(key.resource.name, key.target.place)
+def _group(level: str, target: str) -> str:
+    """The group argument of a value, from the level and the text of its target."""
+    match level:
+        case Level.NODE:
+            return ""
+        case Level.PROCESS:
+            return target.rpartition(" ")[2]
+    return target
+
+
+def _defect(desired: DesiredValue) -> str:
+    """Why no cgroup version takes a value; "": one does."""
+    row, defects = desired.key.resource, list[str]()
+    for file in row.files.values():
+        try:
+            defects.append(_refusal(file, desired.value))
+        except ValueError as err:
+            defects.append(str(err))
+    if not defects or "" in defects:
+        return ""
+    return f"{row.name}: wanted {row.name} ({row.unit}), found {defects[0]}; it would not be set"
+
+
+def _refusal(file: File[Any], value: Any) -> str:
+    """Why a file does not take a value; "": it does. Raises ValueError."""
+    if file.text is None:
+        return "that it is read only"
+    text = file.text.of(value)
+    allowed = file.validate is None or file.validate(text)
+    return "" if allowed else f"{text!r}, which is out of its range"
 
 
 def _is_known(resource: str) -> bool:

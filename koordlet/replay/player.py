@@ -27,7 +27,7 @@ from koordlet.executor.evictions.metrics import EvictionMetrics
 from koordlet.executor.kernel.worker import InlineWorker
 from koordlet.host.topology.numa import NumaNode
 from koordlet.metriccache.cache import MetricCache
-from koordlet.metriccache.kinds import Cadence
+from koordlet.metriccache.kinds import DEFAULT_INTERVALS
 from koordlet.metriccache.retention import retentions
 from koordlet.plugin.base import ExtensionPlugin, bind_claims, bind_evictor, bind_publisher
 from koordlet.plugin.client import UnavailableClient
@@ -41,13 +41,6 @@ from koordlet.rules.nodetopology import NodeTopology
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import PodMeta
 
-_INTERVALS = {
-    Cadence.USAGE: 1.0,
-    Cadence.PSI: 10.0,
-    Cadence.NETWORK: 1.0,
-    Cadence.NODE_INFO: 60.0,
-    Cadence.STORAGE: 60.0,
-}
 _HOLDS = (ClaimState.IN_FORCE, ClaimState.WOULD)
 
 
@@ -92,14 +85,16 @@ class Player:
             None,
             "replay",
             clock,
-            intervals=_INTERVALS,
+            intervals=DEFAULT_INTERVALS,
             retentions=retentions(),
             kinds=with_published(p for each in plugins.values() for p in each.publishes),
         )
         self._samples = SampleReader()
         self._kernel = ModelKernel(layout_of(facts), clock)
         for value in in_force:
-            self._kernel.learn_original(value["resource"], value["target"], value["original"])
+            self._kernel.learn_original(
+                value["resource"], value["level"], value["target"], value["original"]
+            )
             if value["value"] != value["original"] and value["state"] in _HOLDS:
                 self.played.done.append((self.played.began, _held_before(value)))
         self._manager = ClaimManager(
@@ -177,7 +172,9 @@ class Player:
             case Line.CHANGE:
                 at, change = content
                 self.played.done.append((at, change))
-                self._kernel.learn_original(change["resource"], change["place"], change["old"])
+                self._kernel.learn_original(
+                    change["resource"], change.get("level", ""), change["place"], change["old"]
+                )
             case Line.DECISION:
                 self.played.decided.append(*content)
             case Line.LOST:

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from koord.util.health import OK, Status
@@ -18,10 +17,10 @@ class World:
     """What can be seen, and the agent that looks."""
 
     def __init__(self, *, force=False):
-        self.clock, self.registry = SimulatedClock(), CollectorRegistry()
+        self.clock = SimulatedClock()
         self.process, self.pod = "", ""
         self.synced = True
-        self.agent = OtherAgent(self.clock, self.registry, synced=lambda: self.synced, force=force)
+        self.agent = OtherAgent(self.clock, synced=lambda: self.synced, force=force)
         self.agent.look_for(lambda: self.process)
         self.agent.look_for(lambda: self.pod)
         self._stop = Stop(self.clock)
@@ -35,10 +34,6 @@ class World:
         self._stop.set()
         await self._task
 
-    @property
-    def gauge(self):
-        return self.registry.get_sample_value("koordlet_observe_only")
-
 
 async def test_alone_on_the_node():
     """It acts from the first look on."""
@@ -47,7 +42,7 @@ async def test_alone_on_the_node():
         await world.clock.settle()
 
         assert (world.agent.observe_only(), await world.agent.judged()) == ("", "")
-        assert (world.agent.health(), world.gauge) == (OK, 0)
+        assert (world.agent.health(), world.agent.observing) == (OK, False)
 
 
 async def test_nothing_is_done_before_the_pods_are_known():
@@ -72,7 +67,7 @@ async def test_another_agent_comes_and_goes(sign):
         with capture_logs() as logs:
             setattr(world, sign, "it is here")
             await world.clock.advance(INTERVAL)
-            assert (world.agent.observe_only(), world.gauge) == ("it is here", 1)
+            assert (world.agent.observe_only(), world.agent.observing) == ("it is here", True)
             assert world.agent.health().status is Status.DEGRADED
             assert "--force" in world.agent.health().reason
 
@@ -80,7 +75,7 @@ async def test_another_agent_comes_and_goes(sign):
             await world.clock.advance(GONE_AFTER - 1)
             assert world.agent.observe_only() == "it is here"
             await world.clock.advance(INTERVAL)
-            assert (world.agent.observe_only(), world.gauge) == ("", 0)
+            assert (world.agent.observe_only(), world.agent.observing) == ("", False)
             assert world.agent.health() == OK
 
     assert [log["event"] for log in logs] == ["other_agent.detected", "other_agent.gone"]
@@ -108,6 +103,6 @@ async def test_force():
         world.process = "it is here"
         await world.clock.advance(INTERVAL)
 
-        assert (world.agent.observe_only(), world.gauge) == ("", 0)
+        assert (world.agent.observe_only(), world.agent.observing) == ("", False)
         assert world.agent.health().status is Status.OK
         assert "it is here" in world.agent.health().reason

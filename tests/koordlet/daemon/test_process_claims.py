@@ -147,9 +147,11 @@ def test_of_two_daemons_of_a_host_one_acts(start, group, tmp_path):
     assert "cgroup: wanted to be the only koordlet that acts on this host" in status["observe_only"]
     assert status["problems"]["acting lock"] == status["observe_only"]
     assert status["values"]["changed"] == 0
+    assert "koordlet_observe_only 1.0" in second.get("/metrics")[1]
     assert first.stop() == 0
     second.until(lambda: squeezed(group))
     assert second.ctl("status")["observe_only"] == ""
+    assert "koordlet_observe_only 0.0" in second.get("/metrics")[1]
     assert second.stop() == 0
 
 

@@ -4,6 +4,7 @@ import os
 import resource
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,14 +23,19 @@ from koordlet.doctor.probes import core_scheduling_problem
 from koordlet.doctor.support import Claimable, findings
 from koordlet.features import GATES
 from koordlet.host.host import Host
+from koordlet.host.kernelfile import KernelFile
 from koordlet.host.paths import HostPaths
+from koordlet.host.resource import Resource
 from koordlet.host.resources import (
     BLKIO_WEIGHT,
     IO_LATENCY,
     IO_MAX,
+    MEMCG_REAPER,
     MIN_FREE_KBYTES,
+    NUMA_MEMINFO,
     RESOURCES,
 )
+from koordlet.host.valueforms import NumberOrMax, WholeNumber
 from koordlet.plugin.testing import FakeHost
 
 ALL = "000001ffffffffff"
@@ -274,3 +280,61 @@ def test_a_file_system_that_is_read_only_is_a_missing_privilege(tmp_path, monkey
 
     [finding] = [each for each in found if each.area == "plugin"]
     assert (finding.supported, "mounted writable" in finding.fix) == (False, True)
+
+
+def looked_at(host: FakeHost, *rows: Resource[Any]) -> dict[str, Finding]:
+    """The findings about claims of a plugin P, by row."""
+    found = findings(Host(host.paths), claimable=[Claimable("P", ("P",), row) for row in rows])
+    return {f.name.removeprefix("P claims "): f for f in found if f.area == "plugin"}
+
+
+def test_a_claim_on_a_file_of_sysfs_is_looked_at_where_it_is(tmp_path):
+    """Only some rows of /sys are by NUMA node."""
+    host = FakeHost(tmp_path, 2)
+    host.write("sys/kernel/mm/memcg_reaper/reap_background", "0\n")
+    host.write("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal: 1 kB\n")
+
+    found = looked_at(host, MEMCG_REAPER, NUMA_MEMINFO)
+
+    assert found["memcg_reaper"].supported
+    assert found["memcg_reaper"].detail.endswith("sys/kernel/mm/memcg_reaper/reap_background")
+    assert "node0/meminfo" in found["numa_meminfo"].detail
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_kernel_files_of_a_plugin_s_own_are_looked_at(tmp_path, version):
+    """In a group of pods, or where the sysctl is; what they show has to fit what is declared."""
+    host = FakeHost(tmp_path, version)
+    host.add_pod("p1")
+    hierarchy = "cgroup/cpu" if version == 1 else "cgroup"
+    group = Host(host.paths).layout.root
+    host.write(f"{hierarchy}/{group}/cpu.temper", "max\n")
+    host.write("proc/sys/vm/swappiness", "60\n")
+    temper = KernelFile("cpu.temper", "tasks", NumberOrMax(1, 100))
+    narrow = KernelFile("cpu.temper", "tasks", WholeNumber(1, 100))
+    swappiness = KernelFile("/proc/sys/vm/swappiness", "percent", WholeNumber(0, 100))
+
+    found = looked_at(host, temper, swappiness)
+    assert all(finding.supported for finding in found.values())
+    assert found["cpu.temper"].detail.endswith(f"{hierarchy}/{group}/cpu.temper")
+    assert found["/proc/sys/vm/swappiness"].detail.endswith("proc/sys/vm/swappiness")
+
+    [unfit] = looked_at(host, narrow).values()
+    assert (unfit.supported, "'max" in unfit.detail) == (False, True)
+
+
+def test_what_would_provide_a_file_of_a_plugin_s_own(tmp_path):
+    """As the plugin says, or the cgroup version that has such files; never the root flags."""
+    rows = (
+        KernelFile("cpu.temper", "x", WholeNumber(0, 1), needs="a patched kernel"),
+        KernelFile("cpu.humour", "x", WholeNumber(0, 1)),
+        KernelFile("blkio.temper", "x", WholeNumber(0, 1)),
+    )
+    found = looked_at(FakeHost(tmp_path, 2), *rows)
+
+    assert [finding.supported for finding in found.values()] == [False] * 3
+    assert [finding.fix for finding in found.values()] == [
+        "a patched kernel",
+        "a kernel with cpu.humour",
+        "cgroup v1 with blkio.temper",
+    ]

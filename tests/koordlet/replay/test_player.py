@@ -1,5 +1,7 @@
 """Plugins meet a record as they would have met the node."""
 
+import inspect
+
 import pytest
 
 from koord.api.node import Node
@@ -9,7 +11,18 @@ from koord.util.clock import Stamp
 from koord.util.simulatedclock import SimulatedClock
 from koordlet.metriccache import kinds
 from koordlet.metriccache.sample import Sample
-from koordlet.plugin import ClaimScope, ExtensionPlugin, Level, Target, resources
+from koordlet.plugin import (
+    ClaimScope,
+    ClaimState,
+    ExtensionPlugin,
+    KernelFile,
+    Level,
+    NumberOrMax,
+    OneWord,
+    Target,
+    WholeNumber,
+    resources,
+)
 from koordlet.plugin.testing import make_pod
 from koordlet.replay.codec import encode
 from koordlet.replay.comparison import as_json, compare
@@ -19,6 +32,7 @@ from koordlet.replay.player import Player
 FACTS = {"driver": "cgroupfs", "root": "kubepods"}
 BE = KubeQoS.BEST_EFFORT
 GROUP = "kubepods/besteffort"
+CPU, NETWORK = kinds.NODE_CPU_USAGE, kinds.NODE_NETWORK_RECEIVE
 BUSY = [1.0] * 5 + [3.5] * 10 + [1.0] * 5  # cores of the node, second by second
 
 
@@ -77,6 +91,21 @@ class Watch(ExtensionPlugin):
         if reading and reading.value not in [value for value, _ in self.seen]:
             self.seen.append((reading.value, self.clock.monotonic()))
         return False
+
+
+class Ask(ExtensionPlugin):
+    """Asks the same each second."""
+
+    def __init__(self, question):
+        self.question, self.answers = question, []
+
+    def setup(self, client, metric_cache, states_informer):
+        self.cache = metric_cache
+
+    async def run(self, stop):
+        async for _ in stop.every(1.0):
+            answer = self.question()
+            self.answers.append(await answer if inspect.isawaitable(answer) else answer)
 
 
 class Broken(ExtensionPlugin):
@@ -216,3 +245,128 @@ async def test_lines_that_make_no_sense_are_told_and_left_out():
         "state at 1000 s",
         "tick at 1000 s",
     ]
+
+
+PIDS = KernelFile("pids.max", "tasks", NumberOrMax(16, 4_194_304))
+SWAPPINESS = KernelFile("/proc/sys/vm/swappiness", "percent", WholeNumber(0, 100))
+MOOD = KernelFile("misc.mood", "a word", OneWord(("calm", "wild")))
+
+
+class OwnFiles(ExtensionPlugin):
+    """Claims kernel files of its own from the fifth second on."""
+
+    may_claim = (
+        ClaimScope(PIDS, Level.QOS),
+        ClaimScope(MOOD, Level.QOS),
+        ClaimScope(SWAPPINESS, Level.NODE),
+    )
+    tasks = 512
+
+    def setup(self, client, metric_cache, states_informer):
+        self.seen, self.outcomes = [], []
+
+    async def run(self, stop):
+        group = Target.qos_class(self.kernel.layout, BE)
+        wanted = ((group, PIDS, self.tasks), (group, MOOD, "calm"), (Target.node(), SWAPPINESS, 10))
+        async for second in count(stop.every(1.0)):
+            reads = [(resource, target.place) for target, resource, _ in wanted]
+            readings = await self.kernel.read_many(reads)
+            self.seen.append(tuple(reading and reading.value for reading in readings))
+            if second >= 5:
+                self.outcomes = [
+                    await self.claim(target, resource, value, reason="why not")
+                    for target, resource, value in wanted
+                ]
+
+
+async def count(items):
+    """Number the items of an asynchronous iterator."""
+    number = 0
+    async for _ in items:
+        yield number
+        number += 1
+
+
+def own_files_record():
+    """A recorded OwnFiles had set all three before; its originals are in the changes."""
+    yield from list(record())[:3]
+    for name, group, value in (("pids.max", GROUP, -1), ("misc.mood", GROUP, "wild")):
+        yield write_line(Line.READ, 500.0, name, group, value)
+    yield write_line(Line.READ, 500.0, SWAPPINESS.name, "", 60)
+    for name, level, place, old, new in (
+        ("pids.max", "qos", GROUP, -1, 256),
+        ("misc.mood", "qos", GROUP, "wild", "calm"),
+        (SWAPPINESS.name, "node", "node", 60, 1),
+    ):
+        change = {"what": "set", "resource": name, "level": level, "place": place}
+        yield write_line(Line.CHANGE, 1002.0, {**change, "plugins": ["P"], "old": old, "new": new})
+    for name, group, value in (("pids.max", GROUP, 256), (SWAPPINESS.name, "", 1)):
+        yield write_line(Line.READ, 503.0, name, group, value)
+    writer = SampleWriter()
+    for second in range(10):
+        at = Stamp(1_700_000_000.0 + second, 1000.0 + second)
+        yield from writer.lines(at, 500.0 + second, [Sample(kinds.NODE_CPU_USAGE, 1.0)])
+
+
+async def test_kernel_files_of_a_plugin_s_own():
+    """They are read, claimed and compared as those of the table are, sysctls of the node too."""
+    plugin = OwnFiles()
+    played = await play(own_files_record(), plugin)
+
+    assert played.problems == []
+    assert set(plugin.seen[1:]) == {(-1, "wild", 60), (512, "calm", 10)}
+    rows = {row.resource: row for row in compare(played)}
+    assert rows.keys() == {"pids.max", "misc.mood", SWAPPINESS.name}
+    assert (rows["pids.max"].place, rows["pids.max"].would.highest) == (GROUP, 512)
+    assert (rows[SWAPPINESS.name].place, rows[SWAPPINESS.name].would.lowest) == ("node", 10)
+    assert rows[SWAPPINESS.name].done.lowest == 1
+    assert [row.would.changes for row in rows.values()] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("level", "target", "place"), [("node", "node", ""), ("process", "process 4711", "4711")]
+)
+async def test_a_value_of_node_or_process_in_force_before_is_not_seen(level, target, place):
+    """What was there before the recorded daemon is, as with the values of cgroups."""
+    value = {
+        "resource": SWAPPINESS.name if level == "node" else "oom_score_adj",
+        "unit": "x",
+        "level": level,
+        "target": target,
+        "pod": "",
+        "value": 10,
+        "original": 60,
+        "state": "in force",
+        "claims": [{"plugin": "P", "reason": "r", "inputs": {}}],
+    }
+    row = SWAPPINESS if level == "node" else resources.OOM_SCORE_ADJ
+    plugin = Ask(lambda: plugin.kernel.read(row, place))
+    read = write_line(Line.READ, 500.0, row.name, place, 10)
+    await play([*record(), read], plugin, in_force=[value])
+
+    assert set(plugin.answers) == {60}
+
+
+async def test_a_value_that_does_not_fit_its_file_fails():
+    """As it does on a node, before the kernel is asked."""
+    plugin = OwnFiles()
+    plugin.tasks = 7
+    played = await play(own_files_record(), plugin)
+
+    assert plugin.outcomes[0].state is ClaimState.FAILED
+    assert "pids.max: wanted" in plugin.outcomes[0].message
+    assert plugin.seen[-1] == (-1, "calm", 10)
+    assert [row.would.changes for row in compare(played) if row.resource == "pids.max"] == [0]
+
+
+async def test_samples_count_as_long_as_with_the_daemon_s_default_intervals():
+    """The network is looked at every five seconds, so its last value holds for ten."""
+    plugin = Ask(lambda: (plugin.cache.last(NETWORK, "eth0"), plugin.cache.last(CPU)))
+    writer = SampleWriter()
+    samples = [Sample(CPU, 1.0), Sample(NETWORK, 7.0, ("eth0",))]
+    lines = list(record())[:3]
+    lines += writer.lines(Stamp(1_700_000_000.0, 1000.0), 500.0, samples)
+    lines.append(write_line(Line.TICK, 1_700_000_012.0, 1012.0, 512.0, {}))
+    await play(lines, plugin)
+
+    assert (plugin.answers[9], plugin.answers[-1]) == ((7.0, None), (None, None))
