@@ -16,13 +16,13 @@ from typing import Any
 
 from koord.component.heap import settle_heap
 from koord.component.http.exposition import Exposition
+from koord.component.plugins.discovery import discover
 from koord.util.clock import SystemClock
 from koord.util.logs import configure, parse_levels
 from koord.util.stop import Stop
 from koordlet.cli.daemon import SWITCH_INTERVAL
 from koordlet.daemon.run import run_daemon
 from koordlet.daemon.settings import load_settings
-from koordlet.qosmanager.discovery import discover
 from koordlet.server.upstreamfamilies import FAMILIES
 
 PROBE_SECONDS = 0.01

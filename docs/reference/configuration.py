@@ -139,7 +139,7 @@ def _config(settings: Settings) -> str:
 def _gates(settings: Settings) -> str:
     gates = settings.gates
     plugins = {
-        gate: entry.feature
+        gate: entry.name
         for entry in settings.plugins.registry
         for gate in (*entry.plugin.modes, *entry.gates)
     }

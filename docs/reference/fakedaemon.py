@@ -12,6 +12,7 @@ from prometheus_client import Metric
 from koord.api.qos import KubeQoS
 from koord.component.http.exposition import Exposition
 from koord.component.http.families import FamilySource
+from koord.component.plugins.discovery import discover, installed
 from koord.util.errors import Unavailable
 from koord.util.logs import LevelSpec, configure
 from koord.util.owneddir import OwnedDirectory
@@ -23,7 +24,6 @@ from koordlet.daemon.run import Daemon
 from koordlet.daemon.settings import Settings, load_settings
 from koordlet.plugin.registry import PluginRegistry
 from koordlet.plugin.testing import FakeHost, SimulatedClock
-from koordlet.qosmanager.discovery import GROUP, SHIPPED, discover
 from koordlet.server.upstreamfamilies import FAMILIES
 
 _ENOUGH = 3  # passes that show nothing new
@@ -95,8 +95,9 @@ def settings_of(argv: Iterable[str], *, exposition: Exposition, clock: Simulated
 
 def _discover_shipped(registry: PluginRegistry) -> list[str]:
     """Leave out what else happens to be installed here."""
-    found = entry_points(group=GROUP)
-    return discover(registry, [entry for entry in found if entry.dist.name == SHIPPED])
+    found = installed(entry_points(group=registry.group))
+    shipped = [each.entry for each in found if each.distribution == registry.shipped]
+    return discover(registry, shipped)
 
 
 async def _measure(directory: Path) -> FamilyExposition:

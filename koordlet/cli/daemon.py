@@ -9,6 +9,7 @@ import koordlet
 from koord.component.flags import HelpRequested
 from koord.component.heap import settle_heap
 from koord.component.http.exposition import Exposition
+from koord.component.plugins.discovery import discover
 from koord.util.clock import SystemClock
 from koord.util.errors import KoordError, OptionError
 from koord.util.logs import LevelSpec, configure, parse_levels, take_library_logs
@@ -16,7 +17,6 @@ from koord.util.printable import printable
 from koordlet import NAME
 from koordlet.daemon.run import run_daemon
 from koordlet.daemon.settings import load_settings
-from koordlet.qosmanager.discovery import discover
 from koordlet.server.upstreamfamilies import FAMILIES
 
 SWITCH_INTERVAL = 0.001  # seconds a thread may keep the interpreter while the loop wants it

@@ -136,7 +136,7 @@ def _any_acts(settings: Settings) -> bool:
     """Whether a plugin is on that is not in dry-run."""
     gates = settings.gates
     return any(
-        not settings.dry_run.covers(registration.feature)
+        not settings.dry_run.covers(registration.name)
         and any(gates.enabled(gate) for gate in registration.gates if gate in gates.names())
         for registration in settings.plugins.registry
     )

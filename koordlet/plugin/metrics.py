@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from koord.component.plugins.errors import PluginError
 from koord.util.snakecase import snake_case
-from koordlet.plugin.errors import PluginError
 from koordlet.plugin.upstreamgauge import MAX_SERIES as MOST_UPSTREAM
 from koordlet.plugin.upstreamgauge import UpstreamGauge
 

@@ -21,8 +21,13 @@ MOST_OWN_FILES = 16  # that a plugin declares
 _GATES = ("gates", "modes", "needs")
 
 
-def defect_of(feature: object, spec: object, plugin: ExtensionPlugin) -> str:
+def defect_of(feature: object, spec: object, plugin: object) -> str:
     """Return what is wrong with a plugin: wanted, found and what to do; "" for nothing."""
+    if not isinstance(plugin, ExtensionPlugin):
+        return (
+            f"wanted an instance of ExtensionPlugin, found {plugin!r}; "
+            "derive its class from koordlet.plugin.ExtensionPlugin"
+        )
     return next(_defects(feature, spec, plugin), "")
 
 

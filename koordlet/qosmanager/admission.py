@@ -4,8 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from koord.component.plugins.meter import Meter
 from koord.util.logs import get_logger
-from koordlet.plugin.meter import Meter
 from koordlet.plugin.registry import Registration
 from koordlet.qosmanager.guard import PluginBlocked
 from koordlet.qosmanager.outcome import PluginState
@@ -50,7 +50,7 @@ class Admission:
 
     def leave(self) -> None:
         """Forget what kept the plugin out: it was switched off, and its claims are withdrawn."""
-        self._quarantine.clear(self._registration.feature)
+        self._quarantine.clear(self._registration.name)
         self._give_way()
 
     def break_for_good(self, error: str) -> None:
@@ -60,25 +60,25 @@ class Admission:
         registration = self._registration
         log.error(
             "plugin.broken",
-            plugin=registration.feature,
+            plugin=registration.name,
             source=registration.source,
             error=error,
         )
 
     def _sentence(self) -> Refusal | None:
         registration = self._registration
-        sentence = self._quarantine.get(registration.feature, registration.version)
+        sentence = self._quarantine.get(registration.name, registration.version)
         if sentence is None:
             return None
         self._give_way()
-        hint = f"to try again: koordletctl plugins release {registration.feature}"
+        hint = f"to try again: koordletctl plugins release {registration.name}"
         return PluginState.QUARANTINED, f"{sentence.reason} at {sentence.at}; {hint}"
 
     def _conflict(self) -> Refusal | None:
         registration = self._registration
-        conflict = self._turns.take(registration.feature, registration.plugin.may_claim)
+        conflict = self._turns.take(registration.name, registration.plugin.may_claim)
         if conflict and not self.refused:
-            log.error("plugin.refused", plugin=registration.feature, error=conflict)
+            log.error("plugin.refused", plugin=registration.name, error=conflict)
         self.refused = bool(conflict)
         return (PluginState.BROKEN, conflict) if conflict else None
 
@@ -94,4 +94,4 @@ class Admission:
 
     def _give_way(self) -> None:
         self.refused = False
-        self._turns.give_up(self._registration.feature)
+        self._turns.give_up(self._registration.name)

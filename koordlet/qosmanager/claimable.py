@@ -3,15 +3,14 @@
 from collections.abc import Iterable
 
 from koordlet.doctor.support import Claimable
-from koordlet.plugin.registry import Registration
-from koordlet.qosmanager.discovery import SHIPPED
+from koordlet.plugin.registry import PluginRegistry, Registration
 
 
 def claimable_by_others(registrations: Iterable[Registration]) -> list[Claimable]:
     """Return each value once per plugin; those of shipped plugins are in the doctor's own table."""
     return [
-        Claimable(each.feature, each.gates, may.resource)
+        Claimable(each.name, each.gates, may.resource)
         for each in registrations
-        if f"({SHIPPED} " not in each.source
+        if f"({PluginRegistry.shipped} " not in each.source
         for may in each.plugin.may_claim
     ]

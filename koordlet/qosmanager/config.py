@@ -54,8 +54,8 @@ class QOSExtensionConfig:
             try:
                 self._prepare(registration, flags)
             except (Exception, SystemExit) as err:  # a stranger's code is run here
-                self.failures[registration.feature] = f"init_flags: {err!r}"
-        known = ", ".join(registration.feature for registration in self.registry)
+                self.failures[registration.name] = f"init_flags: {err!r}"
+        known = ", ".join(registration.name for registration in self.registry)
         self._switches = flags.bool_map(
             FLAG, {}, f"Plugins to switch on or off, like A=true,B=false. Installed: {known}"
         )
@@ -70,7 +70,7 @@ class QOSExtensionConfig:
             OptionError: a plugin is unknown, or the two flags disagree about one.
         """
         switches = dict(self._switches.value) if self._switches else {}
-        specs = {entry.feature: entry.spec for entry in self.registry if entry.spec is not None}
+        specs = {entry.name: entry.spec for entry in self.registry if entry.spec is not None}
         for name, value in switches.items():
             if name not in specs and name not in ALL_OF_STAGE:
                 hint = f"no plugin of this name; the nearest is {nearest(name, specs)!r}"
@@ -92,7 +92,7 @@ class QOSExtensionConfig:
 
     def names(self) -> list[str]:
         """The installed plugins, by name."""
-        return sorted(registration.feature for registration in self.registry)
+        return sorted(registration.name for registration in self.registry)
 
     def check_names(self, option: str, names: Iterable[str]) -> None:
         """See that all names are those of installed plugins.
@@ -111,7 +111,7 @@ class QOSExtensionConfig:
 
         It may be back with the next upgrade; its configuration is no reason not to start.
         """
-        name = registration.feature
+        name = registration.name
         self.failures[name] = f"could not be loaded: {registration.error}"
         if name not in self.gates.names():
             self.gates.add(name, FeatureSpec(), owner=registration.source)
@@ -119,7 +119,7 @@ class QOSExtensionConfig:
         flags.expect(snake_case(name).replace("_", "-"), f"plugin {name}")
 
     def _prepare(self, registration: Registration, flags: FlagSet) -> None:
-        plugin, name = registration.plugin, registration.feature
+        plugin, name = registration.plugin, registration.name
         plugin.log = get_logger(name)
         plugin.metrics = PluginMetrics(name, self.metrics)
         plugin.clock = self.clock

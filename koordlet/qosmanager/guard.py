@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from koord.component.plugins import meter
 from koord.util.logs import get_logger
-from koordlet.plugin import meter
 from koordlet.qosmanager.hang import HangRecord
 
 LOOK = 0.1  # CPU seconds between two looks at a step; it can take gigabytes within a second
@@ -44,7 +44,7 @@ class GuardOptions:
 
 
 class LoopGuard:
-    """Watches each step of a plugin; a StepGuard for koordlet.plugin.meter.
+    """Watches each step of a plugin; a StepGuard for koord.component.plugins.meter.
 
     start, enter, leave and close are called on the main thread, which runs the event loop.
     """

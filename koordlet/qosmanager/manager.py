@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from koord.component.features import FeatureGates
+from koord.component.plugins.meter import Meter, NoGuard, ResidentMemory, account_tasks
 from koord.util.firstof import first_of
 from koord.util.health import PartHealth, Status
 from koord.util.logs import get_logger
@@ -21,7 +22,6 @@ from koordlet.plugin.base import (
     own_health,
 )
 from koordlet.plugin.client import Client
-from koordlet.plugin.meter import Meter, NoGuard, ResidentMemory, account_tasks
 from koordlet.plugin.publishing import Publisher
 from koordlet.plugin.registry import Registration
 from koordlet.qosmanager.config import QOSExtensionConfig
@@ -206,7 +206,7 @@ class QOSManager:
 
     def _runner(self, registration: Registration) -> PluginRunner:
         meter = Meter(
-            registration.feature,
+            registration.name,
             guard=self._guard,
             memory=self._memory,
             now=self._clock.monotonic,
@@ -217,7 +217,7 @@ class QOSManager:
             meter=meter,
             quarantine=self._quarantine,
             turns=self._turns,
-            ended=partial(self._withdraw, registration.feature),
+            ended=partial(self._withdraw, registration.name),
         )
 
     def _wake_refused(self) -> None:

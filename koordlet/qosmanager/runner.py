@@ -5,14 +5,14 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from koord.component.plugins.meter import Meter
+from koord.component.plugins.rounds import PacedStop
 from koord.util.clock import Clock
 from koord.util.firstof import first_of
 from koord.util.health import OK, PartHealth, Status
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
-from koordlet.plugin.meter import Meter
 from koordlet.plugin.registry import Registration
-from koordlet.plugin.rounds import PacedStop
 from koordlet.qosmanager.admission import Admission
 from koordlet.qosmanager.breaker import Breaker
 from koordlet.qosmanager.guard import PluginBlocked
@@ -48,7 +48,7 @@ class PluginRunner:
     ) -> None:
         """ended: called after each run, however it ended, to undo what the plugin changed."""
         self.registration = registration
-        self.name = registration.feature
+        self.name = registration.name
         self.meter = meter
         self.state = PluginState.DISABLED
         self.reason = ""  # why it does not work; empty: it does, or it is not meant to

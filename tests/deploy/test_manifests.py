@@ -11,10 +11,10 @@ import yaml
 from component import components, patched
 from prometheus_client import CollectorRegistry
 
+from koord.component.plugins.discovery import discover
 from koordlet.daemon.settings import Settings, load_settings
 from koordlet.doctor.privileges import CAPABILITIES
 from koordlet.plugin.testing import SimulatedClock
-from koordlet.qosmanager.discovery import discover
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -17,11 +17,11 @@ from koord.api.node import parse_node
 from koord.api.nodeslo import merge_nodeslo
 from koord.api.pod import parse_pod_list
 from koord.component.flags import FlagSet
+from koord.component.plugins.discovery import discover
 from koordlet.cli.ctl.arguments import parse
 from koordlet.daemon.configfile import parse_config
 from koordlet.daemon.settings import load_settings
 from koordlet.plugin.testing import SimulatedClock
-from koordlet.qosmanager.discovery import discover
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = ("README.md", "docs/operations.md", "docs/differences.md", "docs/architecture.md")

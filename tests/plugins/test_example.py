@@ -17,11 +17,12 @@ PROGRAM = textwrap.dedent(
     from prometheus_client import CollectorRegistry
     from koordlet.features import feature_gates
     from koord.component.features import FeatureGates
+    from koord.component.plugins.discovery import discover
     from koord.api.node import Node
     from koordlet.plugin import FlagSet, PluginRegistry, kinds
     from koordlet.plugin.client import UnavailableClient
     from koordlet.plugin.testing import ScriptedMetrics, SimulatedClock
-    from koordlet.qosmanager import QOSExtensionConfig, QOSManager, discover
+    from koordlet.qosmanager import QOSExtensionConfig, QOSManager
     from koordlet.statesinformer.informer import StatesInformer
     from koord.util.health import Health
     from koord.util.stop import Stop

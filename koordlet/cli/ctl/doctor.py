@@ -60,13 +60,13 @@ def _local(options: Options, seen_by: str) -> dict[str, Any]:
     """What this process finds. Imports are here because asking a daemon needs none of them."""
     from dataclasses import asdict
 
+    from koord.component.plugins.discovery import discover
     from koordlet.daemon.builtgates import BUILT_GATES
     from koordlet.doctor.support import findings
     from koordlet.features import feature_gates
     from koordlet.host.host import Host
     from koordlet.plugin.registry import PluginRegistry
     from koordlet.qosmanager.claimable import claimable_by_others
-    from koordlet.qosmanager.discovery import discover
 
     gates, registry = feature_gates(), PluginRegistry()
     gates.mark_built(BUILT_GATES)

@@ -11,6 +11,7 @@ from rich.console import RenderableType
 
 from koord.api.nodeslo import NodeSLO, merge_nodeslo
 from koord.component.flags import FlagSet
+from koord.component.plugins.discovery import discover
 from koord.util.documents import decode
 from koord.util.errors import InvalidObject, KoordError, OptionError
 from koord.util.filewatch import read_bounded
@@ -25,7 +26,6 @@ from koordlet.features import feature_gates as gate_table
 from koordlet.plugin.base import ExtensionPlugin, bind_gates
 from koordlet.plugin.registry import PluginRegistry
 from koordlet.qosmanager.config import QOSExtensionConfig
-from koordlet.qosmanager.discovery import discover
 from koordlet.replay.comparison import as_json
 from koordlet.replay.player import Played, Player
 from koordlet.replay.recordfile import RecordFile
@@ -98,9 +98,9 @@ def prepare_plugins(
     for registration in registry:
         bind_gates(registration.plugin, gates.enabled)
     return {
-        registration.feature: registration.plugin
+        registration.name: registration.plugin
         for registration in registry
-        if registration.feature not in config.failures
+        if registration.name not in config.failures
         and any(gates.enabled(gate) for gate in registration.gates if gate in gates.names())
     }
 

@@ -11,6 +11,8 @@ from prometheus_client import CollectorRegistry
 from koord.api.node import Node
 from koord.api.nodeslo import NodeSLO
 from koord.component.flags import FlagSet
+from koord.component.plugins.meter import Meter, account_tasks
+from koord.component.plugins.rounds import PacedStop
 from koord.util.snakecase import snake_case
 from koord.util.stop import Stop
 from koordlet.executor.claimmanager import ClaimManager
@@ -39,11 +41,9 @@ from koordlet.plugin.base import (
     own_health,
 )
 from koordlet.plugin.client import Client, UnavailableClient
-from koordlet.plugin.meter import Meter, account_tasks
 from koordlet.plugin.metrics import PluginMetrics
 from koordlet.plugin.publishing import Publisher
 from koordlet.plugin.registry import PluginRegistry
-from koordlet.plugin.rounds import PacedStop
 from koordlet.plugin.testing.clock import SimulatedClock
 from koordlet.plugin.testing.evictions import ScriptedEvictions
 from koordlet.plugin.testing.host import FakeHost

@@ -5,10 +5,11 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from koord.component.features import FeatureSpec
+from koord.component.plugins.discovery import installed
 from koordlet.executor.claims.claim import ClaimScope
 from koordlet.features import GATES
 from koordlet.plugin.base import ExtensionPlugin
-from koordlet.plugin.registry import GROUP, SHIPPED, PluginRegistry, Registration
+from koordlet.plugin.registry import PluginRegistry, Registration
 
 
 def claims_beside(
@@ -20,8 +21,8 @@ def claims_beside(
     """
     for entry in _shipped():
         is_on = any(_is_on(gate, entry.spec, gates) for gate in entry.gates)
-        if is_on and entry.feature != plugin.name and type(entry.plugin) is not type(plugin):
-            yield entry.feature, entry.plugin.may_claim
+        if is_on and entry.name != plugin.name and type(entry.plugin) is not type(plugin):
+            yield entry.name, entry.plugin.may_claim
 
 
 def _is_on(gate: str, spec: FeatureSpec | None, gates: Collection[str] | None) -> bool:
@@ -34,7 +35,7 @@ def _is_on(gate: str, spec: FeatureSpec | None, gates: Collection[str] | None) -
 @cache
 def _shipped() -> tuple[Registration, ...]:
     registry = PluginRegistry()
-    for entry in entry_points(group=GROUP):
-        if entry.dist is not None and entry.dist.name == SHIPPED:
-            entry.load()(registry.from_source(entry.value))
+    for each in installed(entry_points(group=registry.group)):
+        if each.distribution == registry.shipped:
+            each.entry.load()(registry.from_source(each.source))
     return tuple(registry)

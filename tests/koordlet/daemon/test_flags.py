@@ -4,6 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from koord.component.flags import FlagSet
+from koord.component.plugins.discovery import discover
 from koord.util.errors import OptionError
 from koordlet.daemon.flagchecks import Tri
 from koordlet.daemon.flags import DaemonFlags, define_flags
@@ -12,7 +13,6 @@ from koordlet.features import feature_gates
 from koordlet.plugin import PluginRegistry
 from koordlet.plugin.testing import SimulatedClock
 from koordlet.qosmanager.config import QOSExtensionConfig
-from koordlet.qosmanager.discovery import discover
 
 # name, type, default; "-" for an empty text. Source: the options of Koordinator's koordlet;
 # --qos-extension-plugins is the QoS manager's.

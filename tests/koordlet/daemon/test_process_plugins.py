@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from daemonflags import host_flags
 
+from koordlet.plugin import PluginRegistry
 from koordlet.plugin.testing import FakeHost
-from koordlet.qosmanager.discovery import GROUP
 
 HANGS = """\
 import time
@@ -57,7 +57,7 @@ def install(site: Path, module: str, source: str, entries: dict[str, str]) -> No
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
     lines = "".join(f"{name} = {module}:{value}\n" for name, value in entries.items())
-    (info / "entry_points.txt").write_text(f"[{GROUP}]\n{lines}")
+    (info / "entry_points.txt").write_text(f"[{PluginRegistry.group}]\n{lines}")
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from koord.component.plugins.errors import PluginError
 from koord.util.snakecase import snake_case
 from koordlet.plugin import KoordError, PluginMetrics
-from koordlet.plugin.errors import PluginError
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from koord.component.flags import FlagSet
+from koord.component.plugins.errors import PluginError
 from koord.util.errors import OptionError
 from koordlet.features import feature_gates
 from koordlet.plugin import (
@@ -22,7 +23,6 @@ from koordlet.plugin import (
     Unavailable,
     resources,
 )
-from koordlet.plugin.errors import PluginError
 from koordlet.plugin.testing import FakeHost, PluginHarness, SimulatedClock
 from koordlet.qosmanager.config import QOSExtensionConfig
 
@@ -145,7 +145,7 @@ def test_one_wrong_plugin_keeps_no_other_away():
     with pytest.raises(PluginError):
         registry.register_qos_ext_plugin("Odd", FeatureSpec(), of(run=plain_run))
 
-    assert [entry.feature for entry in registry] == ["Good"]
+    assert [entry.name for entry in registry] == ["Good"]
 
 
 DEFAULTS = {

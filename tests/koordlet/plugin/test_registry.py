@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from koord.component.features import FeatureSpec
+from koord.component.plugins.discovery import discover
+from koord.component.plugins.errors import PluginError
 from koordlet.plugin import PluginRegistry
-from koordlet.plugin.errors import PluginError
-from koordlet.qosmanager.discovery import GROUP, discover
 
 PLUGIN = """\
 from koordlet.plugin import ExtensionPlugin, FeatureSpec
@@ -52,7 +52,7 @@ def install(site: Path, dist: str, version: str, module: str, entries: dict[str,
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {dist}\nVersion: {version}\n")
     lines = "".join(f"{name} = {module}:{value}\n" for name, value in entries.items())
-    (info / "entry_points.txt").write_text(f"[{GROUP}]\n{lines}")
+    (info / "entry_points.txt").write_text(f"[{PluginRegistry.group}]\n{lines}")
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_function_registers_what_it_likes(site: Path):
     install(site, "acme", "1.2", "strangers_b", {"x": "register"})
     registry = PluginRegistry()
     assert discover(registry, found(site)) == []
-    assert [entry.feature for entry in registry] == ["First", "Second"]
+    assert [entry.name for entry in registry] == ["First", "Second"]
     assert all("(acme 1.2)" in entry.source for entry in registry)
 
 

@@ -6,9 +6,9 @@ from koord.util.errors import KoordError
 class PluginError(KoordError):
     """A plugin cannot be registered or does not have the shape of one.
 
-    feature is the name that it was to be registered under; empty: unknown, or no name.
+    name is the one that it was to be registered under; empty: unknown, or no name.
     """
 
-    def __init__(self, message: str, feature: object = "") -> None:
+    def __init__(self, message: str, name: object = "") -> None:
         super().__init__(message)
-        self.feature = feature if isinstance(feature, str) else ""
+        self.name = name if isinstance(name, str) else ""

@@ -1,0 +1,80 @@
+"""Finds the installed plugins of a daemon: the entry points of its group."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import Distribution, EntryPoint, entry_points
+from typing import Any
+
+from koord.component.plugins.errors import PluginError
+from koord.component.plugins.registry import PluginRegistry
+from koord.util.logs import get_logger
+
+log = get_logger("koord.plugins")
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """An entry point, with the distribution that it came with."""
+
+    entry: EntryPoint
+    distribution: str = ""  # empty: unknown
+    version: str = ""
+
+    @property
+    def source(self) -> str:
+        """Name of the entry point with its distribution, for people."""
+        where = f"{self.entry.name} = {self.entry.value}"
+        return f"{where} ({self.distribution} {self.version})" if self.distribution else where
+
+
+def installed(entries: Iterable[EntryPoint]) -> Iterator[Installed]:
+    """Yield entry points with their distributions, the metadata of each of which is read once."""
+    name_and_version = cache(_name_and_version)
+    for entry in entries:
+        yield Installed(entry, *name_and_version(entry.dist))
+
+
+def _name_and_version(distribution: Distribution | None) -> tuple[str, str]:
+    if distribution is None:
+        return "", ""
+    metadata = distribution.metadata  # parses the whole file each time
+    return metadata["Name"], metadata["Version"]
+
+
+def discover(registry: PluginRegistry[Any], found: Iterable[EntryPoint] | None = None) -> list[str]:
+    """Register all installed plugins; return what went wrong beside that, one sentence each.
+
+    An entry point that cannot be imported, or registers a name twice, does not keep others away.
+    Its plugin is registered as one that could not be loaded, unless another one has its name.
+    """
+    problems = []
+    entries = entry_points(group=registry.group) if found is None else found
+    for each in sorted(installed(entries), key=lambda each: _order(each, registry.shipped)):
+        view = registry.from_source(each.source, each.version)
+        try:
+            _register(each, view)
+        except (Exception, SystemExit) as err:  # a stranger's code is run here
+            problem = str(err) if isinstance(err, PluginError) else f"{each.source}: {err!r}"
+            log.error("plugin.refused", entry_point=each.entry.name, error=problem)  # noqa: TRY400 - the message says it all
+            name = err.name if isinstance(err, PluginError) and err.name else each.entry.name
+            if not view.register_unloadable(name, problem):
+                problems.append(problem)
+    return problems
+
+
+def _register(found: Installed, view: PluginRegistry[Any]) -> None:
+    loaded = found.entry.load()
+    if isinstance(loaded, type) and issubclass(loaded, view.base):
+        view.register_class(found.entry.name, loaded)
+    elif callable(loaded) and not isinstance(loaded, type):
+        loaded(view)
+    else:
+        raise PluginError(
+            f"{found.source}: wanted an {view.base.__name__} class, or a function that registers "
+            f"plugins, found {loaded!r}"
+        )
+
+
+def _order(found: Installed, shipped: str) -> tuple[bool, str, str]:
+    return found.distribution != shipped, found.distribution, found.entry.name
