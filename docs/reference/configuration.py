@@ -4,11 +4,12 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+from koord.component.config.flagdocument import parse_flag_document
 from koord.component.flags import FlagRow
 from koord.component.http.exposition import Exposition
 from koordlet.collectors.registry import CollectorOptions, build_collectors
 from koordlet.daemon.builtgates import BUILT_GATES
-from koordlet.daemon.configfile import LIVE_KEYS, parse_config
+from koordlet.daemon.liveconfig import LIVE_KEYS
 from koordlet.daemon.mode import Mode
 from koordlet.daemon.settings import Settings
 from koordlet.host.paths import HostPaths
@@ -131,7 +132,7 @@ def _meaning(row: FlagRow) -> str:
 
 
 def _config(settings: Settings) -> str:
-    example = parse_config(_EXAMPLE.encode(), Path("example"))
+    example = parse_flag_document(_EXAMPLE.encode(), Path("example"))
     settings.flags.set_from_config(example.values)  # raises when the example is wrong
     return _CONFIG.format(example=_EXAMPLE, live=codes(sorted(LIVE_KEYS)))
 

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from koord.util import goduration
@@ -183,3 +184,35 @@ STRING_LIST: Kind[tuple[str, ...]] = Kind(
     lambda earlier, later: earlier + later,
     default=_texts,
 )
+
+
+class Tri(Enum):
+    """A switch that may be left to the daemon."""
+
+    AUTO = "auto"
+    ON = "true"
+    OFF = "false"
+
+    def settle(self, default: bool) -> bool:
+        """Whether it is on, given what auto means."""
+        return default if self is Tri.AUTO else self is Tri.ON
+
+
+def _read_tri(text: str) -> Tri:
+    if text == Tri.AUTO.value:
+        return Tri.AUTO
+    try:
+        return Tri.ON if read_bool(text) else Tri.OFF
+    except ValueError as err:
+        raise ValueError("wanted true, false or auto") from err
+
+
+def _yaml_tri(value: object) -> Tri:
+    if isinstance(value, bool):
+        return Tri.ON if value else Tri.OFF
+    if value == Tri.AUTO.value:
+        return Tri.AUTO
+    raise ValueError("wanted true, false or auto")
+
+
+TRI = Kind("true, false or auto", _read_tri, _yaml_tri, lambda tri: tri.value, needs_value=False)

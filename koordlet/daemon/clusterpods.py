@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from koord.kube.client import ApiClient
 from koord.util.clock import Clock
+from koord.util.dirwatch import DirectoryWatch
 from koordlet.daemon.settings import Settings
-from koordlet.host.dirwatch import DirectoryWatch
 from koordlet.kubelet.client import KubeletClient
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.kubeletpods import KubeletPods

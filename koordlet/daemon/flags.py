@@ -4,13 +4,7 @@ from collections.abc import Mapping
 
 from koord.api.node import AddressType
 from koord.api.sloconfig import CONFIG_MAP, CONFIG_NAMESPACE
-from koord.component.flags import Flag, FlagSet
-from koord.util.errors import OptionError
-from koordlet.daemon.flagchecks import (
-    DRY_RUN,
-    DUTY_MODE,
-    TRI,
-    Tri,
+from koord.component.flagchecks import (
     absolute,
     address,
     at_least,
@@ -23,6 +17,10 @@ from koordlet.daemon.flagchecks import (
     within,
     zero_or_lasting,
 )
+from koord.component.flagkinds import TRI, Tri
+from koord.component.flags import Flag, FlagSet
+from koord.util.errors import OptionError
+from koordlet.daemon.flagkinds import DRY_RUN, DUTY_MODE
 from koordlet.daemon.inertflags import define_inert_flags
 from koordlet.daemon.mode import Mode
 from koordlet.daemon.rundir import default_run_dir

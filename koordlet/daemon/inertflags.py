@@ -8,12 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from koord.component.flagchecks import at_least, one_of
 from koord.component.flagkinds import BOOL, DURATION, FLOAT, INT, STRING, STRING_LIST, Kind
 from koord.component.flags import FlagSet
-from koordlet.daemon.flagchecks import at_least, one_of, two_digits
 
 HOUR = 3600.0
 _POLICY = one_of("Fail", "Ignore")
+
+
+def _two_digits(value: str) -> str:
+    usable = len(value) == 2 and value.isascii() and value.isdigit()
+    return "" if usable else "use two digits, for example 00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,7 @@ INERT_FLAGS = (
     InertFlag("runtime-hooks-nri-backoff-factor", FLOAT, 2.0, "growth of the pause"),
     InertFlag("runtime-hooks-nri-socket-path", STRING, "nri/nri.sock", "below the var-run root"),
     InertFlag("runtime-hooks-nri-plugin-name", STRING, "koordlet_nri", "NRI plugin name"),
-    InertFlag("runtime-hooks-nri-plugin-index", STRING, "00", "NRI plugin index", two_digits),
+    InertFlag("runtime-hooks-nri-plugin-index", STRING, "00", "NRI plugin index", _two_digits),
     # prediction
     InertFlag(
         "prediction-checkpoint-filepath", STRING, "/prediction-checkpoints", "checkpoint directory"

@@ -243,7 +243,7 @@ class Daemon:
             "gates_on": working,
             "gates_not_built": sorted(filter(gates.enabled, set(gates.names()) - set(working))),
             "manager_duties": self._manager_duties(),
-            "needs_restart": list(live_config.waiting) if live_config else [],
+            "needs_restart": list(live_config.needs_restart) if live_config else [],
             "values": actions.restorer.counts(),
             "pods": len(components.states.pods()),
             "series": cache.series,

@@ -6,7 +6,7 @@ from pathlib import Path
 from koord.component.components import ComponentSet
 from koord.component.http.certificate import ServingCertificate
 from koord.component.http.exposition import Exposition
-from koordlet.daemon.liveconfig import LiveConfig
+from koordlet.daemon.liveconfig import LiveConfig, follow_config
 from koordlet.daemon.settings import Settings
 
 
@@ -32,7 +32,7 @@ def build_serving(settings: Settings, exposition: Exposition) -> Serving:
     """
     return Serving(
         exposition=exposition,
-        live_config=LiveConfig(settings, settings.config_file) if settings.config_file else None,
+        live_config=follow_config(settings, settings.config) if settings.config else None,
         certificate=_certificate(settings),
     )
 

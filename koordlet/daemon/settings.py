@@ -8,13 +8,13 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from koord.component.config.document import ConfigDocument
+from koord.component.config.flagdocument import parse_command_line
 from koord.component.features import FeatureGates
 from koord.component.flags import FlagSet
 from koord.util.clock import Clock
-from koord.util.errors import OptionError
 from koordlet import NAME
 from koordlet.daemon.builtgates import BUILT_GATES
-from koordlet.daemon.configfile import ConfigFile, load_config
 from koordlet.daemon.flags import DaemonFlags, define_flags
 from koordlet.daemon.mode import Mode, detect_mode
 from koordlet.executor.dryrun import LiveDryRun
@@ -34,7 +34,7 @@ class Settings:
     gates: FeatureGates
     plugins: QOSExtensionConfig
     plugin_problems: tuple[str, ...]  # what discovery could not register
-    config_file: ConfigFile | None
+    config: ConfigDocument | None  # None: no --config
     dry_run: LiveDryRun
     node_name: str
     laid_out: bool = False  # as in HostPaths
@@ -93,11 +93,7 @@ def load_settings(
     problems = tuple(discover(registry))
     plugins = QOSExtensionConfig(registry, gates, clock=clock, metrics=metrics)
     plugins.init_flags(flags)
-    if rest := flags.parse(argv):
-        raise OptionError("command line", rest[0], "only flags are expected, like --name=value")
-    config_file = load_config(Path(options.config.value)) if options.config.value else None
-    if config_file is not None:
-        flags.set_from_config(config_file.values, config_file.where)
+    config = parse_command_line(flags, argv, options.config)
     options.check_together()
     mode = detect_mode(
         environ,
@@ -114,7 +110,7 @@ def load_settings(
         gates=gates,
         plugins=plugins,
         plugin_problems=problems,
-        config_file=config_file,
+        config=config,
         dry_run=LiveDryRun(lambda: options.dry_run.value, plugins.names),
         environ=environ,
         laid_out=laid_out,

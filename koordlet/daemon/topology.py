@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from koord.api.machine import NODE_CPU_INFO, Machine, NodeCpuInfo, NumaMemory
 from koord.api.node import Node
+from koord.component.gated import Gated
 from koord.kube.client import ApiClient
 from koord.util.clock import Clock
 from koordlet.collectors.node_info import NODE_NUMA_INFO
-from koordlet.daemon.gated import Gated
 from koordlet.daemon.settings import Settings
 from koordlet.host.topology.numa import NumaNode
 from koordlet.kubelet.client import KubeletClient

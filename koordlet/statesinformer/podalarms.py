@@ -9,7 +9,7 @@ from koord.util.alarm import Alarm
 
 
 class CgroupEvents(Protocol):
-    """Notifies of new and removed pod cgroups; see koordlet.host.dirwatch.
+    """Notifies of new and removed pod cgroups; see koord.util.dirwatch.
 
     problem is the reason why it cannot; "": it works.
     """

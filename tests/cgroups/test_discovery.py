@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from koord.util.clock import SystemClock
+from koord.util.dirwatch import DirectoryWatch
 from koordlet.host.cgroups.cgrouptree import CHECK_TURNS, LIST_TURNS, CgroupTree
-from koordlet.host.dirwatch import DirectoryWatch
 
 from .conftest import Tree
 

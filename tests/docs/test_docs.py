@@ -16,10 +16,10 @@ from prometheus_client import CollectorRegistry
 from koord.api.node import parse_node
 from koord.api.nodeslo import merge_nodeslo
 from koord.api.pod import parse_pod_list
+from koord.component.config.flagdocument import parse_flag_document
 from koord.component.flags import FlagSet
 from koord.component.plugins.discovery import discover
 from koordlet.cli.ctl.arguments import parse
-from koordlet.daemon.configfile import parse_config
 from koordlet.daemon.settings import load_settings
 from koordlet.plugin.testing import SimulatedClock
 
@@ -186,7 +186,7 @@ def test_config_examples_can_be_read(flags: FlagSet) -> None:
 
     assert len(texts) == 3
     for text in texts:
-        config = parse_config(text.encode(), Path("example"))
+        config = parse_flag_document(text.encode(), Path("example"))
         flags.set_from_config(config.values, config.where)
     flags.set_from_config({})
 

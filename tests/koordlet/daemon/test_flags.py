@@ -3,10 +3,10 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
+from koord.component.flagkinds import Tri
 from koord.component.flags import FlagSet
 from koord.component.plugins.discovery import discover
 from koord.util.errors import OptionError
-from koordlet.daemon.flagchecks import Tri
 from koordlet.daemon.flags import DaemonFlags, define_flags
 from koordlet.daemon.mode import Mode
 from koordlet.features import feature_gates

@@ -98,7 +98,7 @@ def test_the_command_line_wins_over_the_config_file_per_key(tmp_path):
     assert settings.node_name == "given"
     assert settings.flags["my-level"].value == 7
     assert settings.gates.enabled("PSICollector")
-    assert settings.config_file is not None
+    assert settings.config is not None
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,10 @@ from koord.kube.client import ApiClient
 from koord.kube.config import ApiConfig
 from koord.kube.resource import PODS
 from koord.kube.transport import Limits, Traffic, Transport
+from koord.util.dirwatch import DirectoryWatch
 from koord.util.health import PartHealth, Status
 from koord.util.stop import Stop
 from koordlet.host.cgroups.cgrouptree import CgroupTree
-from koordlet.host.dirwatch import DirectoryWatch
 from koordlet.kubelet.client import KubeletClient
 from koordlet.plugin.testing.clock import SimulatedClock
 from koordlet.statesinformer.informer import StatesInformer

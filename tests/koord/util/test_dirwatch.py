@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.host import dirwatch
-from koordlet.host.dirwatch import DirectoryWatch
+from koord.util import dirwatch
+from koord.util.dirwatch import DirectoryWatch
 from koordlet.plugin.testing.clock import SimulatedClock
 
 

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from koord.component.gated import Gated
 from koord.util.health import OK, PartHealth, Status
 from koord.util.stop import Stop
-from koordlet.daemon.gated import Gated
 from koordlet.features import feature_gates
 from koordlet.plugin.testing import SimulatedClock
 
