@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from koordlet.doctor.finding import Finding
 from koordlet.doctor.needs import CONTROLLERS, NEEDS, Need
 from koordlet.doctor.probes import probe_host, probe_run_dir
+from koordlet.host.cgroups.cgroupfs import V1_ONLY
 from koordlet.host.errors import KernelFileError, Unsupported, Vanished
 from koordlet.host.files import read_file, read_head
 from koordlet.host.host import Host
@@ -16,8 +17,6 @@ from koordlet.host.proc.namespaces import OWN
 from koordlet.host.resource import Resource, Root
 from koordlet.host.topology.numa import numa_node_ids
 
-_V1_ONLY = ("blkio", "net_cls")
-_EVERYWHERE_ON_V2 = ("perf_event",)  # not listed in cgroup.controllers
 _MOUNT = "mount the host's cgroup file system, or give --cgroup-root-dir"
 _WRITABLE = "run as root, with that file system mounted writable"
 _ROOTS = "check --cgroup-root-dir, --proc-root-dir and --sys-root-dir"
@@ -55,12 +54,10 @@ def _hierarchies(host: Host) -> Finding:
 
 
 def _controllers(host: Host) -> Iterator[Finding]:
-    available = host.cgroups.controllers()
     for name, gates in CONTROLLERS.items():
-        version = host.cgroups.version(name)
-        present = name in available or (version == 2 and name in _EVERYWHERE_ON_V2)
-        needs = "cgroup v1" if name in _V1_ONLY else f"a kernel with the {name} controller"
-        detail = f"v{version}" if present else "not available"
+        present = host.cgroups.has(name)
+        needs = "cgroup v1" if name in V1_ONLY else f"a kernel with the {name} controller"
+        detail = f"v{host.cgroups.version(name)}" if present else "not available"
         fix = "" if present else needs
         yield Finding("cgroup", f"controller {name}", present, gates, detail, fix)
 
@@ -112,10 +109,10 @@ def _example(host: Host, row: Resource[Any]) -> str:
     """Return one file of a row that ought to be there. Raises Unsupported."""
     file = host.file(row)
     if file.root is Root.CGROUP:
-        hierarchy = host.cgroups.hierarchy(file.controller, host.version(row))
         pods = host.layout.root
         has_pods = any((root / pods).is_dir() for root in host.cgroups.hierarchies())
-        return host.path(row, pods if has_pods else _any_group(hierarchy))
+        # The root group lacks many of the files that groups have.
+        return host.path(row, pods if has_pods else next(iter(host.groups_below(row, "")), ""))
     if "{}" not in file.name:
         return host.path(row)
     numa_node = str(next(iter(numa_node_ids(host.paths.sys)), 0))
@@ -128,12 +125,3 @@ def _provider(row: Resource[Any]) -> str:
         return row.needs or _ROOTS
     kernel = "a kernel" if len(row.files) > 1 else f"cgroup v{next(iter(row.files))}"
     return f"{kernel} with {row.name}"
-
-
-def _any_group(hierarchy: Path) -> str:
-    """A group with all the files that groups have: the root group lacks many of them."""
-    try:
-        with os.scandir(hierarchy) as entries:
-            return next((entry.name for entry in entries if entry.is_dir()), "")
-    except OSError:
-        return ""

@@ -2,6 +2,7 @@
 
 import re
 
+from koordlet.host.cgroups.cgroupfs import V1_ONLY, V2_ONLY
 from koordlet.host.resource import Root
 from koordlet.host.resources import BY_NAME
 
@@ -10,8 +11,7 @@ SYSCTL = "/proc/sys/"
 
 _NAME = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_./-]*", re.ASCII)
 _BOTH = ("cpu", "cpuset", "hugetlb", "memory", "misc", "pids", "rdma")
-_V1_ONLY, _V2_ONLY = ("blkio", "net_cls", "net_prio"), ("io",)
-_CGROUP = re.compile(rf"({'|'.join((*_BOTH, *_V1_ONLY, *_V2_ONLY))})(\.[A-Za-z0-9_-]+)+", re.ASCII)
+_CGROUP = re.compile(rf"({'|'.join((*_BOTH, *V1_ONLY, *V2_ONLY))})(\.[A-Za-z0-9_-]+)+", re.ASCII)
 _SYSCTL = re.compile(
     SYSCTL + r"(vm/[a-z0-9_]+|kernel/(sched_[a-z0-9_]+|numa_balancing[a-z0-9_]*|timer_migration"
     r"|threads-max|watchdog_thresh|perf_cpu_time_max_percent))",
@@ -96,6 +96,6 @@ def versions_of(name: str) -> dict[int, str]:
     if name.startswith(SYSCTL):
         return {1: "", 2: ""}
     controller = name.partition(".")[0]
-    if controller in _V1_ONLY:
+    if controller in V1_ONLY:
         return {1: controller}
-    return {2: controller} if controller in _V2_ONLY else {1: controller, 2: controller}
+    return {2: controller} if controller in V2_ONLY else {1: controller, 2: controller}

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from koordlet.host.cgroups.cgroupfs import V1, V2, CgroupFs, subgroups
@@ -128,6 +129,15 @@ class Host:
         if support is Support.PER_GROUP:
             return os.path.exists(self.path(resource, group))
         return support is Support.ALWAYS or self._supports_anywhere(resource, group)
+
+    def groups_below(self, resource: Resource[Any], group: str) -> list[str]:
+        """Return the cgroups right below one, sorted, in the hierarchy that has the resource.
+
+        Raises:
+            Unsupported: this cgroup version has no such file.
+        """
+        directory = self.path(resource, group).rpartition("/")[0]
+        return [f"{group}/{name}" if group else name for name in subgroups(Path(directory))]
 
     def forget(self, group: str) -> None:
         """Close the held files of a cgroup that has ended, and of all below it."""

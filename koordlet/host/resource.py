@@ -45,6 +45,8 @@ class File(Generic[T]):
     others: tuple[str, ...] = ()  # what kernels without a file of that name call it
     shows: Callable[[str], bool] | None = None  # which the kernel may show; None: as validate
     hold: bool = True  # False: an open file would keep something alive, for example a namespace
+    initial: str = ""  # the text in a new group, also after a reset by the kernel; "": unknown
+    copied: bool = False  # container runtimes give a new group the text of the one above
 
     def may_restore(self, text: str) -> bool:
         """Return whether a text may have been found here, and so may be written to restore it."""
@@ -72,6 +74,11 @@ class Resource(Generic[T]):
     unit: str
     files: Mapping[int, File[T]]
     needs: str = ""  # kernel option, version or flavour that provides it, for `koordletctl doctor`
+
+    @property
+    def copied(self) -> bool:
+        """Whether a cgroup version has it copied from the group above; see File.copied."""
+        return any(file.copied for file in self.files.values())
 
     def __repr__(self) -> str:
         """Its name: the files would fill the message that shows it."""

@@ -49,6 +49,8 @@ def _in(
     hold: bool = True,
     text: Text[T] | None = None,
     others: tuple[str, ...] = (),
+    initial: str = "",
+    copied: bool = False,
 ) -> File[T]:
     """A file of every group; controller "" on v2: every group has it, whatever is enabled.
 
@@ -64,6 +66,8 @@ def _in(
         validate=may,
         others=others,
         hold=hold,
+        initial=initial,
+        copied=copied,
     )
 
 
@@ -105,8 +109,20 @@ CPU_THROTTLE = _group(
 CPU_SHARES = _group(
     "cpu_shares",
     "shares, 1024 for a core; on v2 made from the weight",
-    _in("cpu", "cpu.shares", cg.parse_number, may=in_range(MIN_SHARES, MAX_SHARES)),
-    _in("cpu", "cpu.weight", cg.parse_cpu_weight, may=in_range(MIN_WEIGHT, MAX_WEIGHT)),
+    _in(
+        "cpu",
+        "cpu.shares",
+        cg.parse_number,
+        may=in_range(MIN_SHARES, MAX_SHARES),
+        initial="1024",
+    ),
+    _in(
+        "cpu",
+        "cpu.weight",
+        cg.parse_cpu_weight,
+        may=in_range(MIN_WEIGHT, MAX_WEIGHT),
+        initial="100",
+    ),
 )
 CPU_QUOTA = _group(
     "cpu_quota",
@@ -152,7 +168,7 @@ CPUSET_CPUS = _group(
 CPUSET_CPUS_WANTED = _group(
     "cpuset_cpus_wanted",
     "CPU numbers that were asked for; on v2 empty for those of the parent",
-    _in("cpuset", "cpuset.cpus", parse_cpulist_file, may=validators.cpu_list),
+    _in("cpuset", "cpuset.cpus", parse_cpulist_file, may=validators.cpu_list, copied=True),
     _in("cpuset", "cpuset.cpus", parse_cpulist_file, may=validators.cpu_list),
 )
 

@@ -10,7 +10,7 @@ from koordlet.executor.claims.target import Level, Target
 from koordlet.executor.journal.journal import Journal
 from koordlet.executor.journal.records import Record
 from koordlet.host.kernelfile import KernelFile, definition_of
-from koordlet.host.resources import BY_NAME, CPUSET_CPUS_WANTED
+from koordlet.host.resources import BY_NAME
 
 _NAMED = 5  # refused records that a log line names
 _EARLIER = 8  # texts that are remembered of a value that children copy
@@ -74,7 +74,7 @@ class Ledger:
         same = same_owners and record.definition == definition
         if recorded == (original, confirmed, intended) and same:
             return
-        if same and key.resource is not CPUSET_CPUS_WANTED:
+        if same and not key.resource.copied:
             fresh = original != record.original
             self.journal.note(number, original, confirmed, intended, sync=fresh)
             return
@@ -120,7 +120,7 @@ def copied(record: Record) -> frozenset[str]:
 
 def _earlier(key: Key, record: Record) -> tuple[str, ...]:
     """What a value that children copy has been, the present included."""
-    if key.resource is not CPUSET_CPUS_WANTED:
+    if not key.resource.copied:
         return ()
     return tuple(dict.fromkeys((*record.earlier, *record.ours)))[-_EARLIER:]
 

@@ -5,16 +5,15 @@ child without a claim would stay squeezed after its parent is not.
 """
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from koord.util.logs import get_logger
 from koordlet.executor.claims.claim import Key
 from koordlet.executor.claims.target import Level, Target
 from koordlet.executor.journal.ledger import Ledger, copied
 from koordlet.executor.kernel.kernelvalues import KernelValues
-from koordlet.host.cgroups.cgroupfs import subgroups
 from koordlet.host.errors import KernelFileError
 from koordlet.host.host import Host
-from koordlet.host.resources import CPUSET_CPUS_WANTED
 
 log = get_logger("koordlet.executor")
 
@@ -28,11 +27,11 @@ class InheritedCpusets:
         self._ledger = ledger
 
     def widen(self, keys: Iterable[Key]) -> None:
-        """Give those below what the groups of these cpusets have now.
+        """Give those below what the groups of these values have now, where children copy them.
 
         The records of the groups must still be there: they hold what may have been copied.
         """
-        for key in keys:
+        for key in filter(self._values.is_copied, keys):
             record = self._ledger.get(key)
             if record is not None and (inherited := copied(record)):
                 self._widen_below(key, inherited)
@@ -42,7 +41,7 @@ class InheritedCpusets:
             wanted = self._values.read(key).text
         except KernelFileError:
             return  # it has ended, and all below it
-        for child in self._below(key.target.place):
+        for child in self._below(key):
             try:
                 found = self._values.read(child)
                 if found.text in inherited and found.text != wanted:
@@ -51,13 +50,13 @@ class InheritedCpusets:
                 log.warning("cpuset.not_widened", cgroup=child.target.place, error=str(err))
             self._values.forget(child)
 
-    def _below(self, place: str) -> Iterator[Key]:
-        """The cpusets below a group that are not ours, parents first."""
-        root = self._host.cgroups.hierarchy("cpuset", self._host.version(CPUSET_CPUS_WANTED))
-        level = [place]
+    def _below(self, key: Key) -> Iterator[Key]:
+        """The same value of the groups below that are not ours, parents first."""
+        below = partial(self._host.groups_below, key.resource)
+        level = [key.target.place]
         while level:
-            level = [f"{group}/{name}" for group in level for name in subgroups(root / group)]
-            keys = [Key(Target(Level.CONTAINER, group), CPUSET_CPUS_WANTED) for group in level]
-            unclaimed = [key for key in keys if self._ledger.get(key) is None]
+            level = [child for group in level for child in below(group)]
+            found = [Key(Target(Level.CONTAINER, group), key.resource) for group in level]
+            unclaimed = [child for child in found if self._ledger.get(child) is None]
             yield from unclaimed
-            level = [key.target.place for key in unclaimed]
+            level = [child.target.place for child in unclaimed]

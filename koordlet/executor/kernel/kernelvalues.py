@@ -74,6 +74,13 @@ class KernelValues:
             return f"its original {original!r:.60} is not such a value"
         return ""
 
+    def is_copied(self, key: Key) -> bool:
+        """Whether a new group here has the value of the one above; see File.copied."""
+        try:
+            return self._host.file(key.resource).copied
+        except Unsupported:
+            return False
+
     def text(self, key: Key) -> Text[Any]:
         """How a value is written here.
 

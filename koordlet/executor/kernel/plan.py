@@ -15,7 +15,7 @@ from koordlet.executor.kernel.refusals import Refusals
 from koordlet.host.errors import KernelFileError
 from koordlet.host.kernelfile import definition_of
 from koordlet.host.resource import Resource
-from koordlet.host.resources import CPU_BURST, CPU_IDLE, CPU_QUOTA, CPU_SHARES, CPUSET_CPUS_WANTED
+from koordlet.host.resources import CPU_BURST, CPU_IDLE, CPU_QUOTA, CPU_SHARES
 
 _IDLE = "the group is idle (cpu.idle), which sets its shares aside; they come back after"
 _LATER = (CPU_BURST, CPU_SHARES)  # planned when quota and idleness beside them are
@@ -179,10 +179,10 @@ class Planner:
     def _inherited(self, plan: Plan) -> str:
         """What to restore one day of a value that was not ours so far.
 
-        A cpuset that was copied from a squeezed group above has that one's original.
+        A value that was copied from a squeezed group above has that one's original.
         """
         found = plan.found.text
-        if plan.key.resource is CPUSET_CPUS_WANTED:
+        if self._values.is_copied(plan.key):
             above = self._ledger.above(plan.key)
             if above is not None and found in copied(above):
                 return above.original

@@ -8,7 +8,6 @@ from koord.util.errors import Unavailable
 from koordlet.executor.claims.claim import NO_KERNEL
 from koordlet.executor.kernel.watching import Notice, Reading, Readings, Reads, Watcher, read_now
 from koordlet.executor.kernel.worker import Worker
-from koordlet.host.cgroups.cgroupfs import subgroups
 from koordlet.host.cgroups.layout import Layout
 from koordlet.host.host import Host
 from koordlet.host.resource import Resource
@@ -143,12 +142,12 @@ class KernelView:
         return work()
 
     def _below(self, group: str, depth: int) -> list[str]:
-        version = self._host.version(CPUSET_CPUS)
-        root = self._host.cgroups.hierarchy("cpuset", version)
         found: list[str] = []
         level = [group]
         for _ in range(depth):
-            level = [f"{parent}/{name}" for parent in level for name in subgroups(root / parent)]
+            level = [
+                child for parent in level for child in self._host.groups_below(CPUSET_CPUS, parent)
+            ]
             found += level
         return found
 

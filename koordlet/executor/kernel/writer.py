@@ -20,9 +20,7 @@ from koordlet.executor.kernel.refusals import Refusals
 from koordlet.executor.kernel.writerstats import WriterStats
 from koordlet.host.errors import KernelFileError, NoSuchDevice, Unsupported, Vanished
 from koordlet.host.host import Host
-from koordlet.host.resources import CPU_BURST, CPU_IDLE, CPU_QUOTA, CPU_SHARES, CPUSET_CPUS_WANTED
-
-_DEFAULT_SHARES = {1: "1024", 2: "100"}  # what the end of idleness leaves, by cgroup version
+from koordlet.host.resources import CPU_BURST, CPU_IDLE, CPU_QUOTA, CPU_SHARES
 
 
 class Writer:
@@ -173,7 +171,7 @@ class Writer:
         """The shares that idleness sets aside and its end resets: ours, too, from now on."""
         key = Key(plan.key.target, CPU_SHARES)
         shares = Plan(DesiredValue(key, None, owners=plan.desired.owners))
-        default = _DEFAULT_SHARES[self._host.version(CPU_SHARES)]
+        default = self._host.file(CPU_SHARES).initial  # what the end of idleness leaves
         try:
             shares.found = self._values.read(key)
             record = self._ledger.get(key)
@@ -299,7 +297,7 @@ class Writer:
 
     def _forget_restored(self, keys: Sequence[Key]) -> None:
         """Widen what was born meanwhile while it is known what that may have copied; forget."""
-        self._inherited.widen([key for key in keys if key.resource is CPUSET_CPUS_WANTED])
+        self._inherited.widen(keys)
         self._forget(*keys)
 
     def _forget(self, *keys: Key) -> None:

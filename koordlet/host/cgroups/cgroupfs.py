@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 
 V1, V2 = 1, 2
+V1_ONLY, V2_ONLY = ("blkio", "net_cls", "net_prio"), ("io",)  # controllers
+_UNLISTED = frozenset({"perf_event"})  # controllers of every v2 host that it does not list
 
 
 class CgroupFs:
@@ -40,8 +42,13 @@ class CgroupFs:
         return V2 if controller in self._v2_controllers or not controller else V1
 
     def controllers(self) -> dict[str, int]:
-        """Return the version of each controller that is available here."""
+        """Return the version of each controller that the kernel lists."""
         return {**dict.fromkeys(self._v2_controllers, V2), **dict.fromkeys(self._v1, V1)}
+
+    def has(self, controller: str) -> bool:
+        """Return whether a controller is available here."""
+        unlisted = self.unified == self.root and controller in _UNLISTED
+        return unlisted or controller in self.controllers()
 
     def hierarchy(self, controller: str, version: int) -> Path:
         """Return the directory of the root group, whether or not it is there."""

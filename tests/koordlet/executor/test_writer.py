@@ -360,3 +360,19 @@ def test_values_that_are_no_such_thing_are_refused_before_a_write(tree):
     ):
         [refused] = tree.writer().apply([desired(row, "be", value)])
         assert (refused.state, why in refused.message) == (FAILED, True), refused.message
+
+
+def test_on_v2_a_group_below_that_has_the_same_cpus_keeps_them(tmp_path):
+    """There no runtime copies the CPUs of the parent: they were asked for."""
+    tree = ModelTree(tmp_path / "host", 2)
+    writer = tree.writer()
+    writer.apply([desired(CPUS, "be", parse_cpulist("0-3"))])
+    tree.foreign(CPUS, "be/pod1", "0-3")
+
+    [claimed] = writer.apply([desired(CPUS, "be/pod1", parse_cpulist("0-1"))])
+    assert claimed.original == parse_cpulist("0-3")
+    writer.apply([release(CPUS, "be/pod1")])
+    writer.apply([release(CPUS, "be")])
+
+    assert tree.read(CPUS, "be") == ""
+    assert tree.read(CPUS, "be/pod1") == "0-3"
