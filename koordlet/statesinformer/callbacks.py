@@ -66,7 +66,7 @@ class CallbackState:
 
 
 @dataclass(slots=True)
-class _Entry:
+class _Registered:
     state: CallbackState
     fn: UpdateCbFn
     context: contextvars.Context  # of the registration, so that blame finds the right plugin
@@ -109,7 +109,7 @@ class CallbackWorker:
         self._clock = clock
         self._snapshot = snapshot
         self._deadline = deadline
-        self._entries: list[_Entry] = []
+        self._entries: list[_Registered] = []
         self._published = False  # whether there was a state to send
         self._everyone = False  # a run for all callbacks is due
         self._pending = asyncio.Event()
@@ -129,7 +129,7 @@ class CallbackWorker:
                 "found one that is registered already; choose another name"
             )
         state = CallbackState(self._type, name, description)
-        entry = _Entry(state, fn, contextvars.copy_context(), subscription)
+        entry = _Registered(state, fn, contextvars.copy_context(), subscription)
         self._entries.append(entry)
         if subscription is not None and subscription.on:
             self._owe([entry])
@@ -169,10 +169,10 @@ class CallbackWorker:
             self._pending.clear()
             await self._deliver(stop, everyone=everyone)
 
-    def _of(self, subscription: "Subscription") -> list[_Entry]:
+    def _of(self, subscription: "Subscription") -> list[_Registered]:
         return [entry for entry in self._entries if entry.subscription is subscription]
 
-    def _owe(self, entries: list[_Entry]) -> None:
+    def _owe(self, entries: list[_Registered]) -> None:
         if self._published and entries:
             for entry in entries:
                 entry.due = True
@@ -200,7 +200,9 @@ class CallbackWorker:
                 entry.due = False
                 await self._call(entry, state, target, stop)
 
-    async def _call(self, entry: _Entry, state: object, target: CallbackTarget, stop: Stop) -> None:
+    async def _call(
+        self, entry: _Registered, state: object, target: CallbackTarget, stop: Stop
+    ) -> None:
         if entry.is_running:
             self._failed(entry, "still running after it was cancelled")
             return
@@ -228,7 +230,7 @@ class CallbackWorker:
         else:
             self._succeeded(entry, self._clock.monotonic() - start)
 
-    def _failed(self, entry: _Entry, error: str, cause: BaseException | None = None) -> None:
+    def _failed(self, entry: _Registered, error: str, cause: BaseException | None = None) -> None:
         known = bool(entry.state.error)
         entry.state.runs += 1
         entry.state.failures += 1
@@ -247,7 +249,7 @@ class CallbackWorker:
         if entry.subscription is not None:
             entry.subscription.failed(entry.label, error, cause)
 
-    def _succeeded(self, entry: _Entry, seconds: float) -> None:
+    def _succeeded(self, entry: _Registered, seconds: float) -> None:
         if entry.state.error:
             log.info("callback.recovered", type=self._type.value, callback=entry.state.name)
         entry.state.runs += 1

@@ -2,8 +2,8 @@
 
 Reads batch-cpu and batch-memory of the pods' containers (or of their annotation), the NodeSLO's CPU
 suppress policy and the node's CPU normalization ratio; claims the values of the pods' and
-containers' cgroups. The kubelet leaves them at the least there is, as it does not know batch
-resources.
+containers' cgroups. The kubelet does not know batch resources and leaves these values at their
+minimum.
 """
 
 from collections.abc import Iterator
@@ -43,14 +43,14 @@ _RESOURCES = (resources.CPU_SHARES, resources.CPU_QUOTA, resources.MEMORY_LIMIT)
 
 @dataclass(frozen=True, slots=True)
 class BatchRule:
-    """What holds for all best-effort pods."""
+    """Settings for all best-effort pods."""
 
     quota: bool = True  # False: their CPU is limited as a whole, by the quota of their class
-    ratio: float | None = None  # how much faster this node's CPUs are; None: not normalized
+    ratio: float | None = None  # CPU normalization ratio; None: not normalized
 
 
 def has_own_quota(slo: NodeSLO | None) -> bool:
-    """Whether each best-effort pod has a quota: not while CPU suppress sets that of them all."""
+    """Whether each best-effort pod has a quota: not while CPU suppress limits them all by one."""
     if slo is None or not slo.threshold.enable:
         return True
     return slo.threshold.cpu_suppress_policy is not CPUSuppressPolicy.CFS_QUOTA

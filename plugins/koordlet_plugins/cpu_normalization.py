@@ -1,7 +1,7 @@
 """Lowers the CPU quotas of latency-sensitive pods where CPUs are faster than the cluster counts on.
 
 Reads the ratio in the node's annotations and the CPU limits of pods and containers; claims a ratio
-for their CPU quotas. What the quota is without it follows from the limit.
+for their CPU quotas. The quota without it follows from the limit.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,14 +32,14 @@ NAME = "CPUNormalization"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CpuLimits:
     """CPU limits in thousandths of a core. pod None: there is none for it as a whole."""
 
     pod: int | None
     containers: Mapping[str, int]  # of those that have one
 
 
-def cpu_limits(pod: Pod) -> Limits | None:
+def cpu_limits(pod: Pod) -> CpuLimits | None:
     """Return the limits to normalize; None: the class of the pod is not normalized, or it has none.
 
     Raises:
@@ -50,7 +50,7 @@ def cpu_limits(pod: Pod) -> Limits | None:
     everyone = pod.containers + pod.init_containers
     named = {one.name: milli for one in everyone if (milli := _limit(one)) > 0}
     total = pod_limit(pod, "cpu")
-    return Limits(total.milli if total else None, named) if named else None
+    return CpuLimits(total.milli if total else None, named) if named else None
 
 
 def _is_normalized(pod: Pod) -> bool:
@@ -65,7 +65,7 @@ def _limit(container: Container) -> int:
     return Quantity.parse(text).milli if text else 0
 
 
-def ratio_claims(meta: PodMeta, limits: Limits, ratio: float) -> Iterator[Claim]:
+def ratio_claims(meta: PodMeta, limits: CpuLimits, ratio: float) -> Iterator[Claim]:
     """Return the claims of a pod and of its containers that have a limit."""
     if limits.pod is not None:
         yield _claim(Target.of_pod(meta), limits.pod, ratio)
@@ -82,13 +82,13 @@ def _claim(target: Target, limit: int, ratio: float) -> Claim:
         part=Part.RATIO,
         value=ratio,
         original=milli_to_quota(limit),
-        reason="CPU quota of the limit, divided by how much faster this node's CPUs are",
+        reason="CPU quota of the limit, divided by the node's CPU normalization ratio",
         inputs={"cpu_limit_cores": limit / 1000, "cpu_normalization_ratio": ratio},
     )
 
 
-class CPUNormalization(ReconcilingPlugin[float, Limits]):
-    """Keeps the quotas of latency-sensitive pods at what a usual CPU does in that time."""
+class CPUNormalization(ReconcilingPlugin[float, CpuLimits]):
+    """Keeps the quotas of latency-sensitive pods at the work of a usual CPU in that time."""
 
     gates = (NAME,)
     may_claim = tuple(
@@ -106,10 +106,10 @@ class CPUNormalization(ReconcilingPlugin[float, Limits]):
         ratio = self._ratio.now()
         return ratio if ratio is not None and ratio > 1 else None
 
-    def wants(self, pod: Pod) -> Limits | None:
+    def wants(self, pod: Pod) -> CpuLimits | None:
         return cpu_limits(pod)
 
-    def claims(self, meta: PodMeta, wants: Limits, rule: float) -> Iterator[Claim]:
+    def claims(self, meta: PodMeta, wants: CpuLimits, rule: float) -> Iterator[Claim]:
         return ratio_claims(meta, wants, rule)
 
 

@@ -1,7 +1,7 @@
-"""Gives the processes of containers the OOM score adjustment that their pod asks for.
+"""Gives the processes of containers the OOM score adjustment in their pod's annotations.
 
 Reads two annotations of the pod and the processes in its containers' cgroups; claims oom_score_adj
-of each process. Containers without an annotation are left alone.
+of each process. There is no claim for containers without an annotation.
 """
 
 import re
@@ -33,7 +33,7 @@ NAME = "OOMScoreAdj"
 SCORES = "koordinator.sh/oom-score-adj-spec"  # annotation: JSON map of container name to score
 SCORE = "koordinator.sh/oom-score-adj"  # annotation: score of the other containers
 LOWEST, HIGHEST = -1000, 1000
-MOST_PER_CONTAINER, MOST = 200, 2000  # processes that are looked after
+MOST_PER_CONTAINER, MOST = 200, 2000  # processes that get a claim
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _GAUGE = "koordlet_container_oom_score_adj"
 _LABELS = ("node", "pod_name", "pod_namespace", "pod_uid", "container_name")
@@ -41,17 +41,17 @@ _LABELS = ("node", "pod_name", "pod_namespace", "pod_uid", "container_name")
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What a pod asks for: -1000 (never killed) to 1000 (killed first)."""
+    """The scores in a pod's annotations: -1000 (never killed) to 1000 (killed first)."""
 
     containers: Mapping[str, int] = field(default_factory=dict)
-    others: int | None = None  # None: left alone
+    others: int | None = None  # None: no claim
 
     def of(self, container: str) -> int | None:
         return self.containers.get(container, self.others)
 
 
 def pod_scores(pod: Pod) -> Scores | None:
-    """Return what a pod's annotations ask for; None: nothing.
+    """Return the scores in a pod's annotations; None: there are none.
 
     Raises:
         InvalidObject: one of them is malformed, or a score is out of its range.
@@ -82,7 +82,7 @@ def _check(score: int, where: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ScoredContainer:
-    """A container that a pod asks a score for."""
+    """A container with a score in its pod's annotations."""
 
     meta: PodMeta
     container: ContainerMeta
@@ -91,7 +91,7 @@ class ScoredContainer:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """start_time is in ticks since boot: a pid alone may come again."""
+    """A process. start_time is in ticks since boot: a pid alone may be reused."""
 
     pid: int
     start_time: int
@@ -120,7 +120,7 @@ class OOMScoreAdj(PodRoundsPlugin[Scores]):
         self._claimed.clear()
 
     async def reconcile(self) -> None:
-        """Look at the processes of all containers with a score, and claim it for them."""
+        """List the processes of all containers with a score, and claim it for them."""
         wanted = list(self._wanted())
         self._processes = await self._list_processes(wanted)
         claims: dict[str, list[Claim]] = {}
@@ -148,7 +148,7 @@ class OOMScoreAdj(PodRoundsPlugin[Scores]):
     async def _list_processes(
         self, wanted: Iterable[ScoredContainer]
     ) -> dict[str, frozenset[Process]]:
-        """The processes by cgroup; of one that cannot be read now, those of before."""
+        """The processes by cgroup; where one cannot be read now, those of the round before."""
         groups = [one.container.cgroup for one in wanted]
         if not groups:
             return {}
@@ -166,7 +166,7 @@ class OOMScoreAdj(PodRoundsPlugin[Scores]):
         }
 
     async def _start_times(self, pids: list[int]) -> dict[int, int]:
-        """When processes began; what has ended is not there."""
+        """Start times by pid; ended processes are absent."""
         full = len(pids) > MOST
         if full and not self._full:
             self.log.warning("processes.too_many", found=len(pids), looked_after=MOST)

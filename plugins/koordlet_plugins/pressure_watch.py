@@ -1,4 +1,4 @@
-"""Tells when tasks of the node, a QoS class or a pod have to wait too long for cpu, memory or io.
+"""Reports when tasks of the node, a QoS class or a pod wait too long for cpu, memory or io.
 
 Reads pressure (PSI, "some", averaged over ten seconds) from the metric cache; writes log events and
 two metrics; changes nothing on the host.
@@ -30,8 +30,8 @@ DEFAULT_LEVELS = "cpu=60,mem=20,io=40"
 LOGGED = 20  # subjects a round logs in full; a node in trouble has hundreds
 
 
-class Subject(NamedTuple):
-    """What is under pressure. name is "" for the node, the QoS class, or the pod's uid."""
+class PressureSubject(NamedTuple):
+    """The node, a QoS class or a pod. name is "" for the node, the QoS class, or the pod's uid."""
 
     scope: str
     name: str
@@ -40,7 +40,7 @@ class Subject(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WatchOptions:
-    """When pressure counts as high."""
+    """Levels from which pressure counts as high."""
 
     levels: Mapping[str, float]  # by resource, in percent of the time
     release: float = 0.8  # share of the level below which it is over
@@ -54,11 +54,11 @@ class WatchOptions:
 
 
 class Crossings(NamedTuple):
-    """What changed between two looks, and what is under pressure now."""
+    """Changes between two looks, and the subjects under pressure now."""
 
-    began: frozenset[Subject]
-    ended: frozenset[Subject]  # those that were measured below, and those that are gone
-    high: frozenset[Subject]
+    began: frozenset[PressureSubject]
+    ended: frozenset[PressureSubject]  # those that were measured below, and those that are gone
+    high: frozenset[PressureSubject]
 
 
 def parse_levels(text: str) -> dict[str, float]:
@@ -82,11 +82,13 @@ def parse_levels(text: str) -> dict[str, float]:
 
 
 def find_crossings(
-    pressures: Mapping[Subject, float], high: frozenset[Subject], options: WatchOptions
+    pressures: Mapping[PressureSubject, float],
+    high: frozenset[PressureSubject],
+    options: WatchOptions,
 ) -> Crossings:
-    """Return what crossed its level. What is high stays so until below the release. Pure."""
+    """Return the subjects that crossed their level; high ones end below the release. Pure."""
 
-    def is_high(subject: Subject, percent: float) -> bool:
+    def is_high(subject: PressureSubject, percent: float) -> bool:
         level = options.levels.get(subject.resource, math.inf)
         return percent >= (level * options.release if subject in high else level)
 
@@ -127,21 +129,21 @@ class PressureWatch(ExtensionPlugin):
         )
 
     async def run(self, stop: Stop) -> None:
-        high: frozenset[Subject] = frozenset()
+        high: frozenset[PressureSubject] = frozenset()
         async for _ in stop.every(self._options.interval):
             pressures = dict(self._read())
             crossings = find_crossings(pressures, high, self._options)
-            self._tell(crossings, pressures)
+            self._report(crossings, pressures)
             high = crossings.high
 
-    def _read(self) -> Iterator[tuple[Subject, float]]:
+    def _read(self) -> Iterator[tuple[PressureSubject, float]]:
         for scope, kind in SCOPES.items():
             for key, percent in self._cache.last_values(kind).items():
                 *name, resource, _, degree = key
                 if degree == "some":
-                    yield Subject(scope, "".join(name), resource), percent
+                    yield PressureSubject(scope, "".join(name), resource), percent
 
-    def _tell(self, crossings: Crossings, pressures: Mapping[Subject, float]) -> None:
+    def _report(self, crossings: Crossings, pressures: Mapping[PressureSubject, float]) -> None:
         for subject in crossings.began:
             self._crossings.inc(scope=subject.scope, resource=subject.resource)
         for scope in SCOPES:
@@ -152,7 +154,10 @@ class PressureWatch(ExtensionPlugin):
         self._log("pressure.fell", crossings.ended, pressures)
 
     def _log(
-        self, event: str, subjects: frozenset[Subject], pressures: Mapping[Subject, float]
+        self,
+        event: str,
+        subjects: frozenset[PressureSubject],
+        pressures: Mapping[PressureSubject, float],
     ) -> None:
         for subject in sorted(subjects)[:LOGGED]:
             self.log.info(
@@ -166,7 +171,7 @@ class PressureWatch(ExtensionPlugin):
         if len(subjects) > LOGGED:
             self.log.info("pressure.more", of=event, subjects=len(subjects) - LOGGED)
 
-    def _name(self, subject: Subject) -> str:
+    def _name(self, subject: PressureSubject) -> str:
         meta = self._states.pod(subject.name) if subject.scope == "pod" else None
         return f"{meta.pod.namespace}/{meta.pod.name}" if meta else subject.name
 

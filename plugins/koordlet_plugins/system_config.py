@@ -1,7 +1,7 @@
-"""Sets the memory and scheduler parameters of the node that its NodeSLO asks for.
+"""Sets the memory and scheduler parameters of the node by its NodeSLO.
 
 Reads the NodeSLO's systemStrategy and the node's memory capacity; claims sysctl and sysfs values. A
-value that is no longer asked for gets back what it was.
+value that is no longer in the NodeSLO is restored.
 """
 
 from collections.abc import Iterable, Iterator
@@ -77,7 +77,7 @@ class Wanted(NamedTuple):
 
 
 def wanted(strategy: SystemStrategy, memory: int) -> Iterator[Wanted]:
-    """What a strategy asks for on a node with that much memory in bytes. Pure."""
+    """Yield the values of a strategy on a node with that much memory in bytes. Pure."""
     factor = strategy.min_free_kbytes_factor
     if factor is not None:
         yield Wanted(
@@ -102,18 +102,18 @@ def is_usable(want: Wanted) -> bool:
 
 
 def refused(strategy: SystemStrategy, wants: Iterable[Wanted]) -> Iterator[tuple[str, str]]:
-    """What of a strategy cannot be used, by name, and why not."""
+    """Yield the values of a strategy that cannot be used, by name, and why not."""
     for want in wants:
         if not is_usable(want):
             why = f"{want.value} is out of range; the node keeps what it has"
             yield want.parameter.resource.name, why
     for name in strategy.sched_features:
         if name not in FEATURES:
-            yield "sched_features", f"{name} is no feature that koordlet knows how to put back"
+            yield "sched_features", f"{name} is no feature that koordlet can restore"
 
 
 class SystemConfig(ExtensionPlugin):
-    """Keeps the node's parameters as the NodeSLO has them."""
+    """Keeps the node's parameters at the values of the NodeSLO."""
 
     gates = ("SystemConfig",)
     may_claim: ClassVar[tuple[ClaimScope, ...]] = tuple(
@@ -143,11 +143,11 @@ class SystemConfig(ExtensionPlugin):
         if slo is None or memory is None:
             return
         wants = list(wanted(slo.system, Quantity.parse(memory).integer))
-        self._tell(set(refused(slo.system, wants)))
+        self._report(set(refused(slo.system, wants)))
         await self.claim_all(_claim(want) for want in wants if is_usable(want))
 
-    def _tell(self, refused: set[tuple[str, str]]) -> None:
-        """Log what cannot be used, once."""
+    def _report(self, refused: set[tuple[str, str]]) -> None:
+        """Log each value that cannot be used, once."""
         for resource, why in sorted(refused - self._refused):
             self.log.warning("value.refused", resource=resource, reason=why)
         self._refused = refused

@@ -15,7 +15,7 @@ from koordlet.plugin import Claim, ClaimScope, Level, Part, PodMeta, Target, res
 from koordlet.plugin.testing import PluginHarness, make_pod
 from koordlet.rules.normalization import NORMALIZATION_RATIO
 from koordlet_plugins.batch_resource import BatchResource
-from koordlet_plugins.cpu_normalization import CPUNormalization, Limits
+from koordlet_plugins.cpu_normalization import CpuLimits, CPUNormalization
 from koordlet_plugins.cpuset_allocator.plugin import CPUSetAllocator
 from koordlet_plugins.oom_score_adj import SCORE, OOMScoreAdj
 
@@ -110,7 +110,7 @@ class Bursting(CPUNormalization):
         *(ClaimScope(QUOTA, level, part=Part.EXTRA) for level in (Level.POD, Level.CONTAINER)),
     )
 
-    def claims(self, meta: PodMeta, wants: Limits, rule: float) -> Iterator[Claim]:
+    def claims(self, meta: PodMeta, wants: CpuLimits, rule: float) -> Iterator[Claim]:
         yield from super().claims(meta, wants, rule)
         for target in (Target.of_pod(meta), Target.of_container(meta, meta.containers[0])):
             yield Claim(

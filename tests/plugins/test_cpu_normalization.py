@@ -9,7 +9,7 @@ from koord.api.resourcestatus import RESOURCE_STATUS
 from koordlet.plugin import InvalidObject, resources
 from koordlet.plugin.testing import PluginHarness, make_pod
 from koordlet.rules.normalization import NORMALIZATION_RATIO, noticeable
-from koordlet_plugins.cpu_normalization import CPUNormalization, Limits, cpu_limits
+from koordlet_plugins.cpu_normalization import CpuLimits, CPUNormalization, cpu_limits
 
 QUOTA = resources.CPU_QUOTA
 LS = {QOS_LABEL: "LS"}
@@ -22,17 +22,22 @@ def limited(name: str, cpu: str = "") -> Container:
 @pytest.mark.parametrize(
     ("labels", "annotations", "containers", "limits"),
     [
-        (LS, {}, [limited("a", "1")], Limits(1000, {"a": 1000})),
-        (LS, {}, [limited("a", "1500m"), limited("b", "2")], Limits(3500, {"a": 1500, "b": 2000})),
+        (LS, {}, [limited("a", "1")], CpuLimits(1000, {"a": 1000})),
+        (
+            LS,
+            {},
+            [limited("a", "1500m"), limited("b", "2")],
+            CpuLimits(3500, {"a": 1500, "b": 2000}),
+        ),
         # the kubelet gives such a pod no quota, so neither do we
-        (LS, {}, [limited("a", "1"), limited("b")], Limits(None, {"a": 1000})),
+        (LS, {}, [limited("a", "1"), limited("b")], CpuLimits(None, {"a": 1000})),
         (LS, {}, [limited("a")], None),
-        ({}, {}, [limited("a", "1")], Limits(1000, {"a": 1000})),
+        ({}, {}, [limited("a", "1")], CpuLimits(1000, {"a": 1000})),
         ({}, {RESOURCE_STATUS: '{"cpuset": "0-1"}'}, [limited("a", "2")], None),
-        (LS, {RESOURCE_STATUS: "{"}, [limited("a", "2")], Limits(2000, {"a": 2000})),
+        (LS, {RESOURCE_STATUS: "{"}, [limited("a", "2")], CpuLimits(2000, {"a": 2000})),
         ({QOS_LABEL: "LSR"}, {}, [limited("a", "1")], None),
         ({QOS_LABEL: "BE"}, {}, [limited("a", "1")], None),
-        ({QOS_LABEL: "ls"}, {}, [limited("a", "1")], Limits(1000, {"a": 1000})),
+        ({QOS_LABEL: "ls"}, {}, [limited("a", "1")], CpuLimits(1000, {"a": 1000})),
     ],
 )
 def test_which_limits_are_normalized(labels, annotations, containers, limits) -> None:

@@ -8,8 +8,8 @@ from koordlet.plugin import OptionError, kinds
 from koordlet.plugin.testing import PluginHarness, make_pod
 from koordlet_plugins.pressure_watch import (
     LOGGED,
+    PressureSubject,
     PressureWatch,
-    Subject,
     WatchOptions,
     find_crossings,
     parse_levels,
@@ -59,7 +59,7 @@ def test_bad_options(options):
 def test_hysteresis_means_no_end_between_release_and_level(percents):
     """High begins at the level only, and ends below the release only."""
     options = WatchOptions(levels={"cpu": 60.0}, release=0.5)
-    subject, high = Subject("node", "", "cpu"), frozenset()
+    subject, high = PressureSubject("node", "", "cpu"), frozenset()
     for percent in percents:
         crossings = find_crossings({subject: percent}, high, options)
         assert not crossings.began or percent >= 60

@@ -36,7 +36,7 @@ async def test_a_busy_node_names_its_busiest_pods() -> None:
 
 
 async def test_a_calm_node_says_nothing() -> None:
-    """Below the share, and without any measurement, there is nothing to tell."""
+    """Below the share, and without any measurement, nothing is logged."""
     async with harness() as node:
         await node.rounds(1)
         node.hold(kinds.POD_CPU_USAGE, 3.1, "web")

@@ -1,7 +1,7 @@
-"""Holds best-effort pods back to the CPU that the others leave: by CPU set, by quota, or as idle.
+"""Limits best-effort pods to the CPU that other pods leave: by CPU set, by quota, or by cpu.idle.
 
-The strategy is the NodeSLO's resourceUsedThresholdWithBE. Each second a round measures what all
-others use and adjusts the limit, as Koordinator does. In between, fast looks at a few CPU counters
+The strategy is the NodeSLO's resourceUsedThresholdWithBE. Each second a round measures the usage of
+all others and adjusts the limit, as Koordinator does. In between, fast looks at a few CPU counters
 make best-effort pods give way within tenths of a second (fast attack, slow release).
 """
 

@@ -1,4 +1,4 @@
-"""The CPUs of best-effort pods: which they may use on this node, how many of them, and which.
+"""The CPUs of best-effort pods: those that they may use on this node, and the choice among them.
 
 Source: Koordinator, pkg/koordlet/qosmanager/plugins/cpusuppress: adjustByCPUSet,
 calculateBESuppressPolicy.
@@ -34,7 +34,10 @@ class BestEffortCpus:
     def of_node(
         cls, topology: CpuTopology, pods: Iterable[Pod], set_aside: Set[int]
     ) -> "BestEffortCpus":
-        """Look at what the scheduler gave to pods. set_aside: reserved, and for the system only."""
+        """Take off the CPUs that the scheduler gave to pods, and those set aside.
+
+        set_aside: reserved CPUs, and those for the system only.
+        """
         found = shared_cpus(topology.numbers, pods)
         usable = [cpu for cpu in topology.cpus if cpu.cpu in found.be - set_aside]
         return cls(
@@ -54,7 +57,7 @@ class BestEffortCpus:
         return len(self.borrowed) + len(self.shared) == self.processors
 
     def count(self, room: Room, current: int) -> int:
-        """Return how many CPUs to have from now on, when there are `current` now."""
+        """Return the number of CPUs from now on; current is the number now."""
         wanted = min(max(current, _cpus(room.least)), _cpus(room.most))
         return min(wanted, current + math.ceil(self.processors * STEP))
 
@@ -76,7 +79,7 @@ class NodeCpus(NamedTuple):
 
 
 class CpuView:
-    """Works out the CPUs anew only when something they follow from was replaced."""
+    """Caches the CPUs until one of their inputs is replaced."""
 
     def __init__(self, states: States, cache: MetricCache, *, in_cluster: bool) -> None:
         self._states = states
@@ -86,7 +89,7 @@ class CpuView:
         self._cpus: NodeCpus | None = None
 
     def now(self) -> NodeCpus | None:
-        """Return what is known now; None: not enough to touch a cpuset."""
+        """Return the present CPUs; None: too little is known to touch a cpuset."""
         states = self._states
         info, topology = self._cache.get(NODE_CPU_INFO), states.node_topology()
         facts = info, topology, states.node(), states.pods()
@@ -114,8 +117,8 @@ class CpuView:
 def pick(count: int, cpus: Iterable[Cpu]) -> list[int]:
     """Return so many CPUs, or all when there are fewer: spread over sockets, in whole cores.
 
-    Sockets take turns, the one with the most CPUs first. What is left over of an odd number, or of
-    cores that are not whole, comes as single CPUs.
+    Sockets take turns, the one with the most CPUs first. The rest of an odd number, or of cores
+    that are not whole, comes as single CPUs.
     """
     free = _buckets(cpus)
     pairs, turn = _deal(count, free, together=2)
@@ -135,7 +138,7 @@ def _deal(count: int, free: Sequence[list[Cpu]], *, together: int) -> tuple[list
     """Take CPUs of one core at a time, `together` of them, from the buckets in turns.
 
     Ends when that is enough, or after a whole cycle in which no bucket had any. Also returns the
-    place of the bucket whose turn is next.
+    index of the next bucket.
     """
     dealt: list[int] = []
     turn, had = 0, -1  # had: how many were dealt when the cycle began

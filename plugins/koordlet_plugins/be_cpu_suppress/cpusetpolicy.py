@@ -1,4 +1,4 @@
-"""Policy cpuset: best-effort pods get few whole CPUs; and the pool that they have otherwise."""
+"""Policy cpuset: best-effort pods get few whole CPUs. Also their CPU pool under other policies."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ POOL = "best-effort pods may use all CPUs but those of LSE pods and those that a
 
 @dataclass(frozen=True, slots=True)
 class CpusetRound:
-    """What a round found out: the CPUs, and where they are to be written."""
+    """Findings of a round: the CPUs, and the cgroups that they are for."""
 
     cpus: BestEffortCpus
     static: bool  # the kubelet gives CPUs to containers itself, so only theirs are few
@@ -28,7 +28,7 @@ class CpusetRound:
 
 
 class CpusetPolicy:
-    """Remembers the CPUs that are claimed, which tell how many there are now, in dry-run too."""
+    """Keeps the claimed CPUs: they are the present number of CPUs, in dry-run, too."""
 
     looks = True
 
@@ -37,10 +37,10 @@ class CpusetPolicy:
         self._round: CpusetRound | None = None
         self._held: frozenset[int] = frozenset()  # empty: nothing is in force
         self._claims: list[Claim] = []
-        self._behind: tuple[frozenset[int], CpusetRound] | None = None  # what the claims are for
+        self._behind: tuple[frozenset[int], CpusetRound] | None = None  # inputs of the claims
 
     async def round(self, evidence: Evidence, seen: Seen) -> float | None:
-        """As Policy.round. Without a CPU that they may use, all stays as it is."""
+        """As Policy.round. Without a CPU that they may use, nothing changes."""
         if seen.cpus is None:
             return None
         places = await find_places(self._plugin.kernel, seen.pods)
@@ -61,9 +61,9 @@ class CpusetPolicy:
         return await self._follow(evidence, known, self._held)
 
     async def pool(self, seen: Seen) -> None:
-        """Keep best-effort pods off the CPUs that are not theirs; pinned ones keep what they have.
+        """Claim the whole pool for best-effort pods, while another policy limits them.
 
-        For when another policy holds them back.
+        Pinned containers keep their CPUs.
         """
         if seen.cpus is None:
             return

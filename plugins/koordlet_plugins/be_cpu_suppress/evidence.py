@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from koordlet.plugin.rules import UsageSplit
-from koordlet_plugins.be_cpu_suppress.usage import Budget, Frame, Looks, Round
+from koordlet_plugins.be_cpu_suppress.usage import Frame, Looks, NodeBudget, Round
 
-CALM_ROUNDS = 3  # something shorter than a round shows in two of them at most
+CALM_ROUNDS = 3  # a spike shorter than a round shows in two of them at most
 STEP = 0.1  # share of the node's CPU by which best-effort pods may grow in one round
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Milli-cores for best-effort pods. With more than `most` they have to give way at once, with
-    less than `least` they may grow, and in between they stay as they are.
+    """Milli-cores for best-effort pods.
+
+    With more than most they have to give way at once, with less than least they may grow, and in
+    between they stay as they are.
     """
 
     least: int
@@ -23,15 +25,15 @@ class Room:
 
 
 class Evidence(NamedTuple):
-    """The room, and the numbers behind it for people."""
+    """The room, and the measurements that it follows from, for people."""
 
     room: Room
-    budget: Budget
+    budget: NodeBudget
     used: UsageSplit  # cores, of all but best-effort pods
     span: str  # when they were used
 
     def inputs(self) -> Mapping[str, float | str]:
-        """As a claim carries them. In cores, but for the percentages."""
+        """The inputs of a claim. In cores, but for the percentages."""
         inputs: dict[str, float | str] = {
             "capacity_cores": self.budget.capacity / 1000,
             "threshold_percent": self.budget.threshold,
@@ -47,7 +49,7 @@ class Evidence(NamedTuple):
 
 
 class Judge:
-    """Remembers a few rounds, as the looks remember a few tenths of a second."""
+    """Turns measurements into evidence; keeps the last few rounds."""
 
     def __init__(self) -> None:
         self.looks = Looks()
@@ -61,9 +63,9 @@ class Judge:
     def after_round(self, measured: Round) -> Evidence:
         """Judge a round.
 
-        Without looks it is followed as it is, as in Koordinator. With them the least of the last
-        rounds decides how far to give way, because what is urgent the looks have seen; and the most
-        of the looks how far to grow, because a round still has an earlier time in its mean.
+        Without looks the round alone decides, as in Koordinator. With looks, the least usage of the
+        last rounds decides how far to give way, because the looks have seen whatever is urgent. The
+        most of the looks decides how far to grow, because the mean of a round covers earlier time.
         """
         frame, used = measured.frame, measured.used
         self._rounds.append(used)
@@ -83,7 +85,7 @@ class Judge:
         return Evidence(room, frame.budget, used, "in the last second")
 
     def after_look(self, frame: Frame) -> Evidence | None:
-        """Judge the looks: they only make best-effort pods give way. None: too few so far."""
+        """Judge the looks: they can only shrink the room. None: too few looks so far."""
         recent = self.looks.recent
         if not recent:
             return None

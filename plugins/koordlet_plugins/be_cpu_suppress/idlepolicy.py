@@ -1,4 +1,4 @@
-"""Policy cpuIdle: best-effort pods run only when nothing else wants the CPU. Not Koordinator's."""
+"""Policy cpuIdle: best-effort pods run only on otherwise idle CPUs. Not in Koordinator."""
 
 from koordlet.plugin import Claim, ExtensionPlugin, resources
 from koordlet_plugins.be_cpu_suppress.evidence import Evidence, Room
@@ -11,28 +11,28 @@ REASON = "best-effort pods run as idle tasks do: only when nothing else wants th
 class IdlePolicy:
     """Sets cpu.idle on the groups of best-effort pods.
 
-    Not on the group above them, whose weight the kubelet renews: an idle group would refuse that.
+    Not on the group above them: the kubelet renews its weight, which an idle group refuses.
     """
 
     looks = False
 
     def __init__(self, plugin: ExtensionPlugin) -> None:
         self._plugin = plugin
-        self._told = False
+        self._is_logged = False
 
     async def possible(self) -> bool:
-        """Whether this kernel has it; says once when it has not."""
+        """Whether this kernel has cpu.idle; a missing one is logged once."""
         kernel = self._plugin.kernel
         has = await kernel.supports(resources.CPU_IDLE, best_effort_group(kernel.layout).place)
-        if not has and not self._told:
-            self._told = True
+        if not has and not self._is_logged:
+            self._is_logged = True
             self._plugin.log.warning(
                 "cpu_idle.unsupported", needs=resources.CPU_IDLE.needs, instead="cpuset"
             )
         return has
 
     async def round(self, evidence: Evidence, seen: Seen) -> float | None:
-        """Have all best-effort pods that there are now idle; that limits nobody."""
+        """Claim cpu.idle for all present best-effort pods; no number of cores limits them."""
         places = await find_places(self._plugin.kernel, seen.pods)
         claims = (
             Claim(target=pod, resource=resources.CPU_IDLE, value=1, reason=REASON)

@@ -1,4 +1,4 @@
-"""The plugin and its flags: rounds follow the NodeSLO's policy, fast looks hurry it up between."""
+"""The plugin and its flags: rounds apply the NodeSLO's policy, and fast looks in between."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ from koordlet_plugins.be_cpu_suppress.usage import Round, measure
 
 GATE = "BECPUSuppress"
 MANAGER = "BECPUManager"
-STALE_ROUNDS = 3  # after which fast looks no longer count on what a round has found
+STALE_ROUNDS = 3  # after which fast looks no longer use the findings of a round
 
 INTERVAL = "cpu-suppress-interval-seconds"
 FAST = "be-suppress-fast-interval"
@@ -61,7 +61,7 @@ class SuppressOptions:
 
 
 class SuppressFlags:
-    """The flags, whose values are there once the command line was read."""
+    """The flags; their values are known once the command line was parsed."""
 
     def __init__(self, flags: FlagSet) -> None:
         self._interval: Flag[int] = flags.int(
@@ -75,7 +75,7 @@ class SuppressFlags:
         )
 
     def options(self) -> SuppressOptions:
-        """Return what they say.
+        """Return the options that the flags set.
 
         Raises:
             OptionError: a value cannot be used.
@@ -84,7 +84,7 @@ class SuppressFlags:
 
 
 class Latest(NamedTuple):
-    """The latest round that held best-effort pods back."""
+    """The latest round that limited best-effort pods."""
 
     measured: Round
     name: CPUSuppressPolicy
@@ -93,7 +93,7 @@ class Latest(NamedTuple):
 
 
 class BECPUSuppress(ExtensionPlugin):
-    """Holds best-effort pods back to the CPU that the others leave."""
+    """Limits best-effort pods to the CPU that other pods leave."""
 
     gates = (GATE,)
     modes = (MANAGER,)
@@ -132,7 +132,7 @@ class BECPUSuppress(ExtensionPlugin):
         try:
             async for _ in stop.every(self._options.interval):
                 if looking.done():
-                    await looking  # raises what ended it
+                    await looking  # raises the error that ended it
                 async with self._deciding:
                     await self._round()
         finally:
@@ -142,7 +142,7 @@ class BECPUSuppress(ExtensionPlugin):
     async def _start(self) -> None:
         self._deciding = asyncio.Lock()  # a round and a look come one after the other
         self._judge = Judge()
-        self._latest: Latest | None = None  # None: nobody is held back
+        self._latest: Latest | None = None  # None: no pod is limited
         self._managed = False
         self._sees_node = await self.kernel.supports(resources.ROOT_CPU_USAGE)
         self._cpuset, self._idle = CpusetPolicy(self), IdlePolicy(self)
@@ -192,7 +192,7 @@ class BECPUSuppress(ExtensionPlugin):
         self._show(name, cores)
 
     async def _look_fast(self, stop: Stop) -> None:
-        """Look at the counters again and again, as long as somebody is held back."""
+        """Read the counters at each fast interval while best-effort pods are limited."""
         options = self._options
         while options.fast and not stop.is_set():
             if not self._looks_matter():
@@ -210,7 +210,7 @@ class BECPUSuppress(ExtensionPlugin):
         return self.clock.monotonic() - latest.at <= STALE_ROUNDS * self._options.interval
 
     def _notice(self, counters: Sequence[Reading | None]) -> bool:
-        """Take a look, in another thread; return whether best-effort pods must give way now."""
+        """Evaluate a look, in another thread; return whether best-effort pods must give way now."""
         self._judge.looks.add(counters)
         latest = self._latest
         evidence = self._judge.after_look(latest.measured.frame) if latest else None

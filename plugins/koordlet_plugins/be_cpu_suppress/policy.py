@@ -1,4 +1,4 @@
-"""What the policies have in common: their interface, what they see, the cgroups they act on."""
+"""The interface of the suppression policies, their inputs, and the cgroups that they act on."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,38 +13,38 @@ DEPTH = 2  # pods, and containers with their sandboxes
 
 
 class Seen(NamedTuple):
-    """What a round found out about the node, beside usage."""
+    """Findings of a round about the node, beside usage."""
 
     cores: int  # the node's capacity
     pods: tuple[PodMeta, ...]
-    cpus: NodeCpus | None  # None: not enough is known to touch a cpuset
+    cpus: NodeCpus | None  # None: too little is known to touch a cpuset
 
 
 class Policy(Protocol):
-    """One way to hold best-effort pods back.
+    """One way to limit best-effort pods.
 
-    round and look return the cores that best-effort pods are limited to from now on; None: no limit
-    is in force, or as far as look goes it is the one that was.
+    round and look return the cores that best-effort pods are limited to from now on. None means no
+    limit for round, and an unchanged limit for look.
     """
 
-    looks: bool  # whether it has any use for fast looks
+    looks: bool  # whether fast looks matter to it
 
     async def round(self, evidence: Evidence, seen: Seen) -> float | None:
-        """Follow a round."""
+        """Apply the evidence of a round."""
 
     def must_give_way(self, room: Room) -> bool:
-        """Whether fast looks ask for less than there is now. Pure, for any thread."""
+        """Whether fast looks require less than is in force now. Pure, for any thread."""
 
     async def look(self, evidence: Evidence) -> float | None:
-        """Follow fast looks, before the next round."""
+        """Apply the evidence of fast looks, before the next round."""
 
     async def end(self) -> None:
-        """Take everything back."""
+        """Withdraw all claims of the policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What there is below the best-effort group, parents first."""
+    """The cgroups below the best-effort group, parents first."""
 
     group: Target
     pods: tuple[Target, ...]
@@ -61,7 +61,7 @@ def best_effort_group(layout: Layout) -> Target:
 
 
 async def find_places(kernel: Kernel, pods: Iterable[PodMeta]) -> Places:
-    """Return the cgroups that are there now. pods: those that have names."""
+    """Return the present cgroups. pods: the listed ones, for their names."""
     group = best_effort_group(kernel.layout)
     known = {meta.cgroup: meta for meta in pods}
     below: dict[int, list[Target]] = {1: [], 2: []}
@@ -73,7 +73,7 @@ async def find_places(kernel: Kernel, pods: Iterable[PodMeta]) -> Places:
 
 
 def _target(path: str, level: Level, pod: PodMeta | None) -> Target:
-    """All that is in the best-effort group counts as such, whatever a label says."""
+    """A cgroup in the best-effort group counts as best-effort, whatever its pod's label is."""
     if pod is None:
         return Target(level, path, qos=QoSClass.BE)
     name = f"{pod.pod.namespace}/{pod.pod.name}"

@@ -10,8 +10,8 @@ from koordlet_plugins.be_cpu_suppress.evidence import STEP, Evidence, Room
 from koordlet_plugins.be_cpu_suppress.policy import Seen, best_effort_group
 
 NO_LIMIT = -1
-MIN_QUOTA = 2000  # us per period; a smaller change to it is not left alone
-UPSTREAM_BAND = 0.01  # share of the node's CPU; smaller changes are left alone
+MIN_QUOTA = 2000  # us per period; a change to it is written, however small
+UPSTREAM_BAND = 0.01  # share of the node's CPU; smaller changes are not written
 CALM_BAND = 0.05  # the same for growth: 1 % of a small node is within the noise
 
 SCOPE = "quota"
@@ -23,7 +23,7 @@ REASON = (
 
 @dataclass(frozen=True, slots=True)
 class QuotaPace:
-    """How the quota of a node may change. Pure."""
+    """Limits for changes of a node's quota. Pure."""
 
     capacity: int  # cores of the node
     period: int  # us
@@ -34,7 +34,7 @@ class QuotaPace:
         return max(left * self.period // 1000, MIN_QUOTA)
 
     def next(self, room: Room, current: int) -> int:
-        """Return the quota to have from now on: the current one where it may stay."""
+        """Return the next quota: the current one where it may stay."""
         least, most = self.quota(room.least), self.quota(room.most)
         if current == NO_LIMIT:  # however small it is: Koordinator leaves BE unlimited then
             return most
@@ -53,7 +53,7 @@ class QuotaPace:
 
 
 class QuotaPolicy:
-    """Remembers the claim that holds, which tells what the quota is now, in dry-run too."""
+    """Keeps the claim in force: its value is the present quota, in dry-run, too."""
 
     looks = True
 

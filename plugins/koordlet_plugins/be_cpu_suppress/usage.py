@@ -1,9 +1,9 @@
-"""CPU that all but best-effort pods used, in a round's second and in fast looks; what they leave.
+"""CPU usage of all but best-effort pods, in a round's second and in fast looks.
 
 A round reads samples of a second from the metric cache. Fast looks read counters that are exact to
-the nanosecond, a few tenths of a second apart: others that use more CPU show there long before they
-do in samples. What each uses is the least of its last looks, so that something short, which shows
-in two looks at most, moves nothing.
+the nanosecond, a few tenths of a second apart, so they show more usage long before the samples do.
+The usage is the least of the last looks: a short spike shows in two looks at most and has no
+effect.
 
 Source: Koordinator, pkg/koordlet/qosmanager/plugins/cpusuppress: calculateBESuppressCPU.
 """
@@ -29,15 +29,15 @@ LOOKS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
-    """What the node has, and which share of it all pods and the system may use together."""
+class NodeBudget:
+    """The node's capacity, and the share of it that all pods and the system may use together."""
 
     capacity: int  # milli-cores
     threshold: int  # percent of the capacity
     floor: int | None = None  # percent that best-effort pods always keep; None: no such floor
 
     def left(self, used: UsageSplit) -> int:
-        """Return the milli-cores left by all others; negative when they use more than they may.
+        """Return the milli-cores left by all others; negative when they exceed the threshold.
 
         Each part is cut to whole milli-cores, as Koordinator does.
         """
@@ -56,16 +56,16 @@ class FastUse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What the latest round knows and a fast look does not tell. In cores."""
+    """Values of the latest round that a fast look does not measure. In cores."""
 
-    budget: Budget
+    budget: NodeBudget
     reserved: float  # for the system
     system: float  # its usage, where it has no exact counter
     apps_outside: float  # host applications outside of kubepods
     be_outside: float  # best-effort pods that are not in the best-effort group
 
     def split(self, use: FastUse) -> UsageSplit:
-        """Return a fast look as a round would have measured it."""
+        """Return the split of a fast look, in the terms of a round."""
         system = self.system
         if use.outside is not None:
             system = max(use.outside - self.apps_outside, self.reserved)
@@ -84,7 +84,7 @@ class Round:
 def measure(
     node: Node | None, slo: NodeSLO, pods: Sequence[PodMeta], cache: MetricCache
 ) -> Round | None:
-    """Return what is known now; None: the node's capacity, its pods or their usage is not."""
+    """Return the measurement of now; None: capacity, pods or their usage are not known."""
     capacity = Quantity.parse(node.capacity.get("cpu", "0")) if node else Quantity(0)
     node_used = cache.last(kinds.NODE_CPU_USAGE)
     if node is None or capacity.nano <= 0 or node_used is None or not pods:
@@ -104,7 +104,7 @@ def measure(
     )
     threshold = slo.threshold
     frame = Frame(
-        budget=Budget(
+        budget=NodeBudget(
             capacity.milli,
             threshold.cpu_suppress_threshold_percent,
             threshold.cpu_suppress_min_percent,
@@ -130,17 +130,17 @@ def _by_name(cache: MetricCache, kind: AnyKind) -> dict[str, float]:
 
 
 class Looks:
-    """The usage of the last few looks. One thread adds; any may ask."""
+    """The usage of the last few looks. One thread adds; any may read."""
 
     def __init__(self) -> None:
         self._before: Sequence[Reading | None] = ()
         self._uses: tuple[FastUse, ...] = ()
 
     def add(self, counters: Sequence[Reading | None]) -> None:
-        """Take the CPU time, in ns, of the best-effort group, of kubepods and perhaps of the node.
+        """Add the CPU time, in ns, of the best-effort group, of kubepods and perhaps of the node.
 
-        Where one of the first two is missing, or runs backwards, it all starts anew. The very same
-        readings again are none: a replay has but those that were recorded.
+        Where one of the first two is missing, or runs backwards, all looks are dropped. The same
+        readings again are ignored: a replay repeats those that were recorded.
         """
         if list(counters) == list(self._before):
             return

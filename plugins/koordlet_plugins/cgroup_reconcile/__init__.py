@@ -1,4 +1,4 @@
-"""Memory QoS: protects, throttles and reclaims memory of pods as NodeSLO and annotations say.
+"""Memory QoS: protects, throttles and reclaims memory of pods by NodeSLO and annotations.
 
 Writes memory.min, low and high, and on Anolis kernels watermarks, OOM priorities and page cache
 limits, for pods, containers and the cgroups of their Kubernetes QoS classes.

@@ -1,4 +1,4 @@
-"""From memory requests and limits to what cgroups are granted. Pure; in bytes, -1 for no limit."""
+"""Memory values of cgroups from requests and limits. Pure; in bytes, -1 for no limit."""
 
 import mmap
 
@@ -12,17 +12,17 @@ NO_LIMIT = -1
 
 
 def memory_name(pod: Pod) -> str:
-    """Return the resource that a pod asks for memory by."""
+    """Return the name of the resource in which a pod requests memory."""
     return BATCH_MEMORY if pod.raw_qos_class is QoSClass.BE else "memory"
 
 
 def requested(pod: Pod) -> int:
-    """Return the memory that a pod asks for."""
+    """Return the memory that a pod requests."""
     return max(pod_request(pod, memory_name(pod)), 0)
 
 
 def request_and_limit(container: Container, name: str) -> tuple[int, int]:
-    """Return what a container asks for, 0 when it does not, and its limit."""
+    """Return a container's request, 0 without one, and its limit."""
     request, limit = (
         Quantity.parse(quantities.get(name, "0")).integer
         for quantities in (container.requests, container.limits)
@@ -31,12 +31,12 @@ def request_and_limit(container: Container, name: str) -> tuple[int, int]:
 
 
 def share(request: int, percent: int) -> int:
-    """Return so many percent of a request."""
+    """Return percent % of a request."""
     return request * percent // 100
 
 
 def guaranteed(request: int, settings: MemoryQoS) -> tuple[int, int]:
-    """Return the memory that is never reclaimed, and that which is only in need (min, low)."""
+    """Return the memory that is never reclaimed (min), and that reclaimed only in need (low)."""
     least = share(request, settings.min_limit_percent)
     low = share(request, settings.low_limit_percent)
     return least, max(low, least) if low > 0 else low
@@ -45,7 +45,7 @@ def guaranteed(request: int, settings: MemoryQoS) -> tuple[int, int]:
 def throttled_from(request: int, limit: int, node: int, settings: MemoryQoS) -> int:
     """Return the usage from which allocations are slowed down (high).
 
-    node is what the node's pods may have together: it stands in for a missing limit.
+    node is the memory of all pods together; it replaces a missing limit.
     """
     percent = settings.throttling_percent
     if percent == 0:

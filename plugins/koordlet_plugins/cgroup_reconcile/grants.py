@@ -1,11 +1,12 @@
-"""Which memory values a cgroup gets, from settings and from what pods ask for. Pure."""
+"""Memory values of the cgroups of pods, containers and QoS classes, from settings. Pure."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from koord.api.nodeslo_qos import MemoryQoS
 from koord.api.pod import Container, Pod
 from koord.api.podtotals import pod_limit
+from koord.api.qos import KubeQoS
 from koordlet.plugin import Resource, resources
 from koordlet_plugins.cgroup_reconcile.amounts import (
     NO_LIMIT,
@@ -24,7 +25,7 @@ MIN, LOW, THROTTLING = "minLimitPercent", "lowLimitPercent", "throttlingPercent"
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A value for one file of a cgroup, and why."""
+    """A value for one file of a cgroup, and its reason."""
 
     resource: Resource[int]
     value: int
@@ -34,7 +35,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """A setting that is written as it is. key is its name in JSON."""
+    """A setting that is written unchanged. key is its name in JSON."""
 
     key: str
     resource: Resource[int]
@@ -71,14 +72,14 @@ PAGE_CACHE = (
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What a pod adds to the cgroup of its class, in bytes; None: nothing is said about it."""
+    """A pod's part of the values of its class's cgroup, in bytes; None: no setting counts."""
 
     least: int | None
     low: int | None
 
 
 def shares_of(pod: Pod, settings: Effective) -> Shares:
-    """Return what a pod adds to its class."""
+    """Return a pod's part of the values of its class."""
     request, qos = requested(pod), settings.values
     return Shares(
         share(request, qos.min_limit_percent) if settings.has(MIN) else None,
@@ -86,8 +87,20 @@ def shares_of(pod: Pod, settings: Effective) -> Shares:
     )
 
 
+def class_shares(pods: Iterable[tuple[KubeQoS, Shares]]) -> Mapping[KubeQoS, Shares]:
+    """Return the sums of shares by class; the cgroup of guaranteed pods holds all others, too."""
+    pods = list(pods)
+    return {
+        qos: Shares(
+            _sum(shares.least for kind, shares in pods if _is_below(kind, qos)),
+            _sum(shares.low for kind, shares in pods if _is_below(kind, qos)),
+        )
+        for qos in KubeQoS
+    }
+
+
 def of_pod(pod: Pod, settings: Effective) -> Iterator[Grant]:
-    """Return what a pod's own cgroup gets."""
+    """Return the values of a pod's own cgroup."""
     yield from _protection(requested(pod), settings)
     yield from _plain(EVERYWHERE_ELSE, settings)
     if any(map(settings.has, PAGE_CACHE_KEYS)):
@@ -97,7 +110,7 @@ def of_pod(pod: Pod, settings: Effective) -> Iterator[Grant]:
 def of_container(
     container: Container, name: str, node: int, settings: Effective
 ) -> Iterator[Grant]:
-    """Return what a container gets. name: see memory_name; node: allocatable memory in bytes."""
+    """Return a container's values. name: see memory_name; node: allocatable memory in bytes."""
     request, limit = request_and_limit(container, name)
     yield from _protection(request, settings)
     if settings.has(THROTTLING):
@@ -117,7 +130,7 @@ def of_container(
 
 
 def of_directory(shares: Shares, settings: Effective) -> Iterator[Grant]:
-    """Return what the cgroup of a class gets; shares are those of its pods together."""
+    """Return the values of the cgroup of a class; shares are the sums of its pods."""
     for resource, value in (
         (resources.MEMORY_MIN, shares.least),
         (resources.MEMORY_LOW, shares.low),
@@ -151,3 +164,12 @@ def _plain(rows: tuple[Plain, ...], settings: Effective) -> Iterator[Grant]:
     for row in rows:
         if settings.has(row.key):
             yield Grant(row.resource, row.value(settings.values), f"{row.key} as it is set")
+
+
+def _is_below(kind: KubeQoS, directory: KubeQoS) -> bool:
+    return directory in (KubeQoS.GUARANTEED, kind)
+
+
+def _sum(amounts: Iterable[int | None]) -> int | None:
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if known else None

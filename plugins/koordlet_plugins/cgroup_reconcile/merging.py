@@ -1,4 +1,4 @@
-"""Which memory QoS holds for a pod: the node's for its class, and its own annotation. Pure."""
+"""Memory QoS of a pod: the node's settings for its class, and the pod's own annotation. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ NONE, AUTO = "none", "auto"  # policies; any other keeps the node's values
 
 @dataclass(frozen=True, slots=True)
 class OwnMemoryQoS:
-    """What a pod's annotation says: a policy, and canonical JSON of the fields that it has."""
+    """A pod's annotation: a policy, and canonical JSON of the fields that it has."""
 
     policy: str = ""
     fields: Mapping[str, object] | None = None
@@ -26,7 +26,7 @@ class OwnMemoryQoS:
 class Effective:
     """The settings of a pod or class. given: JSON keys that count; None: all of them do.
 
-    A setting that does not count stays what it is in the kernel.
+    A setting that does not count leaves the kernel's value unchanged.
     """
 
     values: MemoryQoS
@@ -50,7 +50,7 @@ _FIELDS = shape_of(MemoryQoS)
 
 
 def own_memory_qos(pod: Pod) -> OwnMemoryQoS:
-    """Return what a pod says about itself.
+    """Return the settings in a pod's annotation.
 
     Raises:
         InvalidObject: its annotation is malformed or out of the limits.

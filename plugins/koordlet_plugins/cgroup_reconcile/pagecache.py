@@ -6,7 +6,7 @@ from koord.api.nodeslo_qos import MemoryQoS
 
 
 class PageCacheLimit(NamedTuple):
-    """What is written; None: left as it is."""
+    """The values to write; None: unchanged."""
 
     enable: int | None = None  # 0 or 1
     size: int | None = None  # bytes

@@ -1,4 +1,4 @@
-"""The plugin: claims what the rules grant, for pods that changed and for the classes above them."""
+"""The plugin: claims the granted values of pods that changed and of the classes above them."""
 
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, NamedTuple
@@ -31,13 +31,13 @@ from koordlet.plugin.pods import (
     strategy_interval,
 )
 from koordlet_plugins.cgroup_reconcile.amounts import memory_name
-from koordlet_plugins.cgroup_reconcile.classes import sums
 from koordlet_plugins.cgroup_reconcile.grants import (
     CLASS_WIDE,
     EVERYWHERE_ELSE,
     PAGE_CACHE,
     Grant,
     Shares,
+    class_shares,
     of_container,
     of_directory,
     of_pod,
@@ -65,10 +65,10 @@ _MERGEABLE = (*_PROTECTION, resources.MEMORY_HIGH)
 
 
 class Rule(NamedTuple):
-    """What holds for all pods."""
+    """Settings and facts for all pods."""
 
     classes: ResourceQoS
-    allocatable: int  # bytes of the node's memory that pods may ask for
+    allocatable: int  # bytes of the node's memory that pods may request
     supported: frozenset[Resource[int]]  # what this kernel has
 
 
@@ -81,7 +81,7 @@ def _may_claim() -> Iterator[ClaimScope]:
 
 
 class CgroupReconcile(ReconcilingPlugin[Rule, OwnMemoryQoS]):
-    """Keeps the memory cgroups of pods and their classes as their memory QoS asks for."""
+    """Keeps the memory values of pods and their classes in line with their memory QoS."""
 
     gates = ("CgroupReconcile",)
     follows = (StateType.NODE_SLO_SPEC, StateType.NODE_METADATA)
@@ -122,7 +122,7 @@ class CgroupReconcile(ReconcilingPlugin[Rule, OwnMemoryQoS]):
         return own_memory_qos(pod)
 
     def claims(self, meta: PodMeta, wants: OwnMemoryQoS, rule: Rule) -> Iterator[Claim]:
-        """The claims of a pod; what it adds to its class is kept beside them."""
+        """The claims of a pod; its part of the class's values is recorded beside them."""
         settings = merged(wants, rule.classes, meta.qos)
         self._shares[meta.uid] = (meta.kube_qos, shares_of(meta.pod, settings))
         if settings == NOTHING:
@@ -138,7 +138,7 @@ class CgroupReconcile(ReconcilingPlugin[Rule, OwnMemoryQoS]):
     async def _reconcile_classes(self, rule: Rule) -> None:
         here = {meta.uid for meta in pods_of(self.states)}
         self._shares = {uid: known for uid, known in self._shares.items() if uid in here}
-        shares = sums(self._shares.values())
+        shares = class_shares(self._shares.values())
         claims = [
             claim
             for qos in KubeQoS
@@ -153,7 +153,7 @@ class CgroupReconcile(ReconcilingPlugin[Rule, OwnMemoryQoS]):
             self._claimed = claims
 
     async def _look_for_files(self) -> None:
-        """Find out what this kernel has; said once, and again when it changes."""
+        """Find out which files this kernel has; log it once, and again when it changes."""
         now = self.clock.monotonic()
         missing = [row for row in _ALL if row not in self._supported]
         if not missing or now - self._looked_at < LOOK_AGAIN:

@@ -1,8 +1,8 @@
 """Gives throttled latency-sensitive containers more CPU for a while, in two ways.
 
-A burst budget lets a container save up what it does not use of its limit. Beyond that the CPU quota
-of a container that is throttled grows while the CPUs that such pods share are idle, and goes back
-to the limit when they are not.
+A burst budget lets a container save up the unused part of its limit. Beyond that, the CPU quota of
+a throttled container grows while the CPUs that such pods share are idle, and goes back to the limit
+when they are not.
 """
 
 from koordlet.plugin import PluginRegistry

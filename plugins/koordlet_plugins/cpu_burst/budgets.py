@@ -11,7 +11,7 @@ _REFUSED = (ClaimState.FAILED, ClaimState.UNSUPPORTED)
 
 
 class Budgets:
-    """Remembers the claims, so that an unchanged budget costs nothing, and what came of them."""
+    """Keeps the claims, so that an unchanged budget costs nothing, and their outcomes."""
 
     def __init__(self) -> None:
         self._plans: Sequence[PodPlan] = ()
@@ -20,14 +20,14 @@ class Budgets:
         self.in_force: dict[str, int] = {}  # us by cgroup; or would be
 
     def claims(self, plans: Sequence[PodPlan]) -> list[Claim]:
-        """Return the claims; a pod gets what its containers can have."""
+        """Return the claims; a pod's budget is the sum of its containers'."""
         if plans != self._plans:
             self._plans = plans
             self._renew()
         return self._claims
 
     def learn(self, outcomes: Iterable[tuple[Claim, ClaimOutcome]]) -> None:
-        """Keep what became of the claims."""
+        """Record the outcomes of the claims."""
         outcomes = list(outcomes)
         refused = {c.target.place for c, outcome in outcomes if outcome.state in _REFUSED}
         self.in_force = {c.target.place: c.value for c, outcome in outcomes if outcome.holds}

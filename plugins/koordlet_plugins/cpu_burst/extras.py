@@ -1,4 +1,4 @@
-"""What containers have above the quota of their limits, in us, and the claims for it. Pure."""
+"""CPU quota of containers above that of their limits, in us, and the claims for it. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from koordlet_plugins.cpu_burst.quota import Operation, ceiling, next_quota
 REASONS = {
     Operation.UP: "it was throttled while the share pool was idle: quota x 1.2, up to its ceiling",
     Operation.DOWN: "share pool overloaded or burst tokens spent: quota x 0.8, down to its limit",
-    Operation.REMAIN: "neither throttled nor in anybody's way: quota as it was, up to its ceiling",
+    Operation.REMAIN: "not throttled, share pool not overloaded: same quota, up to its ceiling",
 }
 POD_REASON = "what its containers have above their limits together"
 
 
 @dataclass(slots=True)
 class Extra:
-    """What one container has, and the claim for it."""
+    """The extra quota of one container, and the claim for it."""
 
     us: int
     claim: Claim
     base: int  # the quota that it comes on top of
-    in_force_us: int = 0  # what of it the kernel's quota has in it now
-    counts_us: int = 0  # the same, or what it would be in dry-run
+    in_force_us: int = 0  # the part that is in the kernel's quota now
+    counts_us: int = 0  # the same, or in dry-run the part that would be
 
 
 class Extras:
@@ -34,7 +34,7 @@ class Extras:
         self._pods: dict[str, Claim] = {}
 
     def holds(self, container: ContainerPlan) -> bool:
-        """Whether a container has something above its limit."""
+        """Whether a container has extra quota."""
         return container.target.place in self._held
 
     def keep(self, places: Iterable[str]) -> None:
@@ -42,7 +42,7 @@ class Extras:
         self._held = {place: self._held[place] for place in places if place in self._held}
 
     def remain(self, container: ContainerPlan, percent: int) -> None:
-        """Keep what a container has, as far as its limit and its ceiling are still the same."""
+        """Keep a container's extra, as far as its limit and its ceiling still allow."""
         extra = self._held[container.target.place]
         most = ceiling(container.base, percent) - container.base
         if extra.us > most or extra.claim.original != container.base:
@@ -56,9 +56,9 @@ class Extras:
         percent: int,
         inputs: Mapping[str, float | str],
     ) -> None:
-        """Change what a container has. quota is the kernel's now, percent that of its ceiling.
+        """Change a container's extra. quota is the kernel's now, percent that of its ceiling.
 
-        A container whose quota somebody has removed, or set below that of its limit, gets nothing.
+        A quota that another program has removed, or set below that of the limit, gets no extra.
         """
         extra = self._held.get(container.target.place)
         in_force, counts = (extra.in_force_us, extra.counts_us) if extra else (0, 0)
@@ -80,7 +80,7 @@ class Extras:
                 yield extra.claim
 
     def learn(self, claim: Claim, outcome: ClaimOutcome) -> None:
-        """Keep what became of a container's claim."""
+        """Record the outcome of a container's claim."""
         extra = self._held.get(claim.target.place)
         if extra is not None and extra.claim is claim:
             extra.in_force_us = extra.us if outcome.state is ClaimState.IN_FORCE else 0

@@ -1,4 +1,4 @@
-"""What CPUBurst knows of one pod, worked out once for each version of its object. Pure."""
+"""CPUBurst's plan for a pod, made once for each version of its object. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ from koordlet_plugins.cpu_burst.quota import burst_budget, uses_budget
 ANNOTATION = "koordinator.sh/cpuBurst"
 _OWN_CPUS = (QoSClass.LSE, QoSClass.LSR)
 _LEFT_ALONE = (*_OWN_CPUS, QoSClass.BE)
-_NODE_WIDE = "sharePoolThresholdPercent"  # not a matter of one pod
+_NODE_WIDE = "sharePoolThresholdPercent"  # no pod may set it for itself
 
 
 class NodeSettings(NamedTuple):
-    """What holds for all pods."""
+    """Settings for all pods."""
 
     burst: CPUBurst
     budget_within_quota: bool  # the kernel takes no burst budget above the quota (mainline)
-    normalization: float  # what quotas are divided by; 1.0: nothing
+    normalization: float  # divisor of quotas; 1.0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class ContainerPlan:
     running: bool
     limit_milli: int  # thousandths of a core
     base: int  # quota of its limit, in us
-    least: int  # the same on a normalized CPU, should the node be one
+    least: int  # the same, divided by the node's normalization ratio
     budget: int  # burst budget in us; 0: none
 
     def usage_percent(self, cores: float | None) -> float:
-        """What it uses in percent of its limit; all of it when that is not known."""
+        """Usage in percent of the limit; 100 when it is not known."""
         return 100.0 if cores is None else cores * 100_000 / self.limit_milli
 
 
@@ -68,12 +68,12 @@ def has_own_cpus(pod: Pod) -> bool:
 
 
 def outside_share_pool(pod: Pod) -> bool:
-    """Whether what a pod uses is no use of the share pool."""
+    """Whether a pod's usage does not count as usage of the share pool."""
     return pod.raw_qos_class in _LEFT_ALONE
 
 
 def own_settings(pod: Pod) -> Mapping[str, object]:
-    """Return what a pod says about itself, as canonical JSON; empty when it says nothing.
+    """Return the settings in a pod's annotation, as canonical JSON; empty without one.
 
     Raises:
         InvalidObject: its annotation is malformed, or a value is out of its limits.
@@ -83,7 +83,7 @@ def own_settings(pod: Pod) -> Mapping[str, object]:
 
 
 def plan_for(pod: PodMeta, own: Mapping[str, object], node: NodeSettings) -> PodPlan:
-    """Return the plan of a pod; own is what it says about itself."""
+    """Return the plan of a pod; own: see own_settings."""
     settings = CPU_BURST.load(CPU_BURST.overlay(CPU_BURST.dump(node.burst), own))
     limit = pod_limit(pod.pod, "cpu")
     return PodPlan(

@@ -1,4 +1,4 @@
-"""The plugin: gathers what the rules need once a round, and claims what they decide."""
+"""The plugin: reads the inputs of the rules once a round, and claims the resulting values."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,14 +43,14 @@ from koordlet_plugins.cpu_burst.quota import Operation, operation, permitted, us
 from koordlet_plugins.cpu_burst.sharepool import PoolState, SharePool, share_pool
 from koordlet_plugins.cpu_burst.tokens import BurstLimits
 
-CLAIM_AGAIN = 10.0  # seconds after which unchanged claims are made again, for what came of them
+CLAIM_AGAIN = 10.0  # seconds after which unchanged claims are made again, to learn their outcomes
 WINDOW_ROUNDS, WINDOW_MOST = 5, 10.0  # rounds, and seconds, over which the pool's load is averaged
 LABELS = ("node", "pod_namespace", "pod_name", "container_id", "container_name")
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What one round goes by; by container id."""
+class RoundMeasurements:
+    """The measurements of one round; by container id."""
 
     pool: SharePool | None  # None: unknown
     state: PoolState
@@ -134,9 +134,11 @@ class CPUBurst(ExtensionPlugin):
     def _plan(self, pod: PodMeta, node: NodeSettings) -> PodPlan:
         return plan_for(pod, self._own.of(pod.pod) or {}, node)
 
-    def _measure(self, node: Node, pods: Sequence[PodMeta], settings: Settings) -> Measured:
+    def _measure(
+        self, node: Node, pods: Sequence[PodMeta], settings: Settings
+    ) -> RoundMeasurements:
         pool = self._share_pool(node, pods)
-        return Measured(
+        return RoundMeasurements(
             pool,
             pool.state(settings.share_pool_threshold_percent) if pool else PoolState.UNKNOWN,
             self._cache.last_values(kinds.CONTAINER_CPU_THROTTLED),
@@ -163,7 +165,7 @@ class CPUBurst(ExtensionPlugin):
             elsewhere=(by_pod[uid].avg() for uid in uids if uid in by_pod),
         )
 
-    async def _move_quotas(self, plans: Sequence[PodPlan], measured: Measured) -> None:
+    async def _move_quotas(self, plans: Sequence[PodPlan], measured: RoundMeasurements) -> None:
         """Decide on all containers; the kernel is read for those whose quota is to change."""
         changes = []
         for plan, container in _containers(plans):
@@ -190,7 +192,9 @@ class CPUBurst(ExtensionPlugin):
                     measured.inputs(container),
                 )
 
-    def _operation(self, plan: PodPlan, container: ContainerPlan, measured: Measured) -> Operation:
+    def _operation(
+        self, plan: PodPlan, container: ContainerPlan, measured: RoundMeasurements
+    ) -> Operation:
         if not container.running:
             return Operation.RESET
         key = _key(container)

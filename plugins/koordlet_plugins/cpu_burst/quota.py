@@ -1,4 +1,4 @@
-"""From throttling and load to a container's CPU quota and burst budget. Pure; times in us."""
+"""A container's CPU quota and burst budget, from throttling and load. Pure; times in us."""
 
 from enum import Enum
 
@@ -11,7 +11,7 @@ _QUOTA_BURST = (CPUBurstPolicy.AUTO, CPUBurstPolicy.CFS_QUOTA_BURST_ONLY)
 
 
 class Operation(Enum):
-    """What happens to a container's quota."""
+    """A change of a container's quota."""
 
     UP = "up"
     DOWN = "down"
@@ -35,7 +35,7 @@ def burst_budget(limit_milli: int, percent: int) -> int:
 
 
 def operation(settings: CPUBurst, *, allowed: bool, throttled: float | None) -> Operation:
-    """Return what a container itself asks for.
+    """Return the change that a container itself needs.
 
     allowed: it may be above its limit at all. throttled: share of the latest periods in which it
     was throttled; None: not known.
@@ -48,7 +48,7 @@ def operation(settings: CPUBurst, *, allowed: bool, throttled: float | None) -> 
 
 
 def permitted(wanted: Operation, pool: PoolState) -> Operation:
-    """Return what the load of the share pool leaves of it."""
+    """Return the change that the load of the share pool permits."""
     if pool is PoolState.OVERLOAD and wanted in (Operation.UP, Operation.REMAIN):
         return Operation.DOWN
     if pool in (PoolState.COOLING, PoolState.UNKNOWN) and wanted is Operation.UP:

@@ -1,4 +1,4 @@
-"""How busy the CPUs are that latency-sensitive pods share. Pure."""
+"""Load of the CPUs that latency-sensitive pods share. Pure."""
 
 from collections.abc import Iterable
 from enum import Enum
@@ -8,7 +8,7 @@ COOLING = 0.9  # share of the threshold from which on quotas do not grow any mor
 
 
 class PoolState(Enum):
-    """What the load of the share pool allows: growth, nothing new, or only shrinking."""
+    """Load of the share pool; it allows quotas to grow, to stay, or only to shrink."""
 
     IDLE = "idle"
     COOLING = "cooling"
@@ -17,7 +17,7 @@ class PoolState(Enum):
 
 
 class SharePool(NamedTuple):
-    """CPUs that no pod has for itself, and what is used of them; in cores."""
+    """CPUs that no pod owns, and their usage; in cores."""
 
     total: float
     used: float
@@ -39,7 +39,7 @@ def share_pool(
 ) -> SharePool:
     """Return the pool of a node.
 
-    reserved: what pods with CPUs of their own ask for. elsewhere: what these and best-effort pods
-    use. What is used by nobody in particular, the system for example, counts as used in the pool.
+    reserved: the requests of pods with CPUs of their own. elsewhere: the usage of these and of
+    best-effort pods. All other usage, for example the system's, counts as used in the pool.
     """
     return SharePool(cpus - sum(reserved), node_used - sum(elsewhere))

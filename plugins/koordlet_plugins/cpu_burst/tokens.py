@@ -3,16 +3,14 @@
 from koord.api.nodeslo_strategies import CPUBurst
 
 QUIET = 60.0  # percent of the limit below which a container saves
-FIRST_SHARE = (
-    0.25  # of its capacity that a bucket holds at first: what Koordinator's has on average
-)
+FIRST_SHARE = 0.25  # of its capacity that a bucket holds at first: the average of Koordinator's
 
 
-class TokenBucket:
+class BurstTokens:
     """The tokens of one container, in percent of its limit times seconds.
 
-    Above its limit a container spends what is above it, below QUIET it saves what it leaves. A
-    bucket goes down to minus its capacity. Times are monotonic seconds.
+    Above its limit a container spends tokens for the excess, below QUIET it saves the unused part.
+    A bucket goes down to minus its capacity. Times are monotonic seconds.
     """
 
     def __init__(self, capacity: float, now: float) -> None:
@@ -30,10 +28,10 @@ class TokenBucket:
 
 
 class BurstLimits:
-    """Who may stay above the limit how long, by container id."""
+    """Limits the time that containers may stay above their limits, by container id."""
 
     def __init__(self) -> None:
-        self._buckets: dict[str, tuple[TokenBucket, float]] = {}  # with its lifetime in seconds
+        self._buckets: dict[str, tuple[BurstTokens, float]] = {}  # with its lifetime in seconds
 
     def allow(self, container: str, settings: CPUBurst, now: float, usage_percent: float) -> bool:
         """Return whether a container may have more than its limit now."""
@@ -45,12 +43,12 @@ class BurstLimits:
         capacity = float(period * (percent - 100))
         bucket, _ = self._buckets.get(container, (None, 0.0))
         if bucket is None or bucket.capacity != capacity:
-            bucket = TokenBucket(capacity, now)
+            bucket = BurstTokens(capacity, now)
         self._buckets[container] = (bucket, 2.0 * period)
         return bucket.allow(now, usage_percent)
 
     def recycle(self, now: float) -> None:
-        """Forget the containers that nobody has asked about for twice their period."""
+        """Forget containers without a call of allow for twice their period."""
         self._buckets = {
             container: (bucket, lifetime)
             for container, (bucket, lifetime) in self._buckets.items()

@@ -1,4 +1,4 @@
-"""Claims the CPUs of containers."""
+"""The plugin: claims the CPUs of containers."""
 
 from collections.abc import Iterator
 
@@ -23,9 +23,9 @@ from koordlet.plugin.pods import ReconcilingPlugin, containers_of, host_applicat
 from koordlet_plugins.cpuset_allocator.poolmetrics import PoolMetrics
 from koordlet_plugins.cpuset_allocator.rules import (
     OWN_CPUS,
+    AssignedCpus,
     Choice,
     CpusetRule,
-    PodCpus,
     Pools,
     choose_cpus,
     pod_cpus,
@@ -38,11 +38,11 @@ BE_MANAGER, PER_CPU = "BECPUManager", "PerCPUMetric"
 NO_LIMIT = -1
 _APPLICATIONS = "host applications"  # a scope of claims
 _KEY = "node system-qos-resource"
-# LS: what a burstable pod without a label counts as when it has CPUs of its own
+# LS: the class of a burstable pod without a label that has CPUs of its own
 _QUOTA_CLASSES = frozenset({*OWN_CPUS, QoSClass.LS})
 
 
-class CPUSetAllocator(ReconcilingPlugin[CpusetRule, PodCpus]):
+class CPUSetAllocator(ReconcilingPlugin[CpusetRule, AssignedCpus]):
     """Keeps the cpusets of containers and sandboxes."""
 
     gates = (NAME,)
@@ -73,10 +73,10 @@ class CPUSetAllocator(ReconcilingPlugin[CpusetRule, PodCpus]):
             self._pool_metrics.show(node.name, self._pools, per_cpu=self.gate(PER_CPU))
         return CpusetRule(self._pools, self.gate(BE_MANAGER))
 
-    def wants(self, pod: Pod) -> PodCpus:
+    def wants(self, pod: Pod) -> AssignedCpus:
         return pod_cpus(pod)
 
-    def claims(self, meta: PodMeta, wants: PodCpus, rule: CpusetRule) -> Iterator[Claim]:
+    def claims(self, meta: PodMeta, wants: AssignedCpus, rule: CpusetRule) -> Iterator[Claim]:
         unlimited = _is_unlimited(meta, wants) and not self._keeps_quota.value
         if unlimited:
             yield _no_quota(Target.of_pod(meta))
@@ -92,14 +92,14 @@ class CPUSetAllocator(ReconcilingPlugin[CpusetRule, PodCpus]):
         await self.keep(_APPLICATIONS, self._application_claims())
 
     def _application_claims(self) -> Iterator[Claim]:
-        """Host applications of class LS share CPUs with the pods; the others are not ours."""
+        """Host applications of class LS share CPUs with the pods; other classes get no claim."""
         choice = shared_cpus(self._pools) if self._pools else None
         for app in host_applications(self.states) if choice else ():
             if choice and app.qos == QoSClass.LS:
                 yield _cpuset(Target.of_host_application(self.kernel.layout, app), choice)
 
     def _refresh_pools(self) -> None:
-        """Take the present topology; the last one that could be used stays."""
+        """Read the present topology; the last usable one stays in force."""
         topology = self.states.node_topology()
         if topology is None:
             return
@@ -111,7 +111,7 @@ class CPUSetAllocator(ReconcilingPlugin[CpusetRule, PodCpus]):
             self.rejections.accept(_KEY)
 
 
-def _is_unlimited(meta: PodMeta, wants: PodCpus) -> bool:
+def _is_unlimited(meta: PodMeta, wants: AssignedCpus) -> bool:
     """Whether a pod has CPUs of its own, which a quota would only take time from."""
     return bool(wants.status.cpus) and wants.qos in OWN_CPUS and meta.qos in _QUOTA_CLASSES
 

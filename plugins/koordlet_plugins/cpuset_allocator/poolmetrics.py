@@ -1,4 +1,4 @@
-"""How many CPUs pods share, and which, under Koordinator's names."""
+"""Metrics of the CPUs that pods share: their number and their ids, under Koordinator's names."""
 
 from koordlet.plugin import PluginMetrics, UpstreamGauge
 from koordlet.plugin.rules import CpuPool
@@ -8,15 +8,15 @@ _PREFIX = "koordlet_cpuset_"
 
 
 class _PoolMetrics:
-    """Those of one kind of pool."""
+    """The metrics of one kind of pool."""
 
-    def __init__(self, metrics: PluginMetrics, kind: str, who: str) -> None:
+    def __init__(self, metrics: PluginMetrics, kind: str, pods: str) -> None:
         self._cores = metrics.upstream_gauge(
-            f"{_PREFIX}{kind}_cpu_cores", f"CPUs that {who} pods share.", ["node"]
+            f"{_PREFIX}{kind}_cpu_cores", f"CPUs that {pods} pods share.", ["node"]
         )
         self._info: UpstreamGauge = metrics.upstream_gauge(
             f"{_PREFIX}{kind}_info",
-            f"1 for each CPU that {who} pods share, with the gate PerCPUMetric.",
+            f"1 for each CPU that {pods} pods share, with the gate PerCPUMetric.",
             ["node", "cpu"],
         )
 
@@ -27,7 +27,7 @@ class _PoolMetrics:
 
 
 class PoolMetrics:
-    """Told anew only when something changed."""
+    """Exports the pools, anew only after a change."""
 
     def __init__(self, metrics: PluginMetrics) -> None:
         self._ls = _PoolMetrics(metrics, "share_pool", "LS")

@@ -1,4 +1,4 @@
-"""Which CPUs a container may use. Pure.
+"""The choice of the CPUs that a container may use. Pure.
 
 Source: Koordinator, the cpuset hook.
 """
@@ -20,7 +20,7 @@ OWN_CPUS = frozenset({QoSClass.LSE, QoSClass.LSR})  # classes of pods that may h
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """The CPUs of a node by who may use them."""
+    """The CPUs of a node by the pods that may use them."""
 
     ls: tuple[CpuPool, ...]
     be: tuple[CpuPool, ...]
@@ -30,28 +30,28 @@ class Pools:
 
 @dataclass(frozen=True, slots=True)
 class CpusetRule:
-    """What holds for all pods. pools None: the node's topology is not known."""
+    """Settings for all pods. pools None: the node's topology is not known."""
 
     pools: Pools | None
     be_by_numa: bool = False  # whether BE pods are held to their NUMA nodes
 
 
-class PodCpus(NamedTuple):
-    """What a pod's label and annotation say."""
+class AssignedCpus(NamedTuple):
+    """The class and the CPUs in a pod's label and annotation."""
 
     qos: QoSClass  # LSR for a pod without a class that has CPUs of its own
     status: ResourceStatus
 
 
 class Choice(NamedTuple):
-    """The CPUs for a container, and why these."""
+    """The CPUs for a container, and the reason."""
 
     cpus: frozenset[int]
     reason: str
 
 
 def pools_of(topology: NodeTopology) -> Pools:
-    """Return who may use which CPUs.
+    """Return the CPUs of a node by the pods that may use them.
 
     Raises:
         InvalidObject: the CPUs that are set aside for the system are malformed.
@@ -72,8 +72,8 @@ def _system_cpus(system: SystemQoS) -> frozenset[int]:
         raise InvalidObject(where, wanted="a list of CPUs", found=system.cpuset) from err
 
 
-def pod_cpus(pod: Pod) -> PodCpus:
-    """Return what the scheduler has chosen for a pod, and for which class.
+def pod_cpus(pod: Pod) -> AssignedCpus:
+    """Return the CPUs that the scheduler has chosen for a pod, and the pod's class.
 
     Raises:
         InvalidObject: the annotation is malformed.
@@ -81,11 +81,11 @@ def pod_cpus(pod: Pod) -> PodCpus:
     status, qos = resource_status(pod), pod.raw_qos_class
     if qos is QoSClass.NONE and status.cpus:
         qos = QoSClass.LSR
-    return PodCpus(qos, status)
+    return AssignedCpus(qos, status)
 
 
-def choose_cpus(pod: PodCpus, kube_qos: KubeQoS, rule: CpusetRule) -> Choice | None:
-    """Return the CPUs for the containers of a pod; None: they are not ours to choose.
+def choose_cpus(pod: AssignedCpus, kube_qos: KubeQoS, rule: CpusetRule) -> Choice | None:
+    """Return the CPUs for the containers of a pod; None: this plugin makes no claim.
 
     kube_qos is that of the pod's cgroup.
     """
@@ -111,7 +111,7 @@ def shared_cpus(pools: Pools) -> Choice | None:
 
 
 def _of_nodes(pools: Collection[CpuPool], nodes: list[int]) -> Choice | None:
-    """The shared CPUs of NUMA nodes; all when those have none, which confines a pod at least."""
+    """The shared CPUs of NUMA nodes; all shared CPUs when those nodes have none."""
     names = ", ".join(map(str, nodes))
     here = [pool for pool in pools if pool.node in nodes and pool.cpus]
     if here:

@@ -1,14 +1,14 @@
-"""Evicts pods while the node has too little CPU or memory for those that stay.
+"""Evicts pods while the node has too little CPU or memory for the others.
 
 Two plugins with three gates each, one for best-effort pods, one for usage, one for requests.
 
-CPUEvict: BECPUEvict when best-effort pods get too little of what they asked for, CPUEvict when the
-node uses too much, CPUAllocatableEvict when pods of lower tiers ask for more than there is.
+CPUEvict: BECPUEvict when best-effort pods get too little of their CPU requests, CPUEvict when the
+node uses too much, CPUAllocatableEvict when requests of lower tiers exceed the allocatable.
 
-MemoryEvict: BEMemoryEvict and MemoryEvict when the node uses too much, the first of best-effort
-pods, the second of pods that offer themselves; MemoryAllocatableEvict when pods of lower tiers ask
-for more than there is. Usage alone is not enough for the first victim: tasks must wait for memory
-as well.
+MemoryEvict: BEMemoryEvict and MemoryEvict when the node uses too much, the first for best-effort
+pods, the second for pods with the eviction label; MemoryAllocatableEvict when requests of lower
+tiers exceed the allocatable. Usage alone is not enough for the first victim: tasks must wait for
+memory as well.
 
 Both read metrics, pods, the node and resourceUsedThresholdWithBE of the NodeSLO; memory also
 pressure. Both evict one victim after the other.

@@ -1,4 +1,4 @@
-"""The rounds of CPU eviction."""
+"""The plugin CPUEvict and its three features."""
 
 import math
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from koordlet_plugins.eviction.settings import (
     usage_ceiling,
     used_band,
 )
-from koordlet_plugins.eviction.situation import Measured, Situation
+from koordlet_plugins.eviction.situation import Situation, UsageSource
 from koordlet_plugins.eviction.tasks import (
     OWNERS_ORDER,
     RequestFeature,
@@ -44,7 +44,7 @@ BY_REQUESTS, BY_USAGE = "CPUAllocatableEvict", "CPUEvict"
 
 
 class CPUEvict(ExtensionPlugin):
-    """Evicts pods for the sake of the node's CPU."""
+    """Evicts pods while the node has too little CPU for the others."""
 
     gates = (BY_SATISFACTION, BY_REQUESTS, BY_USAGE)
     limits = WAITS_FOR_EVENTS
@@ -75,7 +75,9 @@ class CPUEvict(ExtensionPlugin):
             self,
             self._states,
             resource="cpu",
-            measured=Measured(self._cache, kinds.NODE_CPU_USAGE, kinds.POD_CPU_USAGE, scale=1000),
+            measured=UsageSource(
+                self._cache, kinds.NODE_CPU_USAGE, kinds.POD_CPU_USAGE, scale=1000
+            ),
             cool_down=self._cool_down.value,
             rest_first=True,
         )
@@ -143,11 +145,11 @@ class CPUEvict(ExtensionPlugin):
         )
 
     def _window(self, slo: ResourceThreshold) -> float:
-        """Seconds to look back."""
+        """Length of the window in seconds."""
         interval = self._cache.interval(kinds.NODE_CPU_USAGE)
         return max(interval, slo.cpu_evict_time_window_seconds or 0)
 
     def _since(self, window: float, now: Situation) -> float:
-        """The same, but not back to when the latest victim was there; at least one sample."""
+        """The window without the time of the latest victim; at least one sample."""
         gone = self.clock.boottime() - now.since
         return max(min(window, gone), self._cache.interval(kinds.NODE_CPU_USAGE))

@@ -1,4 +1,4 @@
-"""The rounds of memory eviction."""
+"""The plugin MemoryEvict and its three features."""
 
 import math
 from collections.abc import Callable
@@ -28,13 +28,13 @@ from koordlet_plugins.eviction.settings import (
     used_band,
 )
 from koordlet_plugins.eviction.signals import (
-    Pressure,
+    MemoryPressure,
     PressureRule,
     Signals,
     check_pressure,
     parse_signals,
 )
-from koordlet_plugins.eviction.situation import Measured, Situation
+from koordlet_plugins.eviction.situation import Situation, UsageSource
 from koordlet_plugins.eviction.tasks import (
     OWNERS_ORDER,
     RequestFeature,
@@ -53,7 +53,7 @@ _NODE_PRESSURE = kinds.NODE_PSI.key("mem", "10", "some")
 
 
 class MemoryEvict(ExtensionPlugin):
-    """Evicts pods for the sake of the node's memory."""
+    """Evicts pods while the node has too little memory for the others."""
 
     gates = (OF_BEST_EFFORT, BY_REQUESTS, BY_USAGE)
     limits = WAITS_FOR_EVENTS
@@ -70,8 +70,8 @@ class MemoryEvict(ExtensionPlugin):
         self._signals = flags.string(
             "memory-evict-signals",
             Signals.BOTH,
-            "What must be high before the first victim of memory eviction; usage alone is what "
-            "Koordinator looks at",
+            "Signals that must be high before the first victim of memory eviction; Koordinator "
+            "looks at usage alone",
         )
         self._pressure = flags.float(
             "memory-evict-pressure",
@@ -98,7 +98,7 @@ class MemoryEvict(ExtensionPlugin):
             self,
             self._states,
             resource="memory",
-            measured=Measured(self._cache, kinds.NODE_MEMORY_USAGE, kinds.POD_MEMORY_USAGE),
+            measured=UsageSource(self._cache, kinds.NODE_MEMORY_USAGE, kinds.POD_MEMORY_USAGE),
             cool_down=self._cool_down.value,
         )
         async for _ in stop.every(self._interval.value):
@@ -160,7 +160,7 @@ class MemoryEvict(ExtensionPlugin):
     async def _pressed(
         self, found: list[EvictionTask | EvictionBlocked], under_way: frozenset[str]
     ) -> list[EvictionTask | EvictionBlocked]:
-        """The same without the tasks that pressure is too low for."""
+        """The tasks without those for which pressure is too low."""
         passed: list[EvictionTask | EvictionBlocked] = []
         for each in found:
             needs = isinstance(each, EvictionTask) and each.feature not in (BY_REQUESTS, *under_way)
@@ -172,10 +172,10 @@ class MemoryEvict(ExtensionPlugin):
                 passed.append(blocked)
         return passed
 
-    async def _node_pressure(self) -> Pressure:
-        """As the kernel has it now; else as it was sampled."""
+    async def _node_pressure(self) -> MemoryPressure:
+        """The kernel's present pressure; where that cannot be read, the latest sample."""
         resource = resources.NODE_MEMORY_PRESSURE
         now = await self.kernel.read(resource)
         percent = now.some.avg10 if now else self._cache.last(kinds.NODE_PSI, *_NODE_PRESSURE)
         known = percent is not None or await self.kernel.supports(resource)
-        return Pressure(percent, supported=known)
+        return MemoryPressure(percent, supported=known)

@@ -1,4 +1,4 @@
-"""Which pod to evict next, so that what several features want back is given back once.
+"""The choice of the next victim; a pod that several features count is released once.
 
 Source: Koordinator, pkg/koordlet/qosmanager/helpers, KillAndEvictPods.
 """
@@ -25,7 +25,7 @@ def amounts_text(amounts: Amounts) -> str:
 
 
 class ReleaseTarget(StrEnum):
-    """What of a pod counts."""
+    """The amount of a pod that counts as released: its usage or its requests."""
 
     USED = "podUsed"
     REQUEST = "podResourceRequest"
@@ -33,10 +33,10 @@ class ReleaseTarget(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvictionTask:
-    """What one feature wants back, and from whom. gain: what a pod would give back.
+    """The amounts that one feature has to release, and its candidates.
 
-    trigger says with numbers why, in one sentence; inputs are these numbers. order says by what
-    the candidates are sorted.
+    gain returns the amounts that a pod would release. trigger is the reason in one sentence with
+    numbers; inputs are these numbers. order names the sort order of the candidates.
     """
 
     feature: str
@@ -50,9 +50,9 @@ class EvictionTask:
 
 
 class EvictionPlan:
-    """The tasks in order of their features, and what was released so far.
+    """The tasks in order of their features, and the amounts released so far.
 
-    A pod that two tasks mention is released once, for both.
+    A pod that is a candidate of two tasks is released once, for both.
     """
 
     def __init__(self, tasks: Iterable[EvictionTask]) -> None:
@@ -63,13 +63,13 @@ class EvictionPlan:
 
     @property
     def features(self) -> frozenset[str]:
-        """The features that take part."""
+        """The features that have a task."""
         return frozenset(self._needs)
 
     def next(self) -> tuple[EvictionTask, Pod] | None:
-        """Return the next victim and on whose behalf; None: all is released, or nobody is left.
+        """Return the next victim and its task; None: all is released, or no candidate is left.
 
-        A pod that gives back nothing of what is still to be released is no victim.
+        A pod that releases none of the amounts that are still wanted is no victim.
         """
         for task in self._tasks:
             rest = self.rest(task)
@@ -79,7 +79,7 @@ class EvictionPlan:
         return None
 
     def rest(self, task: EvictionTask) -> Amounts:
-        """Return what is still to be released; only what is above zero."""
+        """Return the amounts that are still to be released; only those above zero."""
         needs = self._needs[task.feature]
         left = {
             name: min(wanted - self.released[task.target, name], needs.get(name, 0))
@@ -102,7 +102,7 @@ class EvictionPlan:
         self._handled.add(pod.uid)
 
     def see(self, tasks: Iterable[EvictionTask]) -> None:
-        """Take note of what is wanted by now: more than that is not released any more.
+        """Lower the wanted amounts to those of the present tasks.
 
         A feature without a task wants nothing any more.
         """
@@ -110,7 +110,7 @@ class EvictionPlan:
         self._needs = {feature: needs.get(feature, {}) for feature in self._needs}
 
     def gain(self, pod: Pod) -> dict[tuple[ReleaseTarget, str], int]:
-        """Return what a pod gives back, each resource once however many tasks count it."""
+        """Return the amounts that a pod releases, each resource once for all tasks."""
         gains: dict[tuple[ReleaseTarget, str], int] = {}
         for task in self._tasks:
             for name, amount in task.gain(pod).items():
@@ -120,5 +120,5 @@ class EvictionPlan:
 
 
 def _helps(gain: Amounts, rest: Amounts) -> bool:
-    """Whether a pod gives back some of what is still to be released."""
+    """Whether a pod releases a part of the rest."""
     return any(gain.get(name, 0) > 0 for name in rest)

@@ -1,4 +1,4 @@
-"""How much the victims of an eviction must give back: the formulas.
+"""Formulas for the amounts that the victims of an eviction must release.
 
 CPU is in milli-cores, memory in bytes, thresholds in percent. Arithmetic is Koordinator's to the
 last unit: where it divides integers or multiplies floats, so does this, in the same order.
@@ -9,24 +9,24 @@ Source: Koordinator, pkg/koordlet/qosmanager/plugins/cpuevict and memoryevict.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-THIRD = 3  # a window with fewer samples than a third of it has room for says nothing
+THIRD = 3  # a window with fewer than a third of its possible samples does not count
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """From which percentage on to release, and down to which."""
+    """The percentage from which on pods are evicted, and the one down to which."""
 
     threshold: int
     lower: int
 
     def while_under_way(self) -> "Band":
-        """The band that holds until what was begun is done."""
+        """The band in force from the first victim until the lower mark is reached."""
         return Band(self.lower, self.lower)
 
 
 @dataclass(frozen=True, slots=True)
 class Satisfaction:
-    """CPU of best-effort pods: what they asked for, may use and use. In milli-cores."""
+    """CPU of best-effort pods: request, limit and usage. In milli-cores."""
 
     request: float
     limit: float
@@ -35,14 +35,14 @@ class Satisfaction:
 
 @dataclass(frozen=True, slots=True)
 class SatisfactionBand:
-    """When best-effort pods get too little: limit in percent of request, usage of the limit."""
+    """Marks of best-effort satisfaction: limit in percent of request, usage in percent of limit."""
 
     lower: int
     upper: int
     usage: int
 
     def while_under_way(self) -> "SatisfactionBand":
-        """The band that holds until what was begun is done."""
+        """The band in force from the first victim until the lower mark is reached."""
         return SatisfactionBand(self.upper, self.upper, self.usage)
 
 
@@ -52,7 +52,7 @@ def used_percent(used: int, capacity: int) -> int:
 
 
 def used_release(used: int, capacity: int, band: Band) -> int:
-    """Return what of a resource is used beyond the lower mark; 0 below the threshold."""
+    """Return the usage beyond the lower mark; 0 below the threshold."""
     percent = used_percent(used, capacity)
     if percent < band.threshold:
         return 0
@@ -60,7 +60,7 @@ def used_release(used: int, capacity: int, band: Band) -> int:
 
 
 def requested_cpu_release(asked: int, allocatable: int, band: Band) -> int:
-    """Return what of a CPU resource is asked for beyond the lower mark; all when there is none."""
+    """Return the CPU requests beyond the lower mark; all of them without an allocatable."""
     if not _exceeds(asked, allocatable, band):
         return 0
     if allocatable == 0:
@@ -69,7 +69,7 @@ def requested_cpu_release(asked: int, allocatable: int, band: Band) -> int:
 
 
 def requested_memory_release(asked: int, allocatable: int, band: Band) -> int:
-    """As requested_cpu_release, of a memory resource; the floats go in another order."""
+    """As requested_cpu_release, for memory; the floats are multiplied in another order."""
     if not _exceeds(asked, allocatable, band):
         return 0
     if allocatable == 0:
@@ -78,7 +78,7 @@ def requested_memory_release(asked: int, allocatable: int, band: Band) -> int:
 
 
 def satisfaction_release(mean: Satisfaction, now: Satisfaction, band: SatisfactionBand) -> int:
-    """Return the batch CPU that must go so that the rest gets its share; the mean and now agree."""
+    """Return the batch CPU requests to release; 0 unless both the mean and now are too low."""
     if not (_is_busy(mean, band.usage) and _is_busy(now, band.usage)):
         return 0
     by_mean = missing_requests(mean.request, mean.limit, band)
@@ -99,9 +99,9 @@ def missing_requests(request: float, limit: float, band: SatisfactionBand) -> in
 
 
 def allocatable_batch_cpu(found: int | None) -> int:
-    """Return the limit that allocatable batch CPU stands for; None: the node does not tell.
+    """Return the limit in milli-cores that follows from allocatable batch CPU.
 
-    -1 stands for no limit that could be compared with; none at all counts as 1.
+    -1: the node has no such limit. An allocatable of 0 counts as 1.
     """
     if found is None or found < 0:
         return -1
@@ -109,7 +109,7 @@ def allocatable_batch_cpu(found: int | None) -> int:
 
 
 def is_covered(counts: Mapping[str, int], interval: float, window: float) -> bool:
-    """Whether each series has enough samples of a window in seconds to speak for it."""
+    """Whether each series has enough samples for a window in seconds."""
     return min(counts.values()) * interval >= int(window) // THIRD
 
 
@@ -118,7 +118,7 @@ def _exceeds(asked: int, allocatable: int, band: Band) -> bool:
 
 
 def _is_busy(cpu: Satisfaction, usage: int) -> bool:
-    """Whether best-effort pods would use more; below one core they are always taken to."""
+    """Whether best-effort pods would use more CPU; below one core this is assumed."""
     if cpu.limit <= 0:
         return False
     return cpu.limit < 1000 or cpu.used / cpu.limit >= usage / 100

@@ -1,4 +1,4 @@
-"""BECPUEvict: best-effort pods get too little of the CPU that they asked for."""
+"""BECPUEvict: evicts best-effort pods while they get too little of their CPU requests."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -38,9 +38,9 @@ class Figures:
 
 
 def read_figures(cache: MetricCache, seconds: float) -> Figures | None:
-    """Return the figures of so many seconds; None: a series is missing or too old.
+    """Return the figures of the last seconds; None: a series is missing or too old.
 
-    Best-effort pods that nothing limits have no limit to be measured, so that is None as well.
+    None, too, while best-effort pods have no limit.
     """
     means: dict[str, float] = {}
     latest: dict[str, float] = {}
@@ -65,9 +65,9 @@ def build_task(
     window: float,
     under_way: bool,
 ) -> EvictionTask | None:
-    """Return the batch CPU requests that must go; None: nothing must.
+    """Return the task to release batch CPU requests; None: there is none to release.
 
-    usage is what a pod uses, in cores; allocatable the node's batch CPU.
+    usage returns a pod's usage in cores; allocatable is the node's batch CPU.
 
     Raises:
         EvictionBlocked: the NodeSLO is not complete, or figures are missing.

@@ -1,4 +1,4 @@
-"""What a NodeSLO must say before an eviction feature may act, and its defaults.
+"""Settings of the eviction features in the NodeSLO: checks and defaults.
 
 A key is the part of a field's name that its threshold and its lower mark have in common, for
 example "cpuEvict". Source: Koordinator, pkg/koordlet/qosmanager/plugins.
@@ -18,7 +18,7 @@ HIGHEST_CEILING = 7999  # the highest priority of koord-mid
 
 
 class EvictionBlocked(KoordError):
-    """Why a feature that is on does not evict now, although reason may be reason enough."""
+    """A feature whose gate is on cannot evict now; reason: what it would evict for."""
 
     def __init__(
         self, feature: str, outcome: EvictionOutcome, message: str, *, reason: str = "gate is on"
@@ -30,10 +30,10 @@ class EvictionBlocked(KoordError):
 
 
 def capacity_of(feature: str, node: Node, resource: str) -> int:
-    """Return what the node has of cpu (milli-cores) or memory (bytes).
+    """Return the node's capacity of cpu (milli-cores) or memory (bytes).
 
     Raises:
-        EvictionBlocked: the Node does not tell.
+        EvictionBlocked: the Node has no such capacity.
     """
     capacity = amount(resource, node.capacity.get(resource, "0"))
     if capacity <= 0:
@@ -43,10 +43,10 @@ def capacity_of(feature: str, node: Node, resource: str) -> int:
 
 
 def used_band(feature: str, key: str, threshold: int | None, lower: int | None) -> Band:
-    """Return the band of a feature that goes by usage.
+    """Return the band of a feature that compares usage.
 
     Raises:
-        EvictionBlocked: no threshold, or the lower mark is not below it. So do the others.
+        EvictionBlocked: no threshold, or the lower mark is not below it.
     """
     if threshold is None:
         raise _unset(feature, f"{key}ThresholdPercent")
@@ -54,7 +54,7 @@ def used_band(feature: str, key: str, threshold: int | None, lower: int | None) 
 
 
 def requested_band(feature: str, key: str, threshold: int | None, lower: int | None) -> Band:
-    """Return the band of a feature that goes by requests; it has no defaults."""
+    """Return the band of a feature that compares requests; raises as used_band. No defaults."""
     if threshold is None:
         raise _unset(feature, f"{key}ThresholdPercent")
     if lower is None:
@@ -63,7 +63,7 @@ def requested_band(feature: str, key: str, threshold: int | None, lower: int | N
 
 
 def usage_ceiling(feature: str, slo: ResourceThreshold) -> int:
-    """Return the highest priority of victims of the features that go by usage."""
+    """Return the highest priority of victims of the features that compare usage."""
     ceiling = slo.evict_enabled_priority_threshold
     if ceiling is None:
         raise _unset(feature, "evictEnabledPriorityThreshold")
@@ -71,7 +71,7 @@ def usage_ceiling(feature: str, slo: ResourceThreshold) -> int:
 
 
 def request_ceiling(feature: str, slo: ResourceThreshold) -> int:
-    """Return the highest priority of victims of the features that go by requests."""
+    """Return the highest priority of victims of the features that compare requests."""
     ceiling = slo.allocatable_evict_priority_threshold
     if ceiling is None:
         raise _unset(feature, "allocatableEvictPriorityThreshold")
@@ -82,7 +82,7 @@ def request_ceiling(feature: str, slo: ResourceThreshold) -> int:
 
 
 def satisfaction_band(feature: str, slo: ResourceThreshold) -> SatisfactionBand:
-    """Return the band of the feature that goes by the satisfaction of best-effort pods."""
+    """Return the band of the feature that compares the satisfaction of best-effort pods."""
     key = "cpuEvictBESatisfaction"
     lower = slo.cpu_evict_be_satisfaction_lower_percent
     upper = slo.cpu_evict_be_satisfaction_upper_percent

@@ -1,4 +1,4 @@
-"""Which signals memory eviction needs before its first victim."""
+"""Signals that memory eviction needs before its first victim: usage alone, or pressure as well."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,7 +10,7 @@ from koordlet_plugins.eviction.settings import EvictionBlocked
 
 
 class Signals(StrEnum):
-    """What must be high."""
+    """The signals that must be high."""
 
     BOTH = "usage,pressure"
     USAGE = "usage"
@@ -18,7 +18,7 @@ class Signals(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PressureRule:
-    """How much pressure is enough, in percent of the time; signals: whether it matters."""
+    """The pressure that is enough, in percent of the time; signals: whether it is needed."""
 
     signals: Signals
     percent: float
@@ -29,10 +29,10 @@ class PressureRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Pressure:
+class MemoryPressure:
     """Share of the last ten seconds in which tasks of the node waited for memory, in percent.
 
-    percent None: not known. supported False: this kernel does not tell.
+    percent None: not known. supported False: this kernel does not measure it.
     """
 
     percent: float | None
@@ -52,11 +52,11 @@ def parse_signals(text: str) -> Signals:
     raise OptionError("--memory-evict-signals", text, f"use {' or '.join(Signals)}")
 
 
-def check_pressure(task: EvictionTask, pressure: Pressure, rule: PressureRule) -> None:
+def check_pressure(task: EvictionTask, pressure: MemoryPressure, rule: PressureRule) -> None:
     """Let a task pass when there is enough pressure as well.
 
     Raises:
-        EvictionBlocked: there is not, or it is not known.
+        EvictionBlocked: the pressure is too low, or not known.
     """
     if rule.signals is Signals.USAGE or not pressure.supported:
         return

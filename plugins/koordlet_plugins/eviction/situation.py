@@ -1,4 +1,4 @@
-"""What one round of an evicting plugin looks at."""
+"""The inputs of one round of an evicting plugin."""
 
 import math
 from collections.abc import Iterator
@@ -10,21 +10,21 @@ from koord.api.node import Node
 from koord.api.nodeslo_strategies import ResourceThreshold
 from koord.api.pod import Pod
 from koordlet.plugin import Kind, MetricCache, PodMeta, keys
-from koordlet_plugins.eviction.awaitedvictim import Usage
+from koordlet_plugins.eviction.awaitedvictim import UsageSample
 
 
-class Measured(NamedTuple):
-    """Where usage of a resource is in the metric cache, and how many amounts one of it is."""
+class UsageSource(NamedTuple):
+    """The series of a resource's usage in the metric cache; scale: amounts per unit of them."""
 
     cache: MetricCache
     node: Kind[[], tuple[()]]
     pods: Kind[[str], keys.PodKey]
     scale: int = 1
 
-    def of_node(self) -> Usage | None:
-        """What the node uses; None: not measured lately."""
+    def of_node(self) -> UsageSample | None:
+        """The node's usage; None: no recent sample."""
         used, newest = self.cache.last(self.node), self.cache.newest(self.node)
-        return Usage(used * self.scale, newest.boot) if used is not None and newest else None
+        return UsageSample(used * self.scale, newest.boot) if used is not None and newest else None
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,18 @@ class Situation:
     slo: ResourceThreshold
     node: Node
     metas: tuple[PodMeta, ...]
-    source: Measured
-    under_way: frozenset[str]  # features that have begun to evict and are not through
+    source: UsageSource
+    under_way: frozenset[str]  # features that have begun to evict and have not finished
     since: float  # seconds since boot, at which the latest victim was gone
 
     @property
     def pods(self) -> Iterator[Pod]:
-        """Those of the API, without their cgroups."""
+        """The pods' API objects."""
         return (meta.pod for meta in self.metas)
 
     @cached_property
     def usage(self) -> dict[str, float]:
-        """What pods use, by UID and in the unit of the metric; those that were measured lately."""
+        """Usage by pod UID, in the unit of the metric; only pods with a recent sample."""
         return {
             uid: used for (uid,), used in self.source.cache.last_values(self.source.pods).items()
         }
@@ -55,5 +55,5 @@ class Situation:
         return [pod for pod in self.pods if pod.uid in self.usage]
 
     def amount(self, pod: Pod) -> int:
-        """What a pod uses, as an amount; 0 when that is not known."""
+        """A pod's usage as an amount; 0 when it is not known."""
         return math.trunc(self.usage.get(pod.uid, 0.0) * self.source.scale)

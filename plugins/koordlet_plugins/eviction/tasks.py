@@ -18,7 +18,7 @@ OWNERS_ORDER = "by eviction priority, priority and size"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UsedFeature:
-    """A feature that compares what the node uses of a resource with its capacity."""
+    """A feature that compares the node's usage of a resource with its capacity."""
 
     name: str
     resource: str  # "cpu" or "memory"
@@ -29,10 +29,10 @@ class UsedFeature:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestFeature:
-    """A feature that compares what pods of lower tiers ask for with the node's allocatable."""
+    """A feature that compares the requests of lower tiers with the node's allocatable."""
 
     name: str
-    resource: Callable[[PriorityClass], str]  # that a tier asks for
+    resource: Callable[[PriorityClass], str]  # the resource that a tier requests
     release: Callable[[int, int, Band], int]  # from the sum, the allocatable and the band
     band: Band
     ceiling: int  # highest priority that counts
@@ -46,10 +46,10 @@ def used_task(
     victims: Callable[[], Iterable[Pod]],
     usage: Callable[[Pod], int],
 ) -> EvictionTask | None:
-    """Return what is used beyond the lower mark, and who is to give it back.
+    """Return the task to release the usage beyond the lower mark; None: below the threshold.
 
-    victims, first one first, are only asked for when there is something to give back; usage is
-    what a pod uses. None: the threshold is not reached.
+    victims, called only when there is something to release, returns the candidates in order; usage
+    returns a pod's usage.
     """
     band = feature.band.while_under_way() if feature.under_way else feature.band
     release = used_release(used, capacity, band)
@@ -82,10 +82,10 @@ def requested_task(
     allocatable: Mapping[str, str],
     victims: Callable[[], Iterable[Pod]],
 ) -> EvictionTask | None:
-    """Return what is asked for beyond the lower mark, and who is to give it back.
+    """Return the task to release the requests beyond the lower mark; None: below the threshold.
 
-    asked is the sum for each tier; victims are those that come in question, in any order, and only
-    asked for when something is to be given back. None: the threshold is not exceeded.
+    asked is the sum for each tier; victims, called only when there is something to release, returns
+    the candidates in any order.
     """
     band = feature.band.while_under_way() if feature.under_way else feature.band
     has = {name: amount(name, allocatable[name]) if name in allocatable else 0 for name in asked}

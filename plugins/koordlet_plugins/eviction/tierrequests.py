@@ -1,4 +1,4 @@
-"""Requests of pods of lower tiers, summed up anew only when pods have changed."""
+"""Sums of the requests of pods of lower tiers, made anew only when pods have changed."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -9,14 +9,14 @@ from koord.api.priority import PriorityClass
 from koordlet.plugin import PodMeta
 
 TIERS = (PriorityClass.BATCH, PriorityClass.MID)
-"""The priority classes whose requests are counted, and given back, as resources of their own."""
+"""The priority classes whose requests are counted, and released, as resources of their own."""
 
 
 class TierRequests:
-    """Remembers the latest sums. The pods of the states informer are replaced as a whole."""
+    """Caches the latest sums: the states informer replaces the tuple of pods as a whole."""
 
     def __init__(self, resource: Callable[[PriorityClass], str]) -> None:
-        """resource names what a tier asks for."""
+        """resource returns the resource that a tier requests."""
         self._resource = resource
         self._pods: tuple[PodMeta, ...] | None = None
         self._ceiling = 0
@@ -36,7 +36,7 @@ def requested_by_tier(
 ) -> Mapping[str, int]:
     """Return the sum of requests of the pods up to a priority, by the resource of their tier.
 
-    Only pods that have not ended count, and only tiers whose pods can give it back.
+    Only pods that have not ended count, and only tiers whose pods can be evicted for it.
     """
     sums: Counter[str] = Counter()
     for pod in pods:

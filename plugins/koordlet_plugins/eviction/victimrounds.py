@@ -1,6 +1,6 @@
-"""Evicts one victim after the other: each is seen to be gone before the next one is asked for.
+"""Evicts one victim after the other: each is gone before the next eviction is requested.
 
-A tool for plugins that evict. Rounds are those of the plugin; nothing here waits.
+A tool for plugins that evict. The plugin makes the rounds; nothing here waits.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from koord.api.eviction import EvictionOutcome
 from koord.api.pod import Pod
 from koordlet.plugin import Eviction, ExtensionPlugin, PodMeta, States, Unavailable
-from koordlet_plugins.eviction.awaitedvictim import MARGIN, AwaitedVictim, Verdict
+from koordlet_plugins.eviction.awaitedvictim import MARGIN, AwaitedVictim, VictimState
 from koordlet_plugins.eviction.plan import EvictionPlan, EvictionTask, amounts_text
 from koordlet_plugins.eviction.settings import EvictionBlocked
-from koordlet_plugins.eviction.situation import Measured, Situation
+from koordlet_plugins.eviction.situation import Situation, UsageSource
 
-ATTEMPTS = 10  # victims that a round asks for, when each is refused
-LONGEST_ROUND = 10.0  # seconds after which a round asks for no other victim
-WARM_UP = 5.0  # seconds of a run in which it is not told that figures are missing
-TOLD = 10  # candidates that a record names
+ATTEMPTS = 10  # evictions that a round requests, when each is refused
+LONGEST_ROUND = 10.0  # seconds after which a round requests no other eviction
+WARM_UP = 5.0  # seconds of a run in which missing figures are not reported
+NAMED = 10  # candidates that a record names
 
 _LEFT = (EvictionOutcome.KILLED, EvictionOutcome.GONE)
 _OVER_FOR_ALL = (EvictionOutcome.RATE_LIMITED, EvictionOutcome.OVER_BUDGET)
@@ -31,7 +31,7 @@ class VictimRounds:
         states: States,
         *,
         resource: str,
-        measured: Measured,
+        measured: UsageSource,
         cool_down: float,
         rest_first: bool = False,
     ) -> None:
@@ -56,17 +56,17 @@ class VictimRounds:
             "Victims by what became of them: gone; without_effect: gone, but usage did not fall; "
             "slow: still in their grace period when the next one was due; ignored: still there "
             "after it.",
-            {"end": [verdict for verdict in Verdict if verdict is not Verdict.OPEN]},
+            {"end": [verdict for verdict in VictimState if verdict is not VictimState.OPEN]},
         )
 
     @property
     def resting(self) -> bool:
-        """Whether it is the pause after evictions, so that nothing need be looked at."""
+        """Whether this is the pause after evictions, in which nothing needs to be measured."""
         return self._plan is None and self._clock.monotonic() < self._rests_until
 
     @property
     def situation(self) -> Situation | None:
-        """What to look at now; None: the strategy is off, or it or the node is not known."""
+        """The inputs of a round; None: the strategy is off, or it or the node is not known."""
         slo, node = self._states.node_slo(), self._states.node()
         if slo is None or node is None or not slo.threshold.enable:
             return None
@@ -75,7 +75,7 @@ class VictimRounds:
         return Situation(slo.threshold, node, pods, self._measured, under_way, self._since)
 
     async def step(self, found: Iterable[EvictionTask | EvictionBlocked]) -> None:
-        """Do what there is to do in this round, given what the features want now."""
+        """Go on with the evictions, given the present tasks of the features."""
         tasks = []
         for each in found:
             if isinstance(each, EvictionTask):
@@ -94,12 +94,12 @@ class VictimRounds:
             await self._proceed(self._plan)
 
     async def _proceed(self, plan: EvictionPlan) -> None:
-        """Find the next victim that ends."""
+        """Evict candidates in order until one eviction is accepted."""
         began = self._clock.monotonic()
         for _ in range(ATTEMPTS):
             victim = plan.next()
             if victim is None:
-                self._tell_rest(plan)
+                self._report_rest(plan)
                 self._plan = None
                 return
             if not await self._take(plan, *victim):
@@ -131,7 +131,7 @@ class VictimRounds:
         return True
 
     async def _evict(self, task: EvictionTask, meta: PodMeta) -> Eviction | None:
-        """Ask for it; None: there is nobody to ask."""
+        """Request the eviction; None: there is no API server."""
         candidates = task.candidates
         place = candidates.index(meta.pod) + 1 if meta.pod in candidates else 1
         try:
@@ -149,22 +149,22 @@ class VictimRounds:
             return None
 
     def _is_ending(self, pod: Pod) -> bool:
-        """Whether somebody else has deleted it, and its grace period is not over for long."""
+        """Whether another client has deleted it, and its grace period has not long been over."""
         return pod.gone_by is not None and self._clock.wall() < pod.gone_by + MARGIN
 
     async def _is_through(self, plan: EvictionPlan, awaited: AwaitedVictim) -> bool:
-        """Whether the next victim's turn has come."""
+        """Whether the next victim may be evicted."""
         if awaited.gone is None and awaited.has_left(self._states):
             self._mark_gone(awaited)
         usage = self._measured.of_node()
         verdict = awaited.judge(self._clock.monotonic(), usage)
-        if verdict is Verdict.IGNORED and await self._is_killed(awaited):
+        if verdict is VictimState.IGNORED and await self._is_killed(awaited):
             self._mark_gone(awaited)
             return False
-        if verdict is Verdict.OPEN:
+        if verdict is VictimState.OPEN:
             return False
         pod = awaited.pod.pod
-        (plan.pass_over if verdict is Verdict.IGNORED else plan.release)(pod)
+        (plan.pass_over if verdict is VictimState.IGNORED else plan.release)(pod)
         self._ends.inc(end=verdict)
         facts = awaited.facts(self._clock.monotonic(), usage, self._resource)
         self._plugin.note_freed(pod, {"end": verdict.value, **facts})
@@ -173,7 +173,7 @@ class VictimRounds:
         return True
 
     async def _is_killed(self, awaited: AwaitedVictim) -> bool:
-        """Insist on an eviction that was ignored; whether that ended the pod."""
+        """Enforce an eviction that was ignored; return whether that ended the pod."""
         eviction = await self._plugin.insist(
             awaited.pod, feature=awaited.task.feature, reason=awaited.task.trigger
         )
@@ -183,8 +183,8 @@ class VictimRounds:
         self._since = self._clock.boottime()
         awaited.leave(self._clock.monotonic(), self._since)
 
-    def _tell_rest(self, plan: EvictionPlan) -> None:
-        """Say what nobody is left for."""
+    def _report_rest(self, plan: EvictionPlan) -> None:
+        """Report the amounts for which no candidate is left."""
         for task in plan.wanting():
             rest, count = amounts_text(plan.rest(task)), len(task.candidates)
             message = f"{rest} more wanted, but of {count} candidates none is left"
@@ -212,7 +212,7 @@ def wanted(
     looks: Mapping[str, Callable[[Situation], EvictionTask | None]],
     situation: Situation | None,
 ) -> Iterator[EvictionTask | EvictionBlocked]:
-    """What the features want whose gates are on, or what hinders them; by name, in order."""
+    """Yield the tasks of the features whose gates are on, or what blocks them; ordered by name."""
     if situation is None:
         return
     for feature, look in looks.items():
@@ -227,9 +227,9 @@ def wanted(
 
 
 def _named(task: EvictionTask) -> list[str]:
-    """The candidates in order, for people, each with what decided its place."""
+    """The candidates in order, for people, each with the values that decided its place."""
     named = []
-    for pod in task.candidates[:TOLD]:
+    for pod in task.candidates[:NAMED]:
         gain = amounts_text(task.gain(pod))
         named.append(f"{pod.namespace}/{pod.name} (priority {pod.effective_priority}, {gain})")
     more = len(task.candidates) - len(named)

@@ -1,4 +1,4 @@
-"""Which pods may be evicted by which feature, and in which order.
+"""The candidates of each eviction feature, and their order.
 
 Orders are total, so the same pods are always in the same order. Source: Koordinator,
 apis/extension, pkg/koordlet/qosmanager/helpers and plugins.
@@ -22,7 +22,7 @@ _DECIMAL = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _INT32, _INT64 = 2**31, 2**63
 
 Amount = Callable[[Pod], float]
-"""What counts of a pod beside its priority, for example the bytes it uses."""
+"""The size of a pod in its order, for example the bytes that it uses."""
 
 
 def best_effort(pods: Iterable[Pod], feature: str) -> list[Pod]:
@@ -35,7 +35,7 @@ def best_effort(pods: Iterable[Pod], feature: str) -> list[Pod]:
 
 
 def offered(pods: Iterable[Pod], feature: str, ceiling: int) -> list[Pod]:
-    """Return the pods up to a priority whose label offers them, and whose policy allows it."""
+    """Return the pods up to a priority with the eviction label whose policy allows the feature."""
     return [
         pod
         for pod in pods

@@ -1,8 +1,8 @@
-"""Tells the scheduler of Anolis and Alibaba Cloud kernels which pods are latency sensitive.
+"""Sets the group identity of pods, by which Anolis and Alibaba Cloud kernels favour LS pods.
 
 Reads the CPU QoS of the classes in the NodeSLO and of LS pods in their annotation; claims
 cpu.bvt_warp_ns, from 2 (latency sensitive) to -1 (best effort), of QoS classes, pods and
-containers. Other kernels have no such value: there this is told once, and nothing is done.
+containers. Other kernels have no such value: there the plugin logs this once and is idle.
 """
 
 from koordlet.plugin import PluginRegistry

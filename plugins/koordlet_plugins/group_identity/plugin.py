@@ -1,4 +1,4 @@
-"""Claims group identities on kernels that have them."""
+"""The plugin: claims group identities on kernels that have them."""
 
 from collections.abc import Iterator
 
@@ -71,7 +71,7 @@ class GroupIdentity(ReconcilingPlugin[Identities, PodIdentity]):
         return identity_claims(meta, wants, rule)
 
     async def reconcile(self) -> None:
-        """Only where the kernel has group identities; with its switch on before anything else."""
+        """As ReconcilingPlugin.reconcile, on kernels with identities, once their switch is on."""
         if not await self._is_supported():
             return
         rule = self.rule()
@@ -94,7 +94,7 @@ class GroupIdentity(ReconcilingPlugin[Identities, PodIdentity]):
         return bool(self._supported)
 
     async def _switch_on(self) -> bool:
-        """Have the kernel go by identities; core scheduling, which excludes them, ends before."""
+        """Switch group identities on, and before that core scheduling off, which excludes them."""
         if not self._has_switch:
             return True
         wanted = {resources.SCHED_GROUP_IDENTITY: 1}
@@ -109,12 +109,12 @@ class GroupIdentity(ReconcilingPlugin[Identities, PodIdentity]):
                 scope=_SWITCHES,
             )
             if not outcome.holds:
-                self._tell_stuck(outcome.message)
+                self._report_stuck(outcome.message)
                 return False
-        self._tell_stuck("")
+        self._report_stuck("")
         return True
 
-    def _tell_stuck(self, why: str) -> None:
+    def _report_stuck(self, why: str) -> None:
         if why and why != self._stuck:
             self.log.warning("identity.no_switch", error=why)
         self._stuck = why

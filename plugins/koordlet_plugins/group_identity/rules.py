@@ -1,4 +1,4 @@
-"""Which group identity a QoS class, a pod and its containers have. Pure.
+"""The group identity of a QoS class, of a pod and of its containers. Pure.
 
 Source: Koordinator, the groupidentity hook.
 """
@@ -53,7 +53,7 @@ class Identities:
 
 
 def identities(settings: ResourceQoS) -> Identities:
-    """Return the identities that a NodeSLO asks for; with another CPU policy there are none."""
+    """Return the identities in a NodeSLO; with another CPU policy there are none."""
     if settings.policies.cpu is not CPUPolicy.GROUP_IDENTITY:
         return Identities()
     return Identities(*(_identity(one.cpu) for one in (settings.lsr, settings.ls, settings.be)))
@@ -65,25 +65,25 @@ def _identity(settings: CPUQoS) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _PodCPUQoS:
-    """The annotation. None: not said."""
+    """The annotation. None: not set."""
 
     enable: bool | None = wire("enable")
     group_identity: int | None = wire("groupIdentity", limit=between(-1, 2))
 
 
 class PodIdentity(NamedTuple):
-    """What a pod says of its identity."""
+    """The class and identity in a pod's label and annotation."""
 
     qos: QoSClass  # of its label; may be NONE
     own: int | None = None  # instead of that of its class
-    forgotten: bool = False  # it names an identity without enabling it, which makes it 0
+    forgotten: bool = False  # the annotation has an identity without enable, which makes it 0
 
 
 _STRUCT = shape_of(_PodCPUQoS)
 
 
 def pod_identity(pod: Pod) -> PodIdentity:
-    """Return what a pod's label and annotation say; only LS pods may choose.
+    """Return the identity in a pod's label and annotation; only LS pods may have an annotation.
 
     Raises:
         InvalidObject: the annotation is malformed, or its identity is not within -1 to 2.

@@ -16,7 +16,7 @@ from koordlet_plugins.be_cpu_suppress.quotapolicy import (
     UPSTREAM_BAND,
     QuotaPace,
 )
-from koordlet_plugins.be_cpu_suppress.usage import Budget
+from koordlet_plugins.be_cpu_suppress.usage import NodeBudget
 
 PODS = (
     Pod("default", "ls", "ls", labels={QOS_LABEL: "LS"}, qos=KubeQoS.BURSTABLE),
@@ -53,12 +53,12 @@ def test_what_is_left(cores, threshold, node, pods, apps, reserved, floor, left)
         apps_used=apps,
         counts_app=lambda app: not is_best_effort_app(app),
     )
-    assert Budget(cores * 1000, threshold, floor).left(used) == left
+    assert NodeBudget(cores * 1000, threshold, floor).left(used) == left
 
 
 def test_parts_are_cut_one_by_one():
     """Fractions of a milli-core are lost per part, as in Koordinator."""
-    assert Budget(1000, 100).left(UsageSplit(0.0009, 0.0009, 0.0009)) == 1000
+    assert NodeBudget(1000, 100).left(UsageSplit(0.0009, 0.0009, 0.0009)) == 1000
 
 
 @pytest.mark.parametrize(

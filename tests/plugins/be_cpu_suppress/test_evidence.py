@@ -5,9 +5,9 @@ import pytest
 from koordlet.plugin import Reading
 from koordlet.rules.nodeusage import UsageSplit
 from koordlet_plugins.be_cpu_suppress.evidence import CALM_ROUNDS, Judge, Room
-from koordlet_plugins.be_cpu_suppress.usage import LOOKS, Budget, FastUse, Frame, Looks, Round
+from koordlet_plugins.be_cpu_suppress.usage import LOOKS, FastUse, Frame, Looks, NodeBudget, Round
 
-FRAME = Frame(Budget(2000, 65), reserved=0.0, system=0.1, apps_outside=0.0, be_outside=0.0)
+FRAME = Frame(NodeBudget(2000, 65), reserved=0.0, system=0.1, apps_outside=0.0, be_outside=0.0)
 PACE = 0.1  # seconds between looks
 
 
@@ -153,7 +153,7 @@ def test_a_look_is_split_like_a_round(frame, use, split):
 
 def test_inputs_are_numbers_for_people(judge):
     """An explanation has all that the decision was made from."""
-    frame = Frame(Budget(16000, 65, 10), 0.0, 0.1, 0.0, 0.0)
+    frame = Frame(NodeBudget(16000, 65, 10), 0.0, 0.1, 0.0, 0.0)
     assert judge.after_round(measured(1.0, frame=frame)).inputs() == {
         "capacity_cores": 16.0,
         "threshold_percent": 65,

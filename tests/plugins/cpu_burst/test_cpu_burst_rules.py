@@ -14,7 +14,7 @@ from koordlet_plugins.cpu_burst.quota import (
     permitted,
 )
 from koordlet_plugins.cpu_burst.sharepool import PoolState, share_pool
-from koordlet_plugins.cpu_burst.tokens import BurstLimits, TokenBucket
+from koordlet_plugins.cpu_burst.tokens import BurstLimits, BurstTokens
 
 IDLE, COOLING, OVERLOAD, UNKNOWN = PoolState
 AUTO = CPUBurst(policy=CPUBurstPolicy.AUTO)
@@ -118,7 +118,7 @@ def test_a_quota_stays_between_limit_and_ceiling(change, current, base, percent)
 )
 def test_tokens(capacity, tokens, percent, seconds, allowed, left):
     """Above the limit they are spent, well below it they are saved."""
-    bucket = TokenBucket(capacity, now=100.0)
+    bucket = BurstTokens(capacity, now=100.0)
     bucket.tokens = tokens
 
     assert bucket.allow(100.0 + seconds, percent) is allowed

@@ -6,7 +6,7 @@ import pytest
 
 from koordlet.plugin.testing import SimulatedClock, make_pod
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet_plugins.eviction.awaitedvictim import AwaitedVictim, Usage, Verdict
+from koordlet_plugins.eviction.awaitedvictim import AwaitedVictim, UsageSample, VictimState
 from koordlet_plugins.eviction.plan import EvictionTask, ReleaseTarget
 
 POD = make_pod("a")
@@ -17,7 +17,7 @@ def victim(target=ReleaseTarget.USED, *, grace: int = 30, gone: float | None = N
         feature="F", target=target, amounts={"memory": 1}, candidates=(), gain=lambda pod: {}
     )
     pod = make_pod("a", grace_seconds=grace)
-    found = AwaitedVictim(pod, task, expected=100, before=Usage(1000, 50.0), asked=10.0)
+    found = AwaitedVictim(pod, task, expected=100, before=UsageSample(1000, 50.0), asked=10.0)
     if gone is not None:
         found.leave(gone, boottime=gone + 50)
     return found
@@ -26,30 +26,30 @@ def victim(target=ReleaseTarget.USED, *, grace: int = 30, gone: float | None = N
 @pytest.mark.parametrize(
     ("grace", "now", "verdict"),
     [
-        (30, 54.9, Verdict.OPEN),
-        (30, 55.0, Verdict.IGNORED),
-        (0, 25.0, Verdict.IGNORED),
-        (60, 84.9, Verdict.OPEN),
-        (60, 85.0, Verdict.IGNORED),
-        (61, 85.0, Verdict.SLOW),
-        (3600, 84.9, Verdict.OPEN),
+        (30, 54.9, VictimState.OPEN),
+        (30, 55.0, VictimState.IGNORED),
+        (0, 25.0, VictimState.IGNORED),
+        (60, 84.9, VictimState.OPEN),
+        (60, 85.0, VictimState.IGNORED),
+        (61, 85.0, VictimState.SLOW),
+        (3600, 84.9, VictimState.OPEN),
     ],
 )
 def test_a_victim_that_is_still_there(grace, now, verdict):
     """Its grace period and 15 s, but at most 75 s until the next one's turn."""
-    assert victim(grace=grace).judge(now, Usage(500, 99.0)) is verdict
+    assert victim(grace=grace).judge(now, UsageSample(500, 99.0)) is verdict
 
 
 @pytest.mark.parametrize(
     ("usage", "now", "verdict"),
     [
-        (Usage(950, 71.0), 21.0, Verdict.GONE),
-        (Usage(951, 71.0), 21.0, Verdict.OPEN),
-        (Usage(900, 70.0), 21.0, Verdict.OPEN),  # measured when it was still there
-        (None, 21.0, Verdict.OPEN),
-        (None, 30.0, Verdict.WITHOUT_EFFECT),
-        (Usage(1200, 79.0), 30.0, Verdict.WITHOUT_EFFECT),
-        (Usage(100, 79.0), 30.0, Verdict.GONE),
+        (UsageSample(950, 71.0), 21.0, VictimState.GONE),
+        (UsageSample(951, 71.0), 21.0, VictimState.OPEN),
+        (UsageSample(900, 70.0), 21.0, VictimState.OPEN),  # measured when it was still there
+        (None, 21.0, VictimState.OPEN),
+        (None, 30.0, VictimState.WITHOUT_EFFECT),
+        (UsageSample(1200, 79.0), 30.0, VictimState.WITHOUT_EFFECT),
+        (UsageSample(100, 79.0), 30.0, VictimState.GONE),
     ],
 )
 def test_a_victim_that_is_gone(usage, now, verdict):
@@ -59,7 +59,7 @@ def test_a_victim_that_is_gone(usage, now, verdict):
 
 def test_requests_are_back_with_the_pod():
     """There is nothing to measure."""
-    assert victim(ReleaseTarget.REQUEST, gone=20.0).judge(20.0, None) is Verdict.GONE
+    assert victim(ReleaseTarget.REQUEST, gone=20.0).judge(20.0, None) is VictimState.GONE
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ def test_when_a_victim_has_left(pods, left):
 @pytest.mark.parametrize(
     ("found", "usage", "facts"),
     [
-        (victim(gone=20.0), Usage(900, 71.0),
+        (victim(gone=20.0), UsageSample(900, 71.0),
          {"after_s": 10.0, "expected_memory": 100, "freed_memory": 100}),
         (victim(gone=20.0), None, {"after_s": 10.0, "expected_memory": 100}),
-        (victim(), Usage(900, 71.0), {"after_s": 40.0, "expected_memory": 100}),
+        (victim(), UsageSample(900, 71.0), {"after_s": 40.0, "expected_memory": 100}),
         (victim(ReleaseTarget.REQUEST, gone=20.0), None, {"after_s": 10.0}),
     ],
 )  # fmt: skip

@@ -21,7 +21,7 @@ INTERVAL = 10.0  # seconds between rounds
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BusyOptions:
-    """When a node is busy."""
+    """Limits from which a node counts as busy."""
 
     share: float = 0.8  # of the node's CPU
     window: float = 60.0  # seconds over which usage is averaged
