@@ -41,8 +41,8 @@ from koordlet.host.host import Host
 from koordlet.host.paths import HostPaths
 from koordlet.metriccache import kinds
 from koordlet.plugin import PluginMetrics
-from koordlet.plugin.base import bind_claims, bind_gates
 from koordlet.plugin.client import UnavailableClient
+from koordlet.plugin.context import PluginContext
 from koordlet.plugin.testing import ScriptedMetrics, make_pod
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet_plugins.be_cpu_suppress.plugin import GATE, BECPUSuppress
@@ -211,10 +211,17 @@ async def _run_plugin(bed: Path, fast: float, seconds: float) -> float:
     writer = Writer(host, Journal(None, ""), clock)
     manager = ClaimManager(writer, worker, clock, dry_run=real)
     manager.declare(GATE, plugin.may_claim)
-    bind_claims(plugin, manager, KernelView(host, worker, clock, watcher=watcher))
-    bind_gates(plugin, lambda gate: gate == GATE)
-    plugin.name, plugin.log, plugin.clock = GATE, get_logger("benchmark"), clock
-    plugin.metrics = PluginMetrics(GATE, CollectorRegistry())
+    plugin.name = GATE
+    plugin.bind(
+        PluginContext(
+            log=get_logger("benchmark"),
+            metrics=PluginMetrics(GATE, CollectorRegistry()),
+            clock=clock,
+            gate_is_on=lambda gate: gate == GATE,
+            kernel=KernelView(host, worker, clock, watcher=watcher),
+            claims=manager,
+        )
+    )
     plugin.init_flags(flags)
     flags.parse([f"--be-suppress-fast-interval={fast}s"])
     states.set_node(Node("n", capacity={"cpu": "2"}))

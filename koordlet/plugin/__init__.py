@@ -23,9 +23,10 @@ from koordlet.metriccache import keys, kinds
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.keys import UnknownSeries
 from koordlet.metriccache.kinds import AnyKind, Cadence, Keep, Kind
-from koordlet.plugin.base import WAITS_FOR_EVENTS, ExtensionPlugin, Limits
+from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.client import Client
 from koordlet.plugin.extensions import Extension
+from koordlet.plugin.limits import WAITS_FOR_EVENTS, Limits
 from koordlet.plugin.metrics import PluginMetrics
 from koordlet.plugin.publishing import Published
 from koordlet.plugin.registry import PluginRegistry

@@ -1,33 +1,19 @@
-"""What a QoS plugin is: the class to derive from, and what the daemon gives it."""
+"""The class that QoS plugins derive from."""
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from koord.util.clock import Clock
-from koord.util.errors import OptionError, Unavailable
+from koord.util.errors import Unavailable
 from koord.util.stop import Stop
-from koordlet.executor.claims.claim import (
-    Claim,
-    ClaimOutcome,
-    Claims,
-    ClaimScope,
-    Key,
-    NoClaims,
-    Part,
-)
-from koordlet.executor.evictions.eviction import (
-    Eviction,
-    EvictionRequest,
-    Evicts,
-    HeldBack,
-    UnavailableEvictor,
-)
-from koordlet.executor.kernel.view import NoKernel
+from koordlet.executor.claims.claim import Claim, ClaimOutcome, ClaimScope, Key, Part
+from koordlet.executor.evictions.eviction import Eviction, HeldBack
 from koordlet.plugin.client import Client
-from koordlet.plugin.publishing import Published, Publisher
+from koordlet.plugin.context import Log, PluginContext
+from koordlet.plugin.evictionrequest import eviction_request, pod_of
+from koordlet.plugin.limits import Limits
+from koordlet.plugin.publishing import Published
 from koordlet.plugin.states import States
 from koordlet.statesinformer.model import PodMeta
 
@@ -43,31 +29,6 @@ if TYPE_CHECKING:
     from koordlet.metriccache.cache import MetricCache
     from koordlet.metriccache.kinds import AnyKind
     from koordlet.plugin.metrics import PluginMetrics
-
-
-class Log(Protocol):
-    """The plugin's own logger: a constant event name, `noun.verb`, and facts as keys."""
-
-    def debug(self, event: str, **facts: Any) -> Any: ...
-    def info(self, event: str, **facts: Any) -> Any: ...
-    def warning(self, event: str, **facts: Any) -> Any: ...
-    def error(self, event: str, **facts: Any) -> Any: ...
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """What a plugin may take before it is stopped; its class overrides what does not fit."""
-
-    round: float = 30.0  # seconds one turn of stop.every(...) may last
-    silence: float = 600.0  # seconds a run that is in no round may go without doing anything
-    grace: float = 5.0  # seconds run may take to return after the stop signal, then it is cancelled
-    stop: float = 10.0  # seconds stop() may take
-    memory: float = 32 * 2**20  # bytes the process may grow by while the plugin's own code runs
-
-
-MOST_REASON = 200  # characters of what a plugin says of its own health
-MOST_PARTS = 8  # of a plugin that say something at a time
-WAITS_FOR_EVENTS = Limits(silence=math.inf)  # for a run that only waits, for pods for example
 
 
 class ExtensionPlugin(ABC):
@@ -103,18 +64,34 @@ class ExtensionPlugin(ABC):
     """How the audit log calls those that have no wording of their own; None: as any value."""
 
     name: str
-    """The name it was registered under. This and the following are bound before init_flags."""
+    """The name it was registered under."""
     log: Log
+    """Its own logger. This and the following are bound before init_flags."""
     metrics: "PluginMetrics"
     clock: Clock
-    kernel: "Kernel" = NoKernel()
+    kernel: "Kernel"
     """Kernel values to look at, off the event loop; bound before setup."""
+    __context: PluginContext | None = None  # mangled, so that a plugin may have its own _context
 
-    _publisher: "Publisher | None" = None
-    _degraded: Mapping[str, str] = {}
-    _evictor: Evicts = UnavailableEvictor()
-    _claims: Claims = NoClaims()
-    _gate_is_on: Callable[[str], bool] = staticmethod(lambda gate: True)
+    def bind(self, context: PluginContext) -> None:
+        """Take what the daemon hands over; it does this before init_flags, and before setup."""
+        self.__context = context
+        self.log, self.metrics, self.clock = context.log, context.metrics, context.clock
+        self.kernel = context.kernel
+
+    @property
+    def context(self) -> PluginContext:
+        """What the daemon has handed over; a plugin uses it by its other attributes and methods.
+
+        Raises:
+            Unavailable: nothing yet.
+        """
+        if self.__context is None:
+            raise Unavailable(
+                f"{type(self).__name__}: wanted what the daemon hands over, found a plugin that it "
+                "has not bound; use it from init_flags on, in a test with PluginHarness"
+            )
+        return self.__context
 
     def init_flags(self, flags: "FlagSet") -> None:  # noqa: B027 - most plugins have no flags
         """Define command line flags; called on every plugin, enabled or not.
@@ -143,7 +120,7 @@ class ExtensionPlugin(ABC):
 
     def gate(self, name: str) -> bool:
         """Whether a feature gate is on now, for a plugin that serves or heeds several."""
-        return self._gate_is_on(name)
+        return self.context.gate_is_on(name)
 
     async def evict(
         self,
@@ -173,8 +150,16 @@ class ExtensionPlugin(ABC):
             Unavailable: the agent runs without Kubernetes.
             OptionError: reason, feature or grace_seconds cannot be used.
         """
-        request = self._eviction(pod, reason, feature, grace_seconds, inputs, candidates)
-        return await self._evictor.evict(request)
+        request = eviction_request(
+            self,
+            pod,
+            reason,
+            feature,
+            grace_seconds=grace_seconds,
+            inputs=inputs,
+            candidates=candidates,
+        )
+        return await self.context.evictor.evict(request)
 
     async def insist(self, pod: "PodMeta", *, reason: str, feature: str = "") -> Eviction:
         """Say that a pod runs on after its eviction was accepted and its grace period is over.
@@ -182,11 +167,11 @@ class ExtensionPlugin(ABC):
         It is killed with --evict-fallback=kill, if this daemon saw the acceptance and the end of
         the grace period; else this is recorded. Raises as evict does.
         """
-        return await self._evictor.insist(self._eviction(pod, reason, feature))
+        return await self.context.evictor.insist(eviction_request(self, pod, reason, feature))
 
     def note_freed(self, pod: "PodMeta | Pod", freed: Mapping[str, float | str]) -> None:
         """Add to the record of a pod's eviction what it has given back, in base units."""
-        self._evictor.note_freed(_pod(pod), freed)
+        self.context.evictor.note_freed(pod_of(pod), freed)
 
     def hold_back(
         self, outcome: "EvictionOutcome", *, reason: str, message: str, feature: str = ""
@@ -199,34 +184,7 @@ class ExtensionPlugin(ABC):
             reason=reason,
             message=message,
         )
-        self._evictor.hold_back(held)
-
-    def _eviction(
-        self,
-        pod: "PodMeta | Pod",
-        reason: str,
-        feature: str,
-        grace_seconds: int | None = None,
-        inputs: Mapping[str, float | str] | None = None,
-        candidates: Iterable[str] = (),
-    ) -> EvictionRequest:
-        if not reason:
-            raise OptionError("evict reason", reason, "say why, with the numbers that decided")
-        if feature not in ("", self.name, *self.gates):
-            known = ", ".join((self.name, *self.gates))
-            raise OptionError("evict feature", feature, f"use one of {known}")
-        if grace_seconds is not None and grace_seconds < 0:
-            raise OptionError("evict grace_seconds", grace_seconds, "use 0 or more, or None")
-        return EvictionRequest(
-            plugin=self.name,
-            feature=feature or self.name,
-            pod=_pod(pod),
-            reason=reason,
-            grace_seconds=grace_seconds,
-            cgroup=pod.cgroup if isinstance(pod, PodMeta) else "",
-            inputs=inputs or {},
-            candidates=tuple(candidates),
-        )
+        self.context.evictor.hold_back(held)
 
     def announce(
         self, pod: "PodMeta | Pod", *, reason: str, message: str, warning: bool = True
@@ -235,8 +193,7 @@ class ExtensionPlugin(ABC):
 
         reason is one word in CamelCase, message a sentence for people.
         """
-        about = pod.pod if isinstance(pod, PodMeta) else pod
-        self._evictor.announce(about, warning=warning, reason=reason, message=message)
+        self.context.evictor.announce(pod_of(pod), warning=warning, reason=reason, message=message)
 
     def publish(self, kind: "AnyKind", values: Mapping[tuple[str, ...], float]) -> int:
         """Put values of one of the plugin's own kinds into the metric cache, by key.
@@ -249,21 +206,15 @@ class ExtensionPlugin(ABC):
             OptionError: the kind is not among publishes.
             UnknownSeries: a key is not one of the kind's.
         """
-        if self._publisher is None:
-            raise Unavailable(f"{self.name}: wanted to publish, found a plugin that nobody runs")
-        return self._publisher.publish(kind, values)
+        return self.context.publisher.publish(kind, values)
 
     def degrade(self, reason: str, *, part: str = "") -> None:
         """Say in /healthz and `koordletctl plugins` that the plugin works with less; "": no more.
 
-        reason is a sentence for people, cut to MOST_REASON characters. Several parts of a plugin
+        reason is a sentence for people, cut to 200 characters. Several parts of a plugin
         each say their own. It holds until it is taken back, or the run ends.
         """
-        others = {name: text for name, text in self._degraded.items() if name != part}
-        if not reason:
-            self._degraded = others
-        elif len(others) < MOST_PARTS:
-            self._degraded = {**others, part: _bounded(reason)}
+        self.context.health.degrade(reason, part)
 
     async def claim(
         self,
@@ -299,7 +250,7 @@ class ExtensionPlugin(ABC):
             part=part,
             original=original,
         )
-        return await self._claims.claim(self.name, claim, scope)
+        return await self.context.claims.claim(self.name, claim, scope)
 
     async def claim_all(self, claims: Iterable[Claim], *, scope: str = "") -> list[ClaimOutcome]:
         """Make these the plugin's claims of a scope: those it had beside them are withdrawn.
@@ -307,54 +258,14 @@ class ExtensionPlugin(ABC):
         They are brought into force together, in an order that the kernel accepts. Raises as claim
         does; nothing has changed then.
         """
-        return await self._claims.claim_all(self.name, claims, scope)
+        return await self.context.claims.claim_all(self.name, claims, scope)
 
     async def withdraw(
         self, target: "Target", resource: "Resource[Any]", *, part: Part = Part.VALUE
     ) -> None:
         """Take one claim back; nothing happens when there is none."""
-        await self._claims.withdraw(self.name, Key(target, resource), part)
+        await self.context.claims.withdraw(self.name, Key(target, resource), part)
 
     async def withdraw_all(self, *, scope: str | None = None) -> None:
         """Take all claims of a scope back; None: of every scope."""
-        await self._claims.withdraw_all(self.name, scope)
-
-
-def _pod(pod: "PodMeta | Pod") -> "Pod":
-    return pod.pod if isinstance(pod, PodMeta) else pod
-
-
-def bind_gates(plugin: ExtensionPlugin, is_on: Callable[[str], bool]) -> None:
-    """Let the plugin ask these gates; the daemon does this before setup."""
-    plugin._gate_is_on = is_on
-
-
-def bind_evictor(plugin: ExtensionPlugin, evictor: Evicts) -> None:
-    """Have the plugin's evictions decided there; the daemon does this before setup."""
-    plugin._evictor = evictor
-
-
-def bind_claims(plugin: ExtensionPlugin, claims: Claims, kernel: "Kernel") -> None:
-    """Have the plugin's claims decided there, and let it look at that kernel; before setup too."""
-    plugin._claims, plugin.kernel = claims, kernel
-
-
-def bind_publisher(plugin: ExtensionPlugin, publisher: Publisher) -> None:
-    """Have what the plugin publishes taken there; before setup."""
-    plugin._publisher = publisher
-
-
-def own_health(plugin: ExtensionPlugin) -> str:
-    """What the plugin says it works without; "" when nothing."""
-    return "; ".join(plugin._degraded.values())
-
-
-def forget_own_health(plugin: ExtensionPlugin) -> None:
-    """The run is over, and with it what it said of itself."""
-    plugin._degraded = {}
-
-
-def _bounded(reason: str) -> str:
-    """One line of printable text."""
-    text = "".join(c if c.isprintable() else " " for c in str(reason)[: 2 * MOST_REASON])
-    return text if len(text) <= MOST_REASON else text[: MOST_REASON - 1] + "…"
+        await self.context.claims.withdraw_all(self.name, scope)

@@ -10,7 +10,8 @@ from koordlet.executor import claimable
 from koordlet.executor.claims.claim import ClaimScope
 from koordlet.host.kernelfile import KernelFile
 from koordlet.plugin import publishing
-from koordlet.plugin.base import ExtensionPlugin, Limits
+from koordlet.plugin.base import ExtensionPlugin
+from koordlet.plugin.limits import Limits
 
 _PLAIN = {
     "init_flags": ("flags",),

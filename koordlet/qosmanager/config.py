@@ -10,7 +10,7 @@ from koord.util.errors import OptionError
 from koord.util.logs import get_logger
 from koord.util.nearest import nearest
 from koord.util.snakecase import snake_case
-from koordlet.plugin.base import bind_gates
+from koordlet.plugin.context import PluginContext
 from koordlet.plugin.metrics import PluginMetrics
 from koordlet.plugin.registry import PluginRegistry, Registration
 
@@ -120,10 +120,14 @@ class QOSExtensionConfig:
 
     def _prepare(self, registration: Registration, flags: FlagSet) -> None:
         plugin, name = registration.plugin, registration.name
-        plugin.log = get_logger(name)
-        plugin.metrics = PluginMetrics(name, self.metrics)
-        plugin.clock = self.clock
-        bind_gates(plugin, self.gates.enabled)
+        plugin.bind(
+            PluginContext(
+                log=get_logger(name),
+                metrics=PluginMetrics(name, self.metrics),
+                clock=self.clock,
+                gate_is_on=self.gates.enabled,
+            )
+        )
         if registration.spec is not None:
             self.gates.add(name, registration.spec, owner=registration.source)
         gates = (*registration.gates, *plugin.modes)

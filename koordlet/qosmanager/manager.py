@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,14 +13,9 @@ from koord.util.health import PartHealth, Status
 from koord.util.logs import get_logger
 from koord.util.owneddir import OwnedDirectory
 from koord.util.stop import Stop
+from koordlet.executor.claims.claim import NoClaims
 from koordlet.executor.evictions.eviction import Evicts, UnavailableEvictor
-from koordlet.plugin.base import (
-    bind_claims,
-    bind_evictor,
-    bind_publisher,
-    forget_own_health,
-    own_health,
-)
+from koordlet.executor.kernel.view import NoKernel
 from koordlet.plugin.client import Client
 from koordlet.plugin.publishing import Publisher
 from koordlet.plugin.registry import Registration
@@ -129,14 +124,10 @@ class QOSManager:
         self._turns = ClaimTurns(claims, self._wake_refused)
         self.runners = tuple(self._runner(registration) for registration in config.registry)
         for runner in self.runners:
-            self._bind_publisher(runner)
-        for registration in config.registry:
-            bind_evictor(registration.plugin, evictor or UnavailableEvictor())
-            if claims is not None and kernel is not None:
-                bind_claims(registration.plugin, claims, kernel)
-        for runner in self.runners:
             if runner.name in config.failures:
                 runner.breaks(config.failures[runner.name])
+            else:
+                self._bind(runner, kernel, claims, evictor)
         self._blame_hang()
         config.metrics.register(PluginFamilies(self.runners))
         self._register_health(health)
@@ -226,8 +217,14 @@ class QOSManager:
             if runner.refused:
                 runner.wake()
 
-    def _bind_publisher(self, runner: PluginRunner) -> None:
-        """Break a plugin whose kinds have names that another one has on /metrics."""
+    def _bind(
+        self,
+        runner: PluginRunner,
+        kernel: "Kernel | None",
+        claims: "ClaimManager | None",
+        evictor: Evicts | None,
+    ) -> None:
+        """Hand over what setup needs; break a plugin whose kinds are another one's on /metrics."""
         plugin = runner.registration.plugin
         publisher = Publisher(runner.name, plugin.publishes, self._metric_cache, self._clock)
         try:
@@ -235,12 +232,19 @@ class QOSManager:
         except ValueError as err:
             runner.breaks(f"publishes: {err}")
         else:
-            bind_publisher(plugin, publisher)
+            context = replace(
+                plugin.context,
+                kernel=kernel or NoKernel(),
+                claims=claims or NoClaims(),
+                evictor=evictor or UnavailableEvictor(),
+                publisher=publisher,
+            )
+            plugin.bind(context)
 
     async def _withdraw(self, plugin: str) -> None:
         for runner in self.runners:
             if runner.name == plugin:
-                forget_own_health(runner.registration.plugin)
+                runner.registration.plugin.context.health.clear()
         if self._claims is not None:
             await self._claims.withdraw_all(plugin)
 
@@ -267,7 +271,7 @@ class QOSManager:
             return health
         off = [gate for gate in plugin.needs if not self._gates.enabled(gate)]
         uncollected = f"not all it reads is collected: gate {', '.join(off)} is off" if off else ""
-        reason = "; ".join(filter(None, (uncollected, own_health(plugin))))
+        reason = "; ".join(filter(None, (uncollected, plugin.context.health.text)))
         return PartHealth(Status.DEGRADED, reason, health.detail) if reason else health
 
 

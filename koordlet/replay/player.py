@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -29,7 +29,7 @@ from koordlet.host.topology.numa import NumaNode
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import DEFAULT_INTERVALS
 from koordlet.metriccache.retention import retentions
-from koordlet.plugin.base import ExtensionPlugin, bind_claims, bind_evictor, bind_publisher
+from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.client import UnavailableClient
 from koordlet.plugin.publishing import Publisher, with_published
 from koordlet.replay.codec import decode
@@ -226,10 +226,14 @@ class Player:
 
     def _set_up(self, name: str, plugin: ExtensionPlugin) -> None:
         self._manager.declare(name, plugin.may_claim)
-        bind_claims(plugin, self._manager, self._kernel)
-        bind_evictor(plugin, self._evictor)
-        publisher = Publisher(plugin.name, plugin.publishes, self._cache, self._clock)
-        bind_publisher(plugin, publisher)
+        context = replace(
+            plugin.context,
+            kernel=self._kernel,
+            claims=self._manager,
+            evictor=self._evictor,
+            publisher=Publisher(name, plugin.publishes, self._cache, self._clock),
+        )
+        plugin.bind(context)
         plugin.setup(UnavailableClient(), self._cache, self._states)
 
     def _changed(self, change: Change) -> None:

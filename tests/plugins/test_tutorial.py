@@ -17,7 +17,7 @@ from koord.api.nodeslo import NodeSLO
 from koord.kube.eviction import PATIENCE
 from koordlet.executor.evictions.evictor import ENDING_FOR
 from koordlet.plugin import StateType, Stop
-from koordlet.plugin.base import Limits
+from koordlet.plugin.limits import Limits
 from koordlet.plugin.testing import SimulatedClock
 from koordlet.qosmanager.breaker import Breaker
 from koordlet.qosmanager.guard import GuardOptions

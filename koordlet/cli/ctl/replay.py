@@ -23,7 +23,7 @@ from koordlet.cli.ctl.client import BadQuestion, Client
 from koordlet.cli.ctl.tables import figure, heading, prose, show, table
 from koordlet.cli.ctl.units import span
 from koordlet.features import feature_gates as gate_table
-from koordlet.plugin.base import ExtensionPlugin, bind_gates
+from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.registry import PluginRegistry
 from koordlet.qosmanager.config import QOSExtensionConfig
 from koordlet.replay.comparison import as_json
@@ -95,8 +95,6 @@ def prepare_plugins(
         if gate in gates.names()
     }
     gates.replace_map({**as_recorded, **(feature_gates or {})})
-    for registration in registry:
-        bind_gates(registration.plugin, gates.enabled)
     return {
         registration.name: registration.plugin
         for registration in registry

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -32,15 +32,9 @@ from koordlet.executor.kernel.writer import Writer
 from koordlet.host.descriptors import Descriptors
 from koordlet.host.host import Host
 from koordlet.metriccache.kinds import K, Kind, P
-from koordlet.plugin.base import (
-    ExtensionPlugin,
-    bind_claims,
-    bind_evictor,
-    bind_gates,
-    bind_publisher,
-    own_health,
-)
+from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.client import Client, UnavailableClient
+from koordlet.plugin.context import PluginContext
 from koordlet.plugin.metrics import PluginMetrics
 from koordlet.plugin.publishing import Publisher
 from koordlet.plugin.registry import PluginRegistry
@@ -139,8 +133,6 @@ class PluginHarness:
             killer=killer,
         )
         self.gates = gates
-        bind_gates(plugin, lambda gate: self.gates is None or gate in self.gates)
-        bind_evictor(plugin, self._evictor)
         self.changes: list[Change] = []
         self._kernel: Host | None = None
         self._check_conflicts()
@@ -281,7 +273,7 @@ class PluginHarness:
     @property
     def degraded(self) -> str:
         """What the plugin says of its own health; "" for nothing."""
-        return own_health(self.plugin)
+        return self.plugin.context.health.text
 
     def explain(self, pod: str = "") -> list[dict[str, Any]]:
         """What was decided, latest first, as `koordletctl explain --output json` has it."""
@@ -305,7 +297,6 @@ class PluginHarness:
             writer, worker, self.clock, dry_run=is_dry_run, listeners=[self.changes.append]
         )
         manager.declare(self.name, self.plugin.may_claim)
-        bind_claims(self.plugin, manager, KernelView(kernel, worker, self.clock))
         return manager
 
     def _check_conflicts(self) -> None:
@@ -315,14 +306,22 @@ class PluginHarness:
         table.declare(self.name, self.plugin.may_claim)
 
     def _prepare(self, args: Sequence[str]) -> None:
-        plugin: Any = self.plugin
-        plugin.log, plugin.clock = self.log, self.clock
-        plugin.metrics = PluginMetrics(self.name, self.registry)
-        publisher = Publisher(self.name, plugin.publishes, self.metrics.cache, self.clock)
+        publisher = Publisher(self.name, self.plugin.publishes, self.metrics.cache, self.clock)
         publisher.register(self.registry)
-        bind_publisher(plugin, publisher)
+        context = PluginContext(
+            log=self.log,
+            metrics=PluginMetrics(self.name, self.registry),
+            clock=self.clock,
+            gate_is_on=lambda gate: self.gates is None or gate in self.gates,
+            evictor=self._evictor,
+            publisher=publisher,
+        )
+        if self._manager is not None and self._kernel is not None:
+            kernel = KernelView(self._kernel, InlineWorker(), self.clock)
+            context = replace(context, claims=self._manager, kernel=kernel)
+        self.plugin.bind(context)
         flags = FlagSet()
-        plugin.init_flags(flags.owned_by(f"plugin {self.name}"))
+        self.plugin.init_flags(flags.owned_by(f"plugin {self.name}"))
         flags.parse(args)
 
     def _count_round(self, seconds: float) -> None:

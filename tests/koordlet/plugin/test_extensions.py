@@ -11,7 +11,7 @@ from koord.api.fields import Fields
 from koord.api.nodeslo import merge_nodeslo
 from koord.util import documents
 from koordlet.plugin import Extension, ExtensionPlugin, InvalidObject, OptionError
-from koordlet.plugin.base import MOST_PARTS, MOST_REASON
+from koordlet.plugin.selfreport import MOST_PARTS, MOST_REASON
 from koordlet.plugin.testing import PluginHarness
 
 WHERE = "nodeSLO.spec.extensions.Object.idle-pods"

@@ -3,6 +3,7 @@
 import inspect
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from koord.api.node import Node
 from koord.api.nodeslo import merge_nodeslo
@@ -19,11 +20,13 @@ from koordlet.plugin import (
     Level,
     NumberOrMax,
     OneWord,
+    PluginMetrics,
     Target,
     WholeNumber,
     resources,
 )
-from koordlet.plugin.testing import make_pod
+from koordlet.plugin.context import PluginContext
+from koordlet.plugin.testing import CapturedLog, make_pod
 from koordlet.replay.codec import encode
 from koordlet.replay.comparison import as_json, compare
 from koordlet.replay.lines import Line, SampleWriter, read_line, write_line
@@ -143,7 +146,15 @@ async def play(lines, *plugins, in_force=(), **options):
     clock = SimulatedClock()
     by_name = {type(plugin).__name__: plugin for plugin in plugins}
     for name, plugin in by_name.items():
-        plugin.name, plugin.clock = name, clock
+        plugin.name = name
+        plugin.bind(
+            PluginContext(
+                log=CapturedLog(),
+                metrics=PluginMetrics(name, CollectorRegistry()),
+                clock=clock,
+                gate_is_on=lambda gate: True,
+            )
+        )
     player = Player(FACTS, in_force, clock=clock, plugins=by_name, **options)
     return await player.play(read_line(line, "test") for line in lines)
 
