@@ -22,7 +22,7 @@ from koord.util.logs import configure, parse_levels
 from koord.util.stop import Stop
 from koordlet.cli.daemon import SWITCH_INTERVAL
 from koordlet.daemon.run import run_daemon
-from koordlet.daemon.settings import load_settings
+from koordlet.daemon.settings.settings import load_settings
 from koordlet.server.upstreamfamilies import FAMILIES
 
 PROBE_SECONDS = 0.01

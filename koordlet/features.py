@@ -53,6 +53,21 @@ GATES: Mapping[str, FeatureSpec] = {
 }
 
 
+# Those that the agent itself serves; plugins add theirs.
+BUILT_GATES = (
+    "AuditEvents",
+    "AuditEventsHTTPHandler",
+    "HugePageReport",
+    "NodeMetricPromMetrics",
+    "NodeNetworkCollector",
+    "NodeTopologyReport",
+    "PSICollector",
+    "PodNetworkCollector",
+)
+
+
 def feature_gates() -> FeatureGates:
-    """Return the agent's gates, each at its default."""
-    return FeatureGates(GATES, NAME)
+    """Return the agent's gates, each at its default, with those marked that the agent serves."""
+    gates = FeatureGates(GATES, NAME)
+    gates.mark_built(BUILT_GATES)
+    return gates

@@ -8,10 +8,10 @@ from koord.component.config.flagdocument import parse_flag_document
 from koord.component.flags import FlagRow
 from koord.component.http.exposition import Exposition
 from koordlet.collectors.registry import CollectorOptions, build_collectors
-from koordlet.daemon.builtgates import BUILT_GATES
-from koordlet.daemon.liveconfig import LIVE_KEYS
-from koordlet.daemon.mode import Mode
-from koordlet.daemon.settings import Settings
+from koordlet.daemon.settings.liveconfig import LIVE_KEYS
+from koordlet.daemon.settings.mode import Mode
+from koordlet.daemon.settings.settings import Settings
+from koordlet.features import BUILT_GATES
 from koordlet.host.paths import HostPaths
 from koordlet.metriccache.kinds import Cadence
 from koordlet.plugin.testing import SimulatedClock

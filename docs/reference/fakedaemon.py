@@ -17,11 +17,11 @@ from koord.util.errors import Unavailable
 from koord.util.logs import LevelSpec, configure
 from koord.util.owneddir import OwnedDirectory
 from koord.util.stop import Stop
-from koordlet.daemon.cluster import connect
+from koordlet.daemon.agents.otheragent import OtherAgent
+from koordlet.daemon.cluster.cluster import connect
 from koordlet.daemon.components import DaemonComponents, build
-from koordlet.daemon.otheragent import OtherAgent
 from koordlet.daemon.run import Daemon
-from koordlet.daemon.settings import Settings, load_settings
+from koordlet.daemon.settings.settings import Settings, load_settings
 from koordlet.plugin.registry import PluginRegistry
 from koordlet.plugin.testing import FakeHost, SimulatedClock
 from koordlet.server.upstreamfamilies import FAMILIES

@@ -211,7 +211,7 @@ class Reflector(Generic[T]):
         if isinstance(err, BadAnswer) or (isinstance(err, ApiError) and err.status not in BUSY):
             self._watchable = False  # what we know may no longer lead to what is
         if isinstance(err, Gone):
-            log.info("watch.gone", watched=self._watched.name)
+            log.info("watch.expired", watched=self._watched.name)
             return  # not a trouble: a long absence ends this way
         hint = self._hint(err)
         self._reason = f"{err}; {hint}" if hint else str(err)

@@ -16,7 +16,7 @@ from koord.util.logs import LevelSpec, configure, parse_levels, take_library_log
 from koord.util.printable import printable
 from koordlet import NAME
 from koordlet.daemon.run import run_daemon
-from koordlet.daemon.settings import load_settings
+from koordlet.daemon.settings.settings import load_settings
 from koordlet.server.upstreamfamilies import FAMILIES
 
 SWITCH_INTERVAL = 0.001  # seconds a thread may keep the interpreter while the loop wants it

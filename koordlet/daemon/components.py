@@ -11,13 +11,13 @@ from koord.component.tasks import Run
 from koord.util.clock import Clock
 from koord.util.health import Health
 from koord.util.owneddir import OwnedDirectory
-from koordlet.daemon.acting import Acting, build_acting, build_other_agent
-from koordlet.daemon.measuring import Measuring, build_measuring
-from koordlet.daemon.otheragent import OtherAgent
-from koordlet.daemon.reporting import build_reporter
-from koordlet.daemon.serving import Serving, build_serving
-from koordlet.daemon.settings import Settings
-from koordlet.daemon.statesources import StateSources, build_sources
+from koordlet.daemon.act.acting import Acting, build_acting, build_other_agent
+from koordlet.daemon.agents.otheragent import OtherAgent
+from koordlet.daemon.measure.measuring import Measuring, build_measuring
+from koordlet.daemon.measure.statesources import StateSources, build_sources
+from koordlet.daemon.report.reporting import build_reporter
+from koordlet.daemon.serve.serving import Serving, build_serving
+from koordlet.daemon.settings.settings import Settings
 from koordlet.host.files import parse_file
 from koordlet.host.host import Host
 from koordlet.host.proc.procfiles import parse_boot_id
@@ -26,7 +26,7 @@ from koordlet.reporter.loop import NodeMetricReporter
 from koordlet.statesinformer.informer import StatesInformer
 
 if TYPE_CHECKING:
-    from koordlet.daemon.cluster import Cluster
+    from koordlet.daemon.cluster.cluster import Cluster
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,6 +125,8 @@ def _cluster(
 ) -> "Cluster | None":
     if settings.mode.standalone:
         return None
-    from koordlet.daemon.cluster import connect  # costs memory that standalone does not need
+    from koordlet.daemon.cluster.cluster import (
+        connect,  # costs memory that standalone does not need
+    )
 
     return connect(settings, states, cache, clock, exposition.internal, other_agent)

@@ -169,7 +169,7 @@ class PressureWatch(ExtensionPlugin):
                 level_percent=self._options.levels.get(subject.resource),
             )
         if len(subjects) > LOGGED:
-            self.log.info("pressure.more", of=event, subjects=len(subjects) - LOGGED)
+            self.log.info("pressure.omitted", of=event, subjects=len(subjects) - LOGGED)
 
     def _name(self, subject: PressureSubject) -> str:
         meta = self._states.pod(subject.name) if subject.scope == "pod" else None

@@ -12,7 +12,7 @@ from component import components, patched
 from prometheus_client import CollectorRegistry
 
 from koord.component.plugins.discovery import discover
-from koordlet.daemon.settings import Settings, load_settings
+from koordlet.daemon.settings.settings import Settings, load_settings
 from koordlet.doctor.privileges import CAPABILITIES
 from koordlet.plugin.testing import SimulatedClock
 

@@ -20,7 +20,7 @@ from koord.component.config.flagdocument import parse_flag_document
 from koord.component.flags import FlagSet
 from koord.component.plugins.discovery import discover
 from koordlet.cli.ctl.arguments import parse
-from koordlet.daemon.settings import load_settings
+from koordlet.daemon.settings.settings import load_settings
 from koordlet.plugin.testing import SimulatedClock
 
 ROOT = Path(__file__).parents[2]

@@ -174,7 +174,7 @@ async def test_without_the_switch_nothing_else_is_done(host, value) -> None:
         harness.set_node_slo(wanted())
         await harness.rounds(3)
         assert value(BVT, groups.pod) == 0
-        assert len(harness.log.named("identity.no_switch")) == 1
+        assert len(harness.log.named("identity.switch_failed")) == 1
 
 
 async def test_host_applications_have_the_identity_of_their_class(host, value) -> None:

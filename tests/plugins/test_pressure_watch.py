@@ -126,7 +126,7 @@ async def test_a_node_full_of_pressure_does_not_flood_the_log():
     async with harness:
         await harness.rounds(5)
         assert len(harness.log.named("pressure.rose")) == LOGGED
-        assert harness.log.named("pressure.more") == [{"of": "pressure.rose", "subjects": 280}]
+        assert harness.log.named("pressure.omitted") == [{"of": "pressure.rose", "subjects": 280}]
         assert harness.metric("crossings_total", scope="pod", resource="cpu") == 300
         assert harness.cost.longest_step < 0.05
 

@@ -61,7 +61,6 @@ def _local(options: Options, seen_by: str) -> dict[str, Any]:
     from dataclasses import asdict
 
     from koord.component.plugins.discovery import discover
-    from koordlet.daemon.builtgates import BUILT_GATES
     from koordlet.doctor.support import findings
     from koordlet.features import feature_gates
     from koordlet.host.host import Host
@@ -69,7 +68,6 @@ def _local(options: Options, seen_by: str) -> dict[str, Any]:
     from koordlet.qosmanager.claimable import claimable_by_others
 
     gates, registry = feature_gates(), PluginRegistry()
-    gates.mark_built(BUILT_GATES)
     discover(registry)  # what cannot be imported is logged, as by the daemon
     claimable = claimable_by_others(registry)
     found = findings(Host(host_paths(options)), options.run_dir, claimable)

@@ -116,7 +116,7 @@ class GroupIdentity(ReconcilingPlugin[Identities, PodIdentity]):
 
     def _report_stuck(self, why: str) -> None:
         if why and why != self._stuck:
-            self.log.warning("identity.no_switch", error=why)
+            self.log.warning("identity.switch_failed", error=why)
         self._stuck = why
 
     def _class_claims(self, rule: Identities) -> Iterator[Claim]:

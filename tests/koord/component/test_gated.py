@@ -5,13 +5,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from koord.component.features import FeatureGates, FeatureSpec
 from koord.component.gated import Gated
 from koord.util.health import OK, PartHealth, Status
+from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
-from koordlet.features import feature_gates
-from koordlet.plugin.testing import SimulatedClock
 
-GATE = "NodeTopologyReport"
+GATE = "TopologyReport"
+GATES = {GATE: FeatureSpec(default=True), "Another": FeatureSpec()}
 ILL = PartHealth(Status.DEGRADED, "it is ill")
 
 
@@ -34,7 +35,7 @@ class Part:
 
 class Scene:
     def __init__(self) -> None:
-        self.clock, self.gates, self.part = SimulatedClock(), feature_gates(), Part()
+        self.clock, self.gates, self.part = SimulatedClock(), FeatureGates(GATES, "daemon"), Part()
         self.stop = Stop(self.clock)
         self.gated = Gated(self.gates, GATE, self.clock, self.part.run, lambda: ILL)
         self.task: asyncio.Task[None] | None = None
@@ -82,7 +83,7 @@ async def test_a_gate_that_is_switched(scene):
     assert scene.part.calls == ["run", "returned"]
     await scene.switch(True, False, True)
     assert scene.part.calls[-1] == "run"
-    scene.gates.replace_map({GATE: True, "PSICollector": True})
+    scene.gates.replace_map({GATE: True, "Another": True})
     await scene.clock.settle()
     assert scene.part.calls[-1] == "run"
 

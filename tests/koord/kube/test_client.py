@@ -13,7 +13,7 @@ from koord.kube.config import ApiConfig
 from koord.kube.metrics import KubeMetrics
 from koord.kube.resource import NODE_METRICS, NODES, PODS, Resource, field_selector
 from koord.kube.transport import Limits, Transport
-from koordlet.daemon.pluginclient import NotAllowed, PluginClient
+from koordlet.daemon.cluster.pluginclient import NotAllowed, PluginClient
 from koordlet.plugin.client import Client
 
 

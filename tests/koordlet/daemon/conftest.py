@@ -19,7 +19,7 @@ from koord.util.logs import LevelSpec, configure, set_levels
 from koord.util.stop import Stop
 from koordlet.daemon import run
 from koordlet.daemon.components import DaemonComponents
-from koordlet.daemon.settings import Settings, load_settings
+from koordlet.daemon.settings.settings import Settings, load_settings
 from koordlet.plugin import ExtensionPlugin, FeatureSpec, PluginRegistry
 from koordlet.plugin.testing import FakeGroup, FakeHost, FakePod, SimulatedClock
 from koordlet.server.upstreamfamilies import FAMILIES

@@ -36,8 +36,8 @@ from koord.kube.resource import (
 )
 from koord.util.stop import Stop
 from koordlet.daemon import run
-from koordlet.daemon.pluginclient import NotAllowed
-from koordlet.daemon.settings import load_settings
+from koordlet.daemon.cluster.pluginclient import NotAllowed
+from koordlet.daemon.settings.settings import load_settings
 from koordlet.plugin import EvictionOutcome, ExtensionPlugin, FeatureSpec, PluginRegistry
 from koordlet.plugin.testing import FakeHost, SimulatedClock, make_pod
 from koordlet.reporter.pace import place

@@ -118,5 +118,5 @@ def test_hangup_reads_the_config_file_again(start, tmp_path):
     without.signal(signal.SIGHUP)
 
     with_file.until(lambda: with_file.events("config.read"))
-    assert without.events("config.none")
+    assert without.events("sighup.ignored")
     assert [daemon.stop() for daemon in (with_file, without)] == [0, 0]

@@ -3,7 +3,7 @@
 import pytest
 
 from koord.util.errors import Unavailable
-from koordlet.daemon.pluginclient import PluginClient
+from koordlet.daemon.cluster.pluginclient import PluginClient
 from koordlet.plugin.client import UnavailableClient
 
 

@@ -3,14 +3,13 @@
 import asyncio
 
 import pytest
+from inline import InlineExecutor
 from structlog.testing import capture_logs
 
 from koord.util.health import OK, Status
 from koord.util.stop import Stop
-from koordlet.daemon.otheragent import GONE_AFTER, INTERVAL, OtherAgent
+from koordlet.daemon.agents.otheragent import GONE_AFTER, INTERVAL, OtherAgent
 from koordlet.plugin.testing import SimulatedClock
-
-from .conftest import InlineExecutor
 
 
 class World:

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from koord.util.health import OK, Status
 from koord.util.stop import Stop
-from koordlet.daemon.actinglock import INTERVAL, ActingLock
+from koordlet.daemon.agents.actinglock import INTERVAL, ActingLock
 from koordlet.plugin.testing.clock import SimulatedClock
 
 HOLDER = """\

@@ -8,14 +8,14 @@ from koord.component.http.exposition import Exposition
 from koord.util.atomicfile import write_atomic
 from koord.util.clock import Clock
 from koord.util.owneddir import OwnedDirectory
-from koordlet.daemon.settings import Settings
+from koordlet.daemon.settings.settings import Settings
 from koordlet.metriccache.cache import MetricCache
 from koordlet.reporter.loop import NodeMetricReporter, ReportOptions, standalone_interval
 from koordlet.reporter.report import AllSinks, FileSink
 from koordlet.statesinformer.informer import StatesInformer
 
 if TYPE_CHECKING:
-    from koordlet.daemon.cluster import Cluster
+    from koordlet.daemon.cluster.cluster import Cluster
 
 
 def build_reporter(

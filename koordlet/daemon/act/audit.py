@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from koord.component.components import ComponentSet
 from koord.util.clock import Clock
-from koordlet.daemon.settings import Settings
+from koordlet.daemon.settings.settings import Settings
 from koordlet.executor.audit.changes import ChangeAudit
 from koordlet.executor.audit.files import Budget
 from koordlet.executor.audit.log import AuditLog

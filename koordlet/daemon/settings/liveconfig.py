@@ -6,7 +6,7 @@ from koord.component.config.document import ConfigDocument
 from koord.component.config.flagdocument import LiveFlags, parse_flag_document
 from koord.component.config.follower import ConfigFollower
 from koord.util.logs import get_logger, parse_levels, set_levels
-from koordlet.daemon.settings import Settings
+from koordlet.daemon.settings.settings import Settings
 
 LIVE_KEYS = frozenset(
     {"feature-gates", "qos-extension-plugins", "log-level", "dry-run", "evict-budget-per-hour"}

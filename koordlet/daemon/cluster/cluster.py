@@ -24,14 +24,14 @@ from koord.kube.reviews import Reviews, User
 from koord.kube.transport import Limits, Transport
 from koord.util.clock import Clock
 from koordlet import NAME
-from koordlet.daemon.agentsigns import pod_sign, writer_sign
-from koordlet.daemon.clusterpods import ClusterPods, build_pods
-from koordlet.daemon.flags import DaemonFlags
-from koordlet.daemon.manager_fallback import build_duties
-from koordlet.daemon.otheragent import OtherAgent
-from koordlet.daemon.pluginclient import PluginClient
-from koordlet.daemon.settings import Settings
-from koordlet.daemon.topology import Topology, build_topology
+from koordlet.daemon.agents.otheragent import OtherAgent
+from koordlet.daemon.agents.signs import pod_sign, writer_sign
+from koordlet.daemon.cluster.pluginclient import PluginClient
+from koordlet.daemon.cluster.pods import ClusterPods, build_pods
+from koordlet.daemon.report.duties import build_duties
+from koordlet.daemon.report.topology import Topology, build_topology
+from koordlet.daemon.settings.flags import DaemonFlags
+from koordlet.daemon.settings.settings import Settings
 from koordlet.kubelet.client import KubeletClient, KubeletOptions
 from koordlet.kubelet.metrics import KubeletMetrics
 from koordlet.manager_fallback.duties import ManagerDuties

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from koord.util.clock import Clock
-from koordlet.daemon.actions import Actions
-from koordlet.daemon.settings import Settings
+from koordlet.daemon.act.actions import Actions
+from koordlet.daemon.settings.settings import Settings
 from koordlet.executor.claimmanager import SLICE
 from koordlet.executor.claims.inforce import ClaimedValue, as_json, is_about
 from koordlet.executor.lookups import look_at

@@ -6,8 +6,8 @@ from pathlib import Path
 from koord.component.components import ComponentSet
 from koord.component.http.certificate import ServingCertificate
 from koord.component.http.exposition import Exposition
-from koordlet.daemon.liveconfig import LiveConfig, follow_config
-from koordlet.daemon.settings import Settings
+from koordlet.daemon.settings.liveconfig import LiveConfig, follow_config
+from koordlet.daemon.settings.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

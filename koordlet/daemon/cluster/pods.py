@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from koord.kube.client import ApiClient
 from koord.util.clock import Clock
 from koord.util.dirwatch import DirectoryWatch
-from koordlet.daemon.settings import Settings
+from koordlet.daemon.settings.settings import Settings
 from koordlet.kubelet.client import KubeletClient
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.kubeletpods import KubeletPods

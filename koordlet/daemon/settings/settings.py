@@ -1,4 +1,4 @@
-"""What the user asked for: command line, environment and config file as one checked whole."""
+"""Command line, environment and config file as one checked whole."""
 
 import os
 import socket
@@ -14,9 +14,8 @@ from koord.component.features import FeatureGates
 from koord.component.flags import FlagSet
 from koord.util.clock import Clock
 from koordlet import NAME
-from koordlet.daemon.builtgates import BUILT_GATES
-from koordlet.daemon.flags import DaemonFlags, define_flags
-from koordlet.daemon.mode import Mode, detect_mode
+from koordlet.daemon.settings.flags import DaemonFlags, define_flags
+from koordlet.daemon.settings.mode import Mode, detect_mode
 from koordlet.executor.dryrun import LiveDryRun
 from koordlet.features import feature_gates
 from koordlet.host.paths import HostPaths
@@ -59,7 +58,7 @@ class Settings:
         return Path(self.options.run_dir.value)
 
     def warnings(self) -> list[tuple[str, dict[str, object]]]:
-        """What the user should know at once, as log events with their facts."""
+        """Settings without effect, as log events with their facts."""
         found: list[tuple[str, dict[str, object]]] = []
         if inert := self.flags.inert_set():
             found.append(("flags.without_effect", {"flags": inert}))
@@ -88,7 +87,6 @@ def load_settings(
         HelpRequested: the user asked for help.
     """
     flags, gates, registry = FlagSet(NAME), feature_gates(), PluginRegistry()
-    gates.mark_built(BUILT_GATES)
     options = define_flags(flags, terminal=terminal)
     problems = tuple(discover(registry))
     plugins = QOSExtensionConfig(registry, gates, clock=clock, metrics=metrics)

@@ -7,8 +7,8 @@ from koord.component.flagkinds import Tri
 from koord.component.flags import FlagSet
 from koord.component.plugins.discovery import discover
 from koord.util.errors import OptionError
-from koordlet.daemon.flags import DaemonFlags, define_flags
-from koordlet.daemon.mode import Mode
+from koordlet.daemon.settings.flags import DaemonFlags, define_flags
+from koordlet.daemon.settings.mode import Mode
 from koordlet.features import feature_gates
 from koordlet.plugin import PluginRegistry
 from koordlet.plugin.testing import SimulatedClock

@@ -7,10 +7,10 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from koord.util.clock import Clock
 from koord.util.owneddir import OwnedDirectory
-from koordlet.daemon.actinglock import ActingLock
-from koordlet.daemon.audit import audit_listener
-from koordlet.daemon.otheragent import OtherAgent
-from koordlet.daemon.settings import Settings
+from koordlet.daemon.act.audit import audit_listener
+from koordlet.daemon.agents.actinglock import ActingLock
+from koordlet.daemon.agents.otheragent import OtherAgent
+from koordlet.daemon.settings.settings import Settings
 from koordlet.executor.audit.log import AuditLog
 from koordlet.executor.claimmanager import ClaimManager
 from koordlet.executor.claimmetrics import ClaimMetrics

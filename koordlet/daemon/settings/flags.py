@@ -20,10 +20,10 @@ from koord.component.flagchecks import (
 from koord.component.flagkinds import TRI, Tri
 from koord.component.flags import Flag, FlagSet
 from koord.util.errors import OptionError
-from koordlet.daemon.flagkinds import DRY_RUN, DUTY_MODE
-from koordlet.daemon.inertflags import define_inert_flags
-from koordlet.daemon.mode import Mode
 from koordlet.daemon.rundir import default_run_dir
+from koordlet.daemon.settings.flagkinds import DRY_RUN, DUTY_MODE
+from koordlet.daemon.settings.inertflags import define_inert_flags
+from koordlet.daemon.settings.mode import Mode
 from koordlet.executor.audit.pages import LARGEST_PAGE
 from koordlet.executor.dryrun import DryRun
 from koordlet.executor.evictions.budget import LARGEST

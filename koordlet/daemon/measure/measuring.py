@@ -13,7 +13,7 @@ from koordlet.collectors.engine.reader import Reader
 from koordlet.collectors.engine.sampler import Sampler
 from koordlet.collectors.engine.sampling import SamplingContext, SamplingPass
 from koordlet.collectors.registry import CollectorOptions, build_collectors
-from koordlet.daemon.settings import Settings
+from koordlet.daemon.settings.settings import Settings
 from koordlet.host.descriptors import Descriptors
 from koordlet.host.host import Host
 from koordlet.metriccache.cache import MetricCache

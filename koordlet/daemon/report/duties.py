@@ -9,7 +9,7 @@ from koord.api.node import Node
 from koord.kube.client import ApiClient
 from koord.kube.eventobjects import Event, EventType, ObjectRef
 from koord.util.clock import Clock
-from koordlet.daemon.flags import DaemonFlags
+from koordlet.daemon.settings.flags import DaemonFlags
 from koordlet.manager_fallback.changes import NODE_METRIC, NODE_SLO, Duty
 from koordlet.manager_fallback.duties import DutyOptions, ManagerDuties
 from koordlet.manager_fallback.mode import DutyMode

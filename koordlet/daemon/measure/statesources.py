@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from koord.component.components import ComponentSet, Part
 from koord.util.clock import Clock
 from koord.util.health import PartHealth
-from koordlet.daemon.settings import Settings
+from koordlet.daemon.settings.settings import Settings
 from koordlet.host.cgroups.cgrouptree import CgroupTree
 from koordlet.host.host import Host
 from koordlet.statesinformer.filesources import node_file, node_slo_file
@@ -17,7 +17,7 @@ from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.podsource import PodSource
 
 if TYPE_CHECKING:
-    from koordlet.daemon.cluster import Cluster
+    from koordlet.daemon.cluster.cluster import Cluster
 
 
 class Source(Part, Protocol):

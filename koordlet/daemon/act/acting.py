@@ -7,14 +7,14 @@ from koord.component.components import ComponentSet
 from koord.component.http.exposition import Exposition
 from koord.util.clock import Clock
 from koord.util.owneddir import OwnedDirectory
-from koordlet.daemon.actions import Actions, build_actions
-from koordlet.daemon.audit import Audit, build_audit
-from koordlet.daemon.dryrun import DryRunSwitch
-from koordlet.daemon.explain import Explainer
-from koordlet.daemon.measuring import Measuring
-from koordlet.daemon.otheragent import OtherAgent
-from koordlet.daemon.settings import Settings
-from koordlet.daemon.statesources import StateSources
+from koordlet.daemon.act.actions import Actions, build_actions
+from koordlet.daemon.act.audit import Audit, build_audit
+from koordlet.daemon.act.dryrun import DryRunSwitch
+from koordlet.daemon.act.explain import Explainer
+from koordlet.daemon.agents.otheragent import OtherAgent
+from koordlet.daemon.measure.measuring import Measuring
+from koordlet.daemon.measure.statesources import StateSources
+from koordlet.daemon.settings.settings import Settings
 from koordlet.host.host import Host
 from koordlet.host.proc.otheragent import other_agent_process
 from koordlet.plugin.client import UnavailableClient
@@ -22,7 +22,7 @@ from koordlet.qosmanager.manager import QOSManager
 from koordlet.statesinformer.informer import StatesInformer
 
 if TYPE_CHECKING:
-    from koordlet.daemon.cluster import Cluster
+    from koordlet.daemon.cluster.cluster import Cluster
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

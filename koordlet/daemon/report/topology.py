@@ -9,7 +9,7 @@ from koord.component.gated import Gated
 from koord.kube.client import ApiClient
 from koord.util.clock import Clock
 from koordlet.collectors.node_info import NODE_NUMA_INFO
-from koordlet.daemon.settings import Settings
+from koordlet.daemon.settings.settings import Settings
 from koordlet.host.topology.numa import NumaNode
 from koordlet.kubelet.client import KubeletClient
 from koordlet.metriccache.cache import MetricCache

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from koord.util.logs import get_logger
-from koordlet.daemon.actions import Actions
-from koordlet.daemon.settings import Settings
+from koordlet.daemon.act.actions import Actions
+from koordlet.daemon.settings.settings import Settings
 
 ALL = "all"  # in place of a plugin's name
 

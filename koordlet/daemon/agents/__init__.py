@@ -1,0 +1,1 @@
+"""Other agents on the node: while there is one, this one only observes."""

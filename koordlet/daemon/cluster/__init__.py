@@ -1,0 +1,1 @@
+"""Builds what a daemon in a cluster has: clients, pods from the kubelet or the API server."""

@@ -1,0 +1,1 @@
+"""Builds what measures: the sampling pass, the cache, the sources of states."""

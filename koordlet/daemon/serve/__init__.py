@@ -1,0 +1,1 @@
+"""Builds what serves: HTTP, the control socket, the certificate, the status."""
