@@ -1,4 +1,4 @@
-"""What koordlet costs. The cluster's parts that it talks to are those of the tests."""
+"""Benchmarks of koordlet: `python -m benchmarks`. API server and kubelet are those of the tests."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""python -m benchmarks [--smoke] [NAME...]: measure, print a table, fail for nothing but errors."""
+"""python -m benchmarks [--smoke] [NAME...]: measure and print a table; only errors make it fail."""
 
 import argparse
 import importlib

@@ -1,4 +1,4 @@
-"""What the daemon costs while it acts: default gates, memory QoS, eviction and PSI at 150 pods."""
+"""Cost of the daemon while it acts: default gates, memory QoS, eviction and PSI at 150 pods."""
 
 import json
 import re
@@ -25,7 +25,7 @@ _CLASSES = {"kubepods": "Guaranteed", "burstable": "Burstable", "besteffort": "B
 
 
 def run(*, smoke: bool) -> Iterator[Row]:
-    """Yield cores, RSS, and kernel writes a minute once everything is as it should be."""
+    """Yield cores, RSS, and kernel writes a minute in steady state."""
     with (
         pod_tree(PODS) as groups,
         own_group() as enter,
@@ -76,7 +76,7 @@ def _pods(groups: list[str]) -> Iterator[Mapping[str, Any]]:
 
 
 def _pod(uid: str, qos: str, containers: list[str]) -> Mapping[str, Any]:
-    """A pod with limits; one of a best-effort class asks for batch resources."""
+    """A pod with limits; one of a best-effort class requests batch resources."""
     best_effort = qos == "BestEffort"
     cpu, memory = ("kubernetes.io/batch-cpu", "kubernetes.io/batch-memory") if best_effort else (
         "cpu", "memory")  # fmt: skip

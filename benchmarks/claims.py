@@ -1,4 +1,4 @@
-"""Claims on a real kernel: how long setting, looking at and putting back 1,000 values takes."""
+"""Claims on a real kernel: the time to set, sweep and restore 1,000 values."""
 
 import statistics
 import tempfile
@@ -35,7 +35,7 @@ def run(*, smoke: bool) -> Iterator[Row]:
     with pod_tree(PODS) as groups, tempfile.TemporaryDirectory(dir=TMPFS) as directory:
         took = _squeeze(groups, Path(directory), rounds)
     plain = took["plain"]
-    for what, budget in (("set", None), ("swept", None), ("put back after a kill", 0.5)):
+    for what, budget in (("set", None), ("swept", None), ("restored after a kill", 0.5)):
         yield Row(f"{VALUES} values {what}", took[what], "s", budget, plain, "open, write, close")
     with tempfile.TemporaryDirectory(dir=TMPFS) as directory:
         first, later = _append(Path(directory), APPENDS // (10 if smoke else 1))
@@ -44,7 +44,7 @@ def run(*, smoke: bool) -> Iterator[Row]:
 
 
 def _squeeze(groups: Sequence[str], directory: Path, rounds: int) -> dict[str, float]:
-    """Set, sweep and put back, each time by a writer as of a process that has just started."""
+    """Set, sweep and restore, with a new writer for each, as of a process that has just started."""
     raise_nofile(2 * VALUES)
     keys = [
         Key(Target(Level.CONTAINER, group), row) for group in reversed(groups) for row in DESIRED
@@ -69,9 +69,9 @@ def _squeeze(groups: Sequence[str], directory: Path, rounds: int) -> dict[str, f
         measure("swept", writer.sweep)
         writer.ledger.journal.close()
         writer = _writer(host, directory)
-        measure("put back after a kill", partial(writer.restore, writer.unclaimed()))
+        measure("restored after a kill", partial(writer.restore, writer.unclaimed()))
         if writer.unclaimed():
-            raise RuntimeError("values were not put back")
+            raise RuntimeError("values were not restored")
         writer.ledger.journal.close()
         host.descriptors.close()
     return {what: statistics.median(found) for what, found in times.items()}
@@ -82,7 +82,7 @@ def _writer(host: Host, directory: Path) -> Writer:
 
 
 def _rewrite(files: Sequence[str]) -> None:
-    """As plain as it gets: what stands there, once more."""
+    """Rewrite the present values with plain open, write and close."""
     for file in files:
         with open(file, "r+") as opened:
             text = opened.read()

@@ -1,4 +1,4 @@
-"""What the daemon costs in a cluster: CPU and memory on its node, requests on the API server."""
+"""Cost of the daemon in a cluster: CPU and memory on its node, requests on the API server."""
 
 import contextlib
 import json
@@ -47,7 +47,7 @@ def run(*, smoke: bool) -> Iterator[Row]:
             daemon.wait_until_measuring(pods)
             daemon.wait(lambda plane=plane: _asked(plane)[REPORT] > 0, "report")
             if not smoke:
-                time.sleep(20)  # what the start left to do
+                time.sleep(20)  # until the work of the start is done
             before, start = _asked(plane), time.monotonic()
             stretches = [3.0] if smoke else [10.0] * STRETCHES
             costs = [daemon.cost(seconds) for seconds in stretches]
@@ -66,7 +66,7 @@ def run(*, smoke: bool) -> Iterator[Row]:
 
 
 def _requests(asked: Counter[str], minutes: float) -> Iterator[Row]:
-    """What a minute in steady state asks of the API server. Watches that end are begun again."""
+    """Requests of a minute in steady state. Watches that end are begun again."""
     reads = sum(n for what, n in asked.items() if what.startswith(("get ", "list ")))
     yield Row(f"writes a minute, {COUNTED} pods", _writes(asked) / minutes, "", 1.0)
     yield Row(f"reads a minute, {COUNTED} pods", reads / minutes, "", 0.0)
@@ -94,7 +94,7 @@ def _control_plane(pods: int, directory: Path) -> Iterator[dict[str, Any]]:
 
 
 def _flags(directory: Path, plane: dict[str, Any]) -> list[str]:
-    """How the daemon finds that control plane."""
+    """Flags by which the daemon finds that control plane."""
     config = directory / "kubeconfig"
     config.write_text(kubeconfig(plane["server"], TOKEN))
     return [

@@ -1,4 +1,4 @@
-"""What the whole daemon costs at 50, 150 and 300 pods, beside Koordinator's figures."""
+"""Cost of the whole daemon at 50, 150 and 300 pods, beside Koordinator's figures."""
 
 import statistics
 import subprocess

@@ -47,7 +47,7 @@ CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
 
 @dataclass
 class Record:
-    """What the agents sent since the last reset: per report its time, seconds and bytes."""
+    """The reports that the agents sent since the last reset: time, seconds and bytes of each."""
 
     reports: list[tuple[float, float, int]] = field(default_factory=list)
     failed: int = 0
@@ -66,7 +66,7 @@ class Record:
 
 
 def run(*, smoke: bool) -> Iterator[Row]:
-    """Yield requests a second, latency and bytes of a fleet, and what a larger one would need."""
+    """Yield requests a second, latency and bytes of a fleet, and estimates for larger ones."""
     if lacking := missing():
         raise NotHereError(f"wanted {lacking}")
     build()
@@ -88,7 +88,7 @@ async def _measure(plane: ControlPlane, *, agents: int, smoke: bool) -> list[Row
         await fleet.start()
         await fleet.until_all_reported()
         if not smoke:
-            await asyncio.sleep(INTERVAL)  # each finds its place
+            await asyncio.sleep(INTERVAL)  # until each reports at its own offset
             record.reports.clear()
             before, begun = _cpu_seconds(plane), time.monotonic()
             await asyncio.sleep(STEADY * INTERVAL)
@@ -124,13 +124,13 @@ async def _measure(plane: ControlPlane, *, agents: int, smoke: bool) -> list[Row
 
 
 def _spread(times: list[float]) -> float:
-    """Seconds in which the middle 90 % came."""
+    """Seconds between the first and the last of the middle 90 %."""
     cuts = statistics.quantiles(times, n=20) if len(times) > 1 else [math.nan]
     return cuts[-1] - cuts[0]
 
 
 def _cpu_seconds(plane: ControlPlane) -> float:
-    """What etcd and the API server have used."""
+    """CPU seconds that etcd and the API server have used."""
     times = [psutil.Process(pid).cpu_times() for pid in plane.pids]
     return sum(each.user + each.system for each in times)
 
@@ -247,7 +247,7 @@ async def _create(admin: ApiClient, names: list[str]) -> None:
 
 
 async def _alone() -> str:
-    """Why nothing may be written: there is no other agent on these nodes."""
+    """The reason why nothing may be written: none, as these nodes have no other agent."""
     return ""
 
 

@@ -1,4 +1,4 @@
-"""A metric cache as full as after half an hour, so that nobody has to wait for it."""
+"""Fills a metric cache with half an hour of samples, so that a benchmark need not wait for them."""
 
 import math
 import sys
@@ -53,7 +53,7 @@ def fill(cache: MetricCache, clock: Clock, pods: Sequence[PodMeta]) -> None:
 
 
 def _sample(kind: Kind, key: tuple[str, ...], ago: int, number: int) -> Sample:
-    """Something that goes up and down, in cores or bytes."""
+    """A value that goes up and down, in cores or bytes."""
     value = 1.0 + number % 7 + math.sin(ago / 20 + number)
     return Sample(kind, value * (2**28 if kind.unit == "bytes" else 1.0), key)
 

@@ -1,4 +1,4 @@
-"""What the dependencies cost in memory, and which of them a default run does without."""
+"""Memory cost of the dependencies, and those that a default run does not load."""
 
 import json
 import os
@@ -12,10 +12,10 @@ from pathlib import Path
 from benchmarks.process import running_daemon
 from benchmarks.table import Row
 
-# In this order, each on top of those before it: what they share counts for the first.
+# In this order, each on top of those before it: shared modules count for the first.
 USED = ("asyncio", "aiohttp.web", "prometheus_client", "koord.util.logs")
 NAMES = {"koord.util.logs": "structlog, without rich"}
-# Each alone on top of the daemon: what only some options or only koordletctl need.
+# Each alone on top of the daemon: modules that only some options or only koordletctl need.
 ON_DEMAND = ("psutil", "yaml", "rich.live", "pyroute2")
 UNWANTED = ("rich", "yaml", "numpy", "hypothesis", "psutil", "pyroute2")  # in a default run
 

@@ -1,4 +1,4 @@
-"""Following all pods of a cluster: what a list, an event and the same list again cost.
+"""Following all pods of a cluster: the cost of a list, of an event and of the same list again.
 
 Without the garbage collector, which a daemon sets aside when it has so many objects: a collection
 of those of 150,000 pods takes a second.
@@ -45,7 +45,7 @@ def run(*, smoke: bool) -> Iterator[Row]:
 
 
 class _Server:
-    """Stands in for an ApiClient: makes the pods as they are asked for."""
+    """Stands in for an ApiClient: makes the pods at each request."""
 
     def __init__(self, pods: int) -> None:
         self._pods = pods
@@ -95,7 +95,7 @@ async def _follow(pods: int) -> dict[str, float]:
     listed, kept = time.process_time(), _resident() - before
     server.go.set()
     await server.ended.wait()
-    told = time.process_time()
+    delivered = time.process_time()
     relisted.clear()
     server.expire.set()
     began = time.process_time()
@@ -105,7 +105,7 @@ async def _follow(pods: int) -> dict[str, float]:
     await following
     return {
         "list": (listed - begun) / pods,
-        "event": (told - listed) / EVENTS,
+        "event": (delivered - listed) / EVENTS,
         "relist": (ended - began) / pods,
         "hold": await hold,
         "kept": kept / pods,

@@ -1,7 +1,7 @@
-"""How late the daemon's event loop is at 300 pods while /metrics is scraped every second.
+"""Lag of the daemon's event loop at 300 pods while /metrics is scraped every second.
 
-Daemon and idle loop run at real-time priority, so that only what they do themselves counts, and not
-who else wants the processors.
+Daemon and idle loop run at real-time priority, so that only their own work counts, not that of
+other processes on the machine.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ def _idle(seconds: float) -> dict[str, Any]:
 
 
 def _at_once() -> None:
-    """Run before everybody else from now on."""
+    """Switch this process to real-time priority."""
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 

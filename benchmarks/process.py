@@ -23,7 +23,7 @@ Enter = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a stretch of time cost. memory_mib is what the kernel charges, page tables and all."""
+    """The cost of a stretch of time. memory_mib is charged by the kernel, page tables included."""
 
     cores: float
     rss_mib: float
@@ -32,7 +32,7 @@ class Cost:
 
 
 class Daemon:
-    """A running daemon, asked over HTTP and read through its cgroup."""
+    """A running daemon, observed over HTTP and through its cgroup."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", address: str) -> None:
         self.pid = process.pid
@@ -68,7 +68,7 @@ class Daemon:
         raise RuntimeError(f"the daemon did not {what} within {deadline} s")
 
     def cost(self, seconds: float) -> Cost:
-        """Watch it for a while and return what that cost per second."""
+        """Watch it for a while and return its cost per second."""
         before, start = self._cpu_ns(), time.monotonic()
         time.sleep(seconds)
         cores = (self._cpu_ns() - before) / 1e9 / (time.monotonic() - start)
@@ -91,7 +91,7 @@ class Daemon:
 
 @contextlib.contextmanager
 def own_group() -> Iterator[Enter]:
-    """Make the cgroup whose cost is measured; yield what moves the calling process into it."""
+    """Make the cgroup whose cost is measured; yield a function that moves the caller into it."""
     groups = [ROOT / controller / GROUP for controller in _CONTROLLERS]
     for group in groups:
         group.mkdir(exist_ok=True)

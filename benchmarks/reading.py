@@ -21,7 +21,7 @@ from koordlet.host.resource import Resource
 from koordlet.host.resources import CPU_THROTTLE, CPU_USAGE, MEMORY_STAT
 
 PODS = 150
-PER_GROUP = (CPU_USAGE, CPU_THROTTLE, MEMORY_STAT)  # what each pod and container is read for
+PER_GROUP = (CPU_USAGE, CPU_THROTTLE, MEMORY_STAT)  # read for each pod and container
 ROUNDS = 20  # per turn; the turns of all contestants alternate, as others share the machine
 
 

@@ -1,4 +1,4 @@
-"""What-if: how fast a record of a full node is played."""
+"""Replay: the time to play a second of a full node, and the size of its record."""
 
 import asyncio
 import gzip
@@ -74,7 +74,7 @@ def _record(seconds: int) -> Iterator[bytes]:
 
 
 def _looks(at: float, dice: random.Random) -> Iterator[bytes]:
-    """What BECPUSuppress reads of the kernel in a second."""
+    """The kernel values that BECPUSuppress reads in a second."""
     for look in range(10):
         for resource, group in (
             ("cpu_usage", "kubepods/besteffort"),

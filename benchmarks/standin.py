@@ -1,7 +1,7 @@
 """A control plane for one node with pods, in a process of its own: API server and kubelet.
 
-Usage: python -m benchmarks.standin PODS DIRECTORY. Prints where it is as JSON, and serves until its
-input ends. GET /benchmark on the API server tells what it was asked so far.
+Usage: python -m benchmarks.standin PODS DIRECTORY. Prints its addresses as JSON, and serves until
+its input ends. GET /benchmark on the API server returns the counts of requests so far.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class _Counted:
 
 
 def pod(number: int) -> Object:
-    """A pod as large as such are, with the UID and containers that the tree has for it."""
+    """A pod of a usual size, with the UID and containers that the tree has for it."""
     names = [f"container-{index}" for index in range(CONTAINERS_PER_POD)]
     return {
         "metadata": {

@@ -1,9 +1,9 @@
-"""How soon best-effort pods give way to a burner, and what the looks cost that notice it.
+"""CPU suppression: the time until best-effort pods give way to a burner, and the cost of its looks.
 
-Two busy best-effort processes have what a latency-sensitive pod leaves of 65 % of the node; it then
-burns one core, at random moments. Koordinator's koordlet on two such cores: median 1.26 s, at most
-1.64 s. The pods have far more weight than who else works on this machine, whom koordlet does not
-see, and the daemon runs at real-time priority.
+Two busy best-effort processes use the rest that a latency-sensitive pod leaves of 65 % of the node;
+it then burns one core, at random moments. Koordinator's koordlet on two such cores: median 1.26 s,
+at most 1.64 s. The pods have far more weight than other processes of this machine, which koordlet
+does not see, and the daemon runs at real-time priority.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ from koordlet.statesinformer.informer import StatesInformer
 from koordlet_plugins.be_cpu_suppress.plugin import GATE, BECPUSuppress
 
 BED = "koordlet-benchmark-bed"  # where kubepods is
-HEAVY = 20 * 1024  # its shares: who else works on this machine hardly matters
+HEAVY = 20 * 1024  # its shares: other processes of this machine hardly matter
 LS, BE = f"{QOS[1]}/podls/main", f"{QOS[2]}/podbe/main"
 QUOTA = ROOT / "cpu" / BED / QOS[2] / "cpu.cfs_quota_us"
 NODE = {"kind": "Node", "metadata": {"name": "n"}, "status": {"capacity": {"cpu": "2"}}}
@@ -66,7 +66,7 @@ for _ in sys.stdin:
 
 
 def run(*, smoke: bool) -> Iterator[Row]:
-    """Yield the reaction times, how calm the quota is, and the cost of the looks."""
+    """Yield the reaction times, the changes of the quota under steady load, and the looks' cost."""
     times, changes = _react(2 if smoke else 25, 5.0 if smoke else 60.0)
     yield Row("BE gives way to a burner, median", statistics.median(times), "s", 0.35)
     yield Row("BE gives way to a burner, longest", max(times), "s", 0.6)
@@ -97,7 +97,7 @@ def _flags(bed: Path) -> list[str]:
 
 
 def _at_once() -> None:
-    """Run before everybody else from now on, as the daemon does on a node with cores to spare."""
+    """Switch this process to real-time priority, for the reaction of a node with cores to spare."""
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
@@ -143,7 +143,7 @@ def _quota() -> int:
 
 @contextlib.contextmanager
 def _bed() -> Iterator[Path]:
-    """Two pods with one container each, on a node where nobody else seems to work."""
+    """Two pods with one container each, on a node that seems to be idle otherwise."""
     check_controllers()
     groups = [BED] + [f"{BED}/{group}" for group in (*QOS, _pod(LS), LS, _pod(BE), BE)]
     with tempfile.TemporaryDirectory(dir="/run") as directory:
@@ -191,7 +191,7 @@ def _process(program: str, group: str) -> Iterator["subprocess.Popen[str]"]:
 
 
 def _cost(seconds: float) -> float:
-    """Cores that the plugin takes with looks more than without."""
+    """Additional cores that the plugin takes with looks."""
     with _bed() as bed:
         with_looks = asyncio.run(_run_plugin(bed, 0.1, seconds))
         return with_looks - asyncio.run(_run_plugin(bed, 0.0, seconds))

@@ -1,4 +1,4 @@
-"""The result of a benchmark: a figure, what it is compared with, and what was promised."""
+"""The result of a benchmark: a figure, its reference and its budget."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

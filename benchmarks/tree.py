@@ -27,7 +27,7 @@ def check_controllers() -> None:
 
 
 def check_host() -> None:
-    """Raise NotHereError unless the tree can be built without touching anybody's pods."""
+    """Raise NotHereError if the host has pods already."""
     check_controllers()
     for controller in CONTROLLERS:
         if (ROOT / controller / "kubepods").exists():
@@ -58,7 +58,7 @@ def pod_tree(pods: int) -> Iterator[list[str]]:
 
 
 def remove(groups: list[str]) -> None:
-    """Remove the groups, children first; a QoS class in which somebody made a pod stays."""
+    """Remove the groups, children first; a QoS class that has got another pod stays."""
     for group in sorted(groups, key=len, reverse=True):
         for controller in CONTROLLERS:
             with contextlib.suppress(OSError):

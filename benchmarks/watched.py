@@ -1,6 +1,6 @@
 """python -m benchmarks.watched RESULT SECONDS [FLAG...]: the daemon with its event loop watched.
 
-On SIGUSR1 it watches for that many seconds and then writes what it saw to RESULT, as JSON.
+On SIGUSR1 it watches for that many seconds and then writes its findings to RESULT, as JSON.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ PROBE_SECONDS = 0.01
 
 
 class LoopWatch:
-    """How late timers come, and how long single callbacks hold the loop. All in milliseconds."""
+    """Measures the lag of timers, and how long single callbacks hold the loop. In milliseconds."""
 
     def __init__(self) -> None:
         self.late: list[float] = []
@@ -51,7 +51,7 @@ class LoopWatch:
             asyncio.Handle._run = run_handle  # type: ignore[method-assign]
 
     def summary(self) -> dict[str, Any]:
-        """Median, 99th percentile and maximum of the lag; the longest slices and whose they are."""
+        """Median, 99th percentile and maximum of the lag; the longest slices with callbacks."""
         late = sorted(self.late)
         return {
             "p50": late[len(late) // 2],
