@@ -40,9 +40,9 @@ from koordlet.executor.kernel.writer import Writer
 from koordlet.host.host import Host
 from koordlet.host.paths import HostPaths
 from koordlet.metriccache import kinds
-from koordlet.plugin import PluginMetrics
 from koordlet.plugin.client import UnavailableClient
 from koordlet.plugin.context import PluginContext
+from koordlet.plugin.metrics import PluginMetrics
 from koordlet.plugin.testing import ScriptedMetrics, make_pod
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet_plugins.be_cpu_suppress.plugin import GATE, BECPUSuppress

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from types import ModuleType
 from typing import Any
 
 import koordlet.plugin as api
@@ -14,7 +15,7 @@ from koordlet.host.validators import InRange
 from koordlet.metriccache import kinds
 from koordlet.metriccache.keys import Property
 from koordlet.metriccache.kinds import KINDS, Cadence, Keep
-from koordlet.plugin import pods, rules, testing
+from koordlet.plugin import claims, kernel, metrics, pods, publishing, rules, testing
 from reference.markdown import code, codes, page, sentence, table
 
 _INTRO = """
@@ -24,7 +25,7 @@ tutorial.
 _KINDS = """
 Constants of `koordlet.plugin.kinds`. A series is a kind and a key, one value per property, in this
 order or by name: `cache.last(kinds.NODE_PSI, "io", "10", "some")`. A kind without properties has
-one series, that of the node. A property or value that does not exist raises `UnknownSeries`.
+one series, that of the node. A property or value that does not exist raises `keys.UnknownSeries`.
 `koordletctl metrics` shows the same kinds by their names.
 """
 _PROPERTIES = "Properties of keys, and all values that one may have where these are known."
@@ -40,9 +41,15 @@ These can be looked at with `self.kernel.read`, beside those above; `{}` is its 
 pid or the number of a NUMA node. What koordlet measures is cheaper to have from the metric cache.
 """
 _NAMES = "All that `koordlet.plugin` exports. Of koordlet, this and what follows is for plugins."
-_PODS = "All that `koordlet.plugin.pods` exports, for plugins whose claims follow from pods."
-_RULES = "All that `koordlet.plugin.rules` exports: rules of a node agent, pure."
-_KIT = "All that `koordlet.plugin.testing` exports, for tests."
+_MODULES = {
+    "## Names for claims": claims,
+    "## Names for kernel values": kernel,
+    "## Names for metrics": metrics,
+    "## Names for metric kinds of your own": publishing,
+    "## Names for pods": pods,
+    "## Rules": rules,
+    "## The test kit": testing,
+}
 _CADENCES = {
     Cadence.USAGE: "--collect-res-used-interval",
     Cadence.PSI: "--psi-collector-interval",
@@ -80,7 +87,7 @@ _MEMBERS: dict[str, tuple[str, ...]] = {
 
 def plugin_api_page() -> str:
     """The whole page."""
-    members = ((f"### {name}", _members(getattr(api, name), _MEMBERS[name])) for name in _MEMBERS)
+    members = ((f"### {name}", _members(_exported(name), _MEMBERS[name])) for name in _MEMBERS)
     return page(
         "Plugin reference",
         _INTRO,
@@ -102,18 +109,20 @@ def plugin_api_page() -> str:
         "## Names",
         _NAMES,
         _names(api),
-        "## Names for pods",
-        _PODS,
-        _names(pods),
-        "## Rules",
-        _RULES,
-        _names(rules),
-        "## The test kit",
-        _KIT,
-        _names(testing),
+        *(
+            part
+            for head, module in _MODULES.items()
+            for part in (head, _charter(module), _names(module))
+        ),
         "### PluginHarness",
         _members(testing.PluginHarness, ()),
     )
+
+
+def _exported(name: str) -> type:
+    """Return a class that plugins can import."""
+    found: type = next(vars(m)[name] for m in (api, *_MODULES.values()) if name in m.__all__)
+    return found
 
 
 def _kinds() -> str:
@@ -247,6 +256,11 @@ def _parameters(signature: inspect.Signature) -> Iterator[str]:
 
 def _shown(default: object) -> str:
     return str(default) if isinstance(default, Enum) else repr(default)
+
+
+def _charter(module: ModuleType) -> str:
+    """What a public module holds: the first line of its docstring."""
+    return f"{code(module.__name__)}. {_first_words(module)}"
 
 
 def _names(module: Any) -> str:

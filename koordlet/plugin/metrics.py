@@ -14,6 +14,14 @@ from koordlet.plugin.upstreamgauge import UpstreamGauge
 if TYPE_CHECKING:  # imported when the first metric is made: the package is slow to load
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+__all__ = [
+    "BoundedCounter",
+    "BoundedGauge",
+    "BoundedHistogram",
+    "PluginMetrics",
+    "UpstreamGauge",
+]
+
 MAX_SERIES = 500  # of one metric: /metrics is rendered and stored whole, on every node
 OTHER = "other"
 _SHARED: "WeakKeyDictionary[CollectorRegistry, dict[str, Histogram]]" = WeakKeyDictionary()

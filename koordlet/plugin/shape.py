@@ -9,7 +9,7 @@ from koord.util.snakecase import snake_case
 from koordlet.executor import claimable
 from koordlet.executor.claims.claim import ClaimScope
 from koordlet.host.kernelfile import KernelFile
-from koordlet.plugin import publishing
+from koordlet.plugin import publisher
 from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.limits import Limits
 
@@ -49,7 +49,7 @@ def _defects(feature: object, spec: object, plugin: ExtensionPlugin) -> Iterator
             yield f"wanted a tuple of gate names in {name}, found {value!r}; {hint}"
     yield from _limits_defects(plugin.limits)
     yield from _claim_defects(plugin.may_claim)
-    if defect := publishing.defect_of(plugin.publishes, snake_case(str(feature))):
+    if defect := publisher.defect_of(plugin.publishes, snake_case(str(feature))):
         yield defect
 
 

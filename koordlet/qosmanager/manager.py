@@ -17,7 +17,7 @@ from koordlet.executor.claims.claim import NoClaims
 from koordlet.executor.evictions.eviction import Evicts, UnavailableEvictor
 from koordlet.executor.kernel.view import NoKernel
 from koordlet.plugin.client import Client
-from koordlet.plugin.publishing import Publisher
+from koordlet.plugin.publisher import Publisher
 from koordlet.plugin.registry import Registration
 from koordlet.qosmanager.config import QOSExtensionConfig
 from koordlet.qosmanager.guard import GuardOptions, LoopGuard

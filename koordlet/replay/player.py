@@ -31,7 +31,7 @@ from koordlet.metriccache.kinds import DEFAULT_INTERVALS
 from koordlet.metriccache.retention import retentions
 from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.client import UnavailableClient
-from koordlet.plugin.publishing import Publisher, with_published
+from koordlet.plugin.publisher import Publisher, with_published
 from koordlet.replay.codec import decode
 from koordlet.replay.lines import Line, SampleReader
 from koordlet.replay.modelkernel import ModelKernel, layout_of

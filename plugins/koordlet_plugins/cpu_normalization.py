@@ -18,7 +18,6 @@ from koordlet.plugin import (
     Client,
     Level,
     MetricCache,
-    Part,
     PluginRegistry,
     PodMeta,
     States,
@@ -26,6 +25,7 @@ from koordlet.plugin import (
     Target,
     resources,
 )
+from koordlet.plugin.claims import Part
 from koordlet.plugin.pods import NodeRatio, ReconcilingPlugin, containers_of, milli_to_quota
 
 NAME = "CPUNormalization"

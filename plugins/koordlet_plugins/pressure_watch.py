@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from koordlet.plugin import (
-    AnyKind,
     Client,
     ExtensionPlugin,
     FeatureSpec,
@@ -22,6 +21,7 @@ from koordlet.plugin import (
     Stop,
     kinds,
 )
+from koordlet.plugin.publishing import AnyKind
 
 NAME = "PressureWatch"
 RESOURCES = ("cpu", "mem", "io")

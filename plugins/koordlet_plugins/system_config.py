@@ -17,15 +17,14 @@ from koordlet.plugin import (
     FlagSet,
     Level,
     MetricCache,
-    Part,
     PluginRegistry,
-    Resource,
     States,
     Stop,
     Target,
-    Wording,
     resources,
 )
+from koordlet.plugin.claims import Part, Wording
+from koordlet.plugin.kernel import Resource
 from koordlet.plugin.pods import strategy_interval
 
 _MEMORY = "update calculated mem config {name} to : {{value}}"

@@ -14,7 +14,7 @@ from koordlet.executor.claims.target import Level, Target
 from koordlet.executor.journal.journal import Journal
 from koordlet.executor.kernel.writer import Writer
 from koordlet.host.host import Host
-from koordlet.plugin import KernelFile, WholeNumber
+from koordlet.plugin.kernel import KernelFile, WholeNumber
 
 from .conftest import VERSION, Tree
 

@@ -11,7 +11,8 @@ from koord.api.qos import QOS_LABEL, KubeQoS
 from koord.api.resourcestatus import RESOURCE_STATUS
 from koordlet.host.descriptors import Descriptors
 from koordlet.host.host import Host
-from koordlet.plugin import Claim, ClaimScope, Level, Part, PodMeta, Target, resources
+from koordlet.plugin import Claim, ClaimScope, Level, PodMeta, Target, resources
+from koordlet.plugin.claims import Part
 from koordlet.plugin.testing import PluginHarness, make_pod
 from koordlet.rules.normalization import NORMALIZATION_RATIO
 from koordlet_plugins.batch_resource import BatchResource

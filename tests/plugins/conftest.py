@@ -8,7 +8,7 @@ import pytest
 
 from koordlet.host.descriptors import Descriptors
 from koordlet.host.host import Host
-from koordlet.plugin import Resource
+from koordlet.plugin.kernel import Resource
 from koordlet.plugin.testing import FakeGroup, FakeHost
 
 Value = Callable[[Resource[Any], FakeGroup], Any]

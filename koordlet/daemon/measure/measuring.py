@@ -19,7 +19,7 @@ from koordlet.host.host import Host
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import Cadence
 from koordlet.metriccache.retention import retentions
-from koordlet.plugin.publishing import with_published
+from koordlet.plugin.publisher import with_published
 from koordlet.replay.recorder import Append, Recorder
 from koordlet.statesinformer.callbacks import StateType
 from koordlet.statesinformer.informer import StatesInformer

@@ -36,7 +36,7 @@ from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.client import Client, UnavailableClient
 from koordlet.plugin.context import PluginContext
 from koordlet.plugin.metrics import PluginMetrics
-from koordlet.plugin.publishing import Publisher
+from koordlet.plugin.publisher import Publisher
 from koordlet.plugin.registry import PluginRegistry
 from koordlet.plugin.testing.clock import SimulatedClock
 from koordlet.plugin.testing.evictions import ScriptedEvictions

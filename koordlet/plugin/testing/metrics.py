@@ -8,7 +8,8 @@ from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import AnyKind, Cadence, K, Kind, P
 from koordlet.metriccache.retention import retentions
 from koordlet.metriccache.sample import Sample
-from koordlet.plugin.publishing import Published, with_published
+from koordlet.plugin.publisher import with_published
+from koordlet.plugin.publishing import Published
 from koordlet.plugin.testing.clock import SimulatedClock
 
 INTERVAL = 1.0  # seconds between samples, of every kind

@@ -16,13 +16,12 @@ from koordlet.plugin import (
     Level,
     MetricCache,
     OptionError,
-    Reading,
-    Resource,
     States,
     Stop,
-    Wording,
     resources,
 )
+from koordlet.plugin.claims import Wording
+from koordlet.plugin.kernel import Reading, Resource
 from koordlet_plugins.be_cpu_suppress.cpus import CpuView
 from koordlet_plugins.be_cpu_suppress.cpusetpolicy import CpusetPolicy
 from koordlet_plugins.be_cpu_suppress.evidence import Judge

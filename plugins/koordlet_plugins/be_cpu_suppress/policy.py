@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from koord.api.qos import KubeQoS, QoSClass
-from koordlet.plugin import Kernel, Layout, Level, PodMeta, Target
+from koordlet.plugin import Level, PodMeta, Target
+from koordlet.plugin.kernel import Kernel, Layout
 from koordlet_plugins.be_cpu_suppress.cpus import NodeCpus
 from koordlet_plugins.be_cpu_suppress.evidence import Evidence, Room
 

@@ -16,7 +16,9 @@ from koord.api.node import Node
 from koord.api.nodeslo import CgroupBase, NodeSLO
 from koord.api.qos import KubeQoS
 from koord.api.quantity import Quantity
-from koordlet.plugin import AnyKind, MetricCache, PodMeta, Reading, kinds
+from koordlet.plugin import MetricCache, PodMeta, kinds
+from koordlet.plugin.kernel import Reading
+from koordlet.plugin.publishing import AnyKind
 from koordlet.plugin.rules import (
     UsageSplit,
     is_best_effort,

@@ -7,7 +7,8 @@ from koord.api.nodeslo_qos import MemoryQoS
 from koord.api.pod import Container, Pod
 from koord.api.podtotals import pod_limit
 from koord.api.qos import KubeQoS
-from koordlet.plugin import Resource, resources
+from koordlet.plugin import resources
+from koordlet.plugin.kernel import Resource
 from koordlet_plugins.cgroup_reconcile.amounts import (
     NO_LIMIT,
     guaranteed,

@@ -15,14 +15,14 @@ from koordlet.plugin import (
     Level,
     MetricCache,
     PodMeta,
-    Resource,
     States,
     StateType,
     Stop,
     Target,
-    Wording,
     resources,
 )
+from koordlet.plugin.claims import Wording
+from koordlet.plugin.kernel import Resource
 from koordlet.plugin.pods import (
     PodSettings,
     ReconcilingPlugin,

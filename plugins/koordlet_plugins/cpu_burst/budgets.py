@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from koordlet.plugin import Claim, ClaimOutcome, ClaimState, Target, resources
+from koordlet.plugin import Claim, Target, resources
+from koordlet.plugin.claims import ClaimOutcome, ClaimState
 from koordlet_plugins.cpu_burst.plan import PodPlan
 
 REASON = "CPU time that it may save up while it is below its limit, by cpuBurstPercent of the limit"

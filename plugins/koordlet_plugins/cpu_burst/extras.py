@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from koordlet.plugin import Claim, ClaimOutcome, ClaimState, Part, Target, resources
+from koordlet.plugin import Claim, Target, resources
+from koordlet.plugin.claims import ClaimOutcome, ClaimState, Part
 from koordlet_plugins.cpu_burst.plan import ContainerPlan, PodPlan
 from koordlet_plugins.cpu_burst.quota import Operation, ceiling, next_quota
 

@@ -17,15 +17,14 @@ from koordlet.plugin import (
     FlagSet,
     Level,
     MetricCache,
-    Part,
     PodMeta,
     States,
     Stop,
-    Wording,
     keys,
     kinds,
     resources,
 )
+from koordlet.plugin.claims import Part, Wording
 from koordlet.plugin.pods import NodeRatio, PerPod, PodSettings, Rejections, strategy_interval
 from koordlet_plugins.cpu_burst.budgets import Budgets
 from koordlet_plugins.cpu_burst.extras import Extras

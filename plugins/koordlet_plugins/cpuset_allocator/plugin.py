@@ -12,13 +12,13 @@ from koordlet.plugin import (
     InvalidObject,
     Level,
     MetricCache,
-    Part,
     PodMeta,
     States,
     StateType,
     Target,
     resources,
 )
+from koordlet.plugin.claims import Part
 from koordlet.plugin.pods import ReconcilingPlugin, containers_of, host_applications
 from koordlet_plugins.cpuset_allocator.poolmetrics import PoolMetrics
 from koordlet_plugins.cpuset_allocator.rules import (

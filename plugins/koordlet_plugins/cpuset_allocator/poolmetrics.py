@@ -1,6 +1,6 @@
 """Metrics of the CPUs that pods share: their number and their ids, under Koordinator's names."""
 
-from koordlet.plugin import PluginMetrics, UpstreamGauge
+from koordlet.plugin.metrics import PluginMetrics, UpstreamGauge
 from koordlet.plugin.rules import CpuPool
 from koordlet_plugins.cpuset_allocator.rules import Pools
 

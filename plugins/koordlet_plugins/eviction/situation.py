@@ -9,7 +9,8 @@ from typing import NamedTuple
 from koord.api.node import Node
 from koord.api.nodeslo_strategies import ResourceThreshold
 from koord.api.pod import Pod
-from koordlet.plugin import Kind, MetricCache, PodMeta, keys
+from koordlet.plugin import MetricCache, PodMeta, keys
+from koordlet.plugin.publishing import Kind
 from koordlet_plugins.eviction.awaitedvictim import UsageSample
 
 

@@ -22,6 +22,7 @@ from inline import InlineExecutor
 from kubelet import Kubelet, make_kubelet, rbac
 from quietnetwork import network_is_quiet
 
+from koord.api.eviction import EvictionOutcome
 from koord.api.qos import KubeQoS
 from koord.component.http.exposition import Exposition
 from koord.kube.errors import ConfigError
@@ -38,7 +39,7 @@ from koord.util.stop import Stop
 from koordlet.daemon import run
 from koordlet.daemon.cluster.pluginclient import NotAllowed
 from koordlet.daemon.settings.settings import load_settings
-from koordlet.plugin import EvictionOutcome, ExtensionPlugin, FeatureSpec, PluginRegistry
+from koordlet.plugin import ExtensionPlugin, FeatureSpec, PluginRegistry
 from koordlet.plugin.testing import FakeHost, SimulatedClock, make_pod
 from koordlet.reporter.pace import place
 from koordlet.server.upstreamfamilies import FAMILIES

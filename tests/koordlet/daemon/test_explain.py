@@ -7,15 +7,8 @@ import os
 import pytest
 
 from koord.api.qos import KubeQoS
-from koordlet.plugin import (
-    ClaimScope,
-    ClaimState,
-    ExtensionPlugin,
-    Level,
-    Target,
-    Wording,
-    resources,
-)
+from koordlet.plugin import ClaimScope, ExtensionPlugin, Level, Target, resources
+from koordlet.plugin.claims import ClaimState, Wording
 from koordlet.plugin.testing import FakeHost
 
 BE = KubeQoS.BEST_EFFORT

@@ -6,7 +6,6 @@ from koord.api.qos import KubeQoS
 from koordlet.plugin import (
     Claim,
     ClaimScope,
-    ClaimState,
     ExtensionPlugin,
     Level,
     OptionError,
@@ -14,6 +13,7 @@ from koordlet.plugin import (
     Unavailable,
     resources,
 )
+from koordlet.plugin.claims import ClaimState
 from koordlet.plugin.testing import FakeHost, PluginHarness
 
 BE = KubeQoS.BEST_EFFORT

@@ -5,12 +5,12 @@ import time
 
 import pytest
 
+from koord.api.eviction import EvictionOutcome
 from koord.api.nodeslo import NodeSLO
 from koord.api.qos import KubeQoS
 from koord.util.errors import OptionError
 from koordlet.plugin import (
     ClaimScope,
-    EvictionOutcome,
     ExtensionPlugin,
     Level,
     StateType,

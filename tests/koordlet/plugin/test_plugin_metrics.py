@@ -5,7 +5,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from koord.component.plugins.errors import PluginError
 from koord.util.snakecase import snake_case
-from koordlet.plugin import KoordError, PluginMetrics
+from koordlet.plugin import KoordError
+from koordlet.plugin.metrics import PluginMetrics
 
 
 @pytest.fixture

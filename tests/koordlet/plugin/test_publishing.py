@@ -5,8 +5,9 @@ from typing import NamedTuple
 import pytest
 
 from koordlet.metriccache.keys import UnknownSeries
-from koordlet.plugin import Cadence, ExtensionPlugin, Keep, Kind, OptionError, Published, kinds
-from koordlet.plugin.publishing import defect_of
+from koordlet.plugin import ExtensionPlugin, OptionError, kinds
+from koordlet.plugin.publisher import defect_of
+from koordlet.plugin.publishing import Cadence, Keep, Kind, Published
 from koordlet.plugin.testing import PluginHarness
 from koordlet.server.ctl.windows import aggregates, find_kind
 

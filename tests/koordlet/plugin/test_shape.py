@@ -16,13 +16,13 @@ from koordlet.plugin import (
     FeatureSpec,
     KoordError,
     Level,
-    Part,
     PluginRegistry,
-    Resource,
     Target,
     Unavailable,
     resources,
 )
+from koordlet.plugin.claims import Part
+from koordlet.plugin.kernel import Resource
 from koordlet.plugin.testing import FakeHost, PluginHarness, SimulatedClock
 from koordlet.qosmanager.config import QOSExtensionConfig
 

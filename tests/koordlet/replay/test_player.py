@@ -12,20 +12,11 @@ from koord.util.clock import Stamp
 from koord.util.simulatedclock import SimulatedClock
 from koordlet.metriccache import kinds
 from koordlet.metriccache.sample import Sample
-from koordlet.plugin import (
-    ClaimScope,
-    ClaimState,
-    ExtensionPlugin,
-    KernelFile,
-    Level,
-    NumberOrMax,
-    OneWord,
-    PluginMetrics,
-    Target,
-    WholeNumber,
-    resources,
-)
+from koordlet.plugin import ClaimScope, ExtensionPlugin, Level, Target, resources
+from koordlet.plugin.claims import ClaimState
 from koordlet.plugin.context import PluginContext
+from koordlet.plugin.kernel import KernelFile, NumberOrMax, OneWord, WholeNumber
+from koordlet.plugin.metrics import PluginMetrics
 from koordlet.plugin.testing import CapturedLog, make_pod
 from koordlet.replay.codec import encode
 from koordlet.replay.comparison import as_json, compare

@@ -21,14 +21,8 @@ from koord.api.node import Node
 from koord.api.nodeslo import merge_nodeslo
 from koord.api.qos import QOS_LABEL, KubeQoS
 from koordlet.executor.kernel.view import watch_with
-from koordlet.plugin import (
-    Kernel,
-    PodMeta,
-    Reading,
-    Resource,
-    kinds,
-    resources,
-)
+from koordlet.plugin import PodMeta, kinds, resources
+from koordlet.plugin.kernel import Kernel, Reading, Resource
 from koordlet.plugin.testing import FakeHost, PluginHarness, SimulatedClock, make_pod
 from koordlet.rules.nodetopology import KubeletFacts, NodeTopology, TopologyInputs, node_topology
 from koordlet_plugins.be_cpu_suppress.plugin import GATE, BECPUSuppress

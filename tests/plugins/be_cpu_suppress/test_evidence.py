@@ -2,7 +2,7 @@
 
 import pytest
 
-from koordlet.plugin import Reading
+from koordlet.plugin.kernel import Reading
 from koordlet.rules.nodeusage import UsageSplit
 from koordlet_plugins.be_cpu_suppress.evidence import CALM_ROUNDS, Judge, Room
 from koordlet_plugins.be_cpu_suppress.usage import LOOKS, FastUse, Frame, Looks, NodeBudget, Round

@@ -5,7 +5,8 @@ import pytest
 from koord.api.node import Node
 from koord.api.nodeslo import merge_nodeslo
 from koord.api.pod import Container
-from koordlet.plugin import ClaimScope, Level, Part, Target, kinds, resources
+from koordlet.plugin import ClaimScope, Level, Target, kinds, resources
+from koordlet.plugin.claims import Part
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 from koordlet_plugins.cpu_burst import CPUBurst
 

@@ -9,7 +9,8 @@ from koord.api.nodeslo import merge_nodeslo
 from koord.api.pod import Container
 from koord.api.qos import KubeQoS
 from koordlet.executor.evictions.eviction import Killing
-from koordlet.plugin import ExtensionPlugin, Kind, PodMeta
+from koordlet.plugin import ExtensionPlugin, PodMeta
+from koordlet.plugin.publishing import Kind
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 
 OFFERED = {"koordinator.sh/eviction-enabled": "true"}

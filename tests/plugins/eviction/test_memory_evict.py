@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from koordlet.plugin import EvictionOutcome, OptionError, kinds
+from koord.api.eviction import EvictionOutcome
+from koordlet.plugin import OptionError, kinds
 from koordlet.plugin.testing import make_pod
 from koordlet_plugins.eviction.memory import MemoryEvict
 from koordlet_plugins.eviction.signals import Signals, parse_signals
