@@ -4,10 +4,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from koord.component.plugins.errors import PluginBlocked
 from koord.component.plugins.meter import Meter
 from koord.util.logs import get_logger
 from koordlet.plugin.registry import Registration
-from koordlet.qosmanager.guard import PluginBlocked
 from koordlet.qosmanager.outcome import PluginState
 from koordlet.qosmanager.quarantine import Quarantine
 from koordlet.qosmanager.turns import ClaimTurns

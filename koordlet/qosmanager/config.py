@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 from koord.component.features import ALL_OF_STAGE, FeatureGates, FeatureSpec
 from koord.component.flags import Flag, FlagSet
+from koord.component.plugins.errors import PluginBlocked
+from koord.component.plugins.timelimit import LOADING, time_limit
 from koord.util.clock import Clock
 from koord.util.errors import OptionError
 from koord.util.logs import get_logger
@@ -33,12 +35,15 @@ class QOSExtensionConfig:
         *,
         clock: Clock,
         metrics: "CollectorRegistry",
+        patience: float = LOADING,
     ) -> None:
+        """patience: seconds that init_flags of one plugin may take."""
         self.registry = registry
         self.gates = gates
         self.clock = clock
         self.metrics = metrics
         self.failures: dict[str, str] = {}
+        self._patience = patience
         self._switches: Flag[Mapping[str, bool]] | None = None
 
     def init_flags(self, flags: FlagSet) -> None:
@@ -52,8 +57,9 @@ class QOSExtensionConfig:
                 self._stand_in(registration, flags)
                 continue
             try:
-                self._prepare(registration, flags)
-            except (Exception, SystemExit) as err:  # a stranger's code is run here
+                with time_limit(self._patience):
+                    self._prepare(registration, flags)
+            except (Exception, SystemExit, PluginBlocked) as err:  # a stranger's code is run here
                 self.failures[registration.name] = f"init_flags: {err!r}"
         known = ", ".join(registration.name for registration in self.registry)
         self._switches = flags.bool_map(

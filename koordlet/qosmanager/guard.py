@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any
 
 from koord.component.plugins import meter
+from koord.component.plugins.errors import PluginBlocked
 from koord.util.logs import get_logger
 from koordlet.qosmanager.hang import HangRecord
 
@@ -28,10 +29,6 @@ LOOK = 0.1  # CPU seconds between two looks at a step; it can take gigabytes wit
 STACK_DEPTH = 15  # innermost frames that the log shows
 
 log = get_logger("koordlet.qosmanager")
-
-
-class PluginBlocked(BaseException):
-    """Raised inside a plugin that holds the event loop; no Exception, so most `except` miss it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

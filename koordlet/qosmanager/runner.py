@@ -5,6 +5,7 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from koord.component.plugins.errors import PluginBlocked
 from koord.component.plugins.meter import Meter
 from koord.component.plugins.rounds import PacedStop
 from koord.util.clock import Clock
@@ -15,7 +16,6 @@ from koord.util.stop import Stop
 from koordlet.plugin.registry import Registration
 from koordlet.qosmanager.admission import Admission
 from koordlet.qosmanager.breaker import Breaker
-from koordlet.qosmanager.guard import PluginBlocked
 from koordlet.qosmanager.outcome import FailedRunError, Outcome, PluginState
 from koordlet.qosmanager.quarantine import Quarantine
 from koordlet.qosmanager.turns import ClaimTurns

@@ -6,8 +6,9 @@ from functools import cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from typing import Any
 
-from koord.component.plugins.errors import PluginError
+from koord.component.plugins.errors import PluginBlocked, PluginError
 from koord.component.plugins.registry import PluginRegistry
+from koord.component.plugins.timelimit import LOADING, time_limit
 from koord.util.logs import get_logger
 
 log = get_logger("koord.plugins")
@@ -42,19 +43,26 @@ def _name_and_version(distribution: Distribution | None) -> tuple[str, str]:
     return metadata["Name"], metadata["Version"]
 
 
-def discover(registry: PluginRegistry[Any], found: Iterable[EntryPoint] | None = None) -> list[str]:
+def discover(
+    registry: PluginRegistry[Any],
+    found: Iterable[EntryPoint] | None = None,
+    *,
+    seconds: float = LOADING,
+) -> list[str]:
     """Register all installed plugins; return what went wrong beside that, one sentence each.
 
-    An entry point that cannot be imported, or registers a name twice, does not keep others away.
-    Its plugin is registered as one that could not be loaded, unless another one has its name.
+    An entry point that cannot be imported, is not done within so many seconds, or registers a name
+    twice, does not keep others away. Its plugin is registered as one that could not be loaded,
+    unless another one has its name.
     """
     problems = []
     entries = entry_points(group=registry.group) if found is None else found
     for each in sorted(installed(entries), key=lambda each: _order(each, registry.shipped)):
         view = registry.from_source(each.source, each.version)
         try:
-            _register(each, view)
-        except (Exception, SystemExit) as err:  # a stranger's code is run here
+            with time_limit(seconds):
+                _register(each, view)
+        except (Exception, SystemExit, PluginBlocked) as err:  # a stranger's code is run here
             problem = str(err) if isinstance(err, PluginError) else f"{each.source}: {err!r}"
             log.error("plugin.refused", entry_point=each.entry.name, error=problem)  # noqa: TRY400 - the message says it all
             name = err.name if isinstance(err, PluginError) and err.name else each.entry.name

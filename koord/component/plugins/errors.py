@@ -12,3 +12,7 @@ class PluginError(KoordError):
     def __init__(self, message: str, name: object = "") -> None:
         super().__init__(message)
         self.name = name if isinstance(name, str) else ""
+
+
+class PluginBlocked(BaseException):
+    """Raised inside a plugin that holds the main thread; no Exception, so most `except` miss it."""

@@ -1,9 +1,12 @@
 """Plugins' flags and gates join the daemon's; two flags for one gate must agree."""
 
+import threading
+
 import pytest
 
 from koord.component.features import FeatureSpec, Stage
 from koord.util.errors import OptionError
+from koordlet.qosmanager.config import QOSExtensionConfig
 
 ALPHA, BETA = FeatureSpec(), FeatureSpec(default=True, stage=Stage.BETA)
 
@@ -105,3 +108,27 @@ def test_the_gates_of_plugins_count_as_built(bench):
     bench.feature_gates = {"Mine": True, "CPUEvict": True, "CPUNormalization": True}
     bench.build()
     assert bench.gates.not_built() == ["CPUNormalization"]
+
+
+def test_init_flags_that_block_for_good_break_their_plugin(bench):
+    """The daemon used to hang before it listened; the others have their flags."""
+
+    class Stuck(bench.Recorder):
+        def init_flags(self, flags):
+            threading.Event().wait()
+
+    class Good(bench.Recorder):
+        def init_flags(self, flags):
+            flags.bool("good-thing", False, "a good thing")
+
+    bench.add("Stuck", Stuck())
+    bench.add("Good", Good())
+    config = QOSExtensionConfig(
+        bench.registry, bench.gates, clock=bench.clock, metrics=bench.metrics, patience=0.05
+    )
+
+    config.init_flags(bench.flags)
+
+    assert list(config.failures) == ["Stuck"]
+    assert "wanted an end within 0.05 s, found it at " in config.failures["Stuck"]
+    assert "good-thing" in bench.flags

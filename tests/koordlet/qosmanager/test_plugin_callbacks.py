@@ -8,9 +8,9 @@ import pytest
 
 from koord.api.nodeslo import NodeSLO
 from koord.component.features import FeatureSpec
+from koord.component.plugins.errors import PluginBlocked
 from koord.util.owneddir import OwnedDirectory
 from koordlet.plugin import WAITS_FOR_EVENTS, ExtensionPlugin, StateType, Stop
-from koordlet.qosmanager.guard import PluginBlocked
 
 OFF = FeatureSpec()
 

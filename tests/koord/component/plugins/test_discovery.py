@@ -104,6 +104,19 @@ def test_a_defect_is_said_by_the_stand_in(site: Path):
     assert (odd.plugin, registry.get("Good").error) == (Score, "")
 
 
+def test_a_module_that_blocks_for_good_is_interrupted(site: Path):
+    """The daemon used to hang before it listened, for one plugin."""
+    install(site, "acme", {"Stuck": "Spread"})
+    install(site, "best", {"Good": "Pack"})
+    (site / "acme_scores.py").write_text("import threading\nthreading.Event().wait()\n")
+    registry = Scores()
+
+    assert discover(registry, found(site), seconds=0.05) == []
+
+    assert "wanted an end within 0.05 s, found it at " in registry.get("Stuck").error
+    assert registry.get("Good").error == ""
+
+
 def test_metadata_is_parsed_once_per_distribution(site: Path, monkeypatch: pytest.MonkeyPatch):
     """Twelve entry points of one distribution were 48 parses, 55 ms of every start."""
     install(site, "acme", {f"Plugin{number}": "Pack" for number in range(12)})
