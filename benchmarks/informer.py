@@ -13,13 +13,13 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from benchmarks.table import Row
-from koord.kube.answers import Page
+from koord.kube.answers import ListPage
 from koord.kube.client import ApiClient
 from koord.kube.errors import api_error
 from koord.kube.informer import SharedInformer
 from koord.kube.reflector import Watched
 from koord.kube.store import Change, ChangeKind
-from koord.kube.watch import EventType, WatchEvent
+from koord.kube.watch import WatchEvent, WatchEventType
 from koord.util.clock import SystemClock
 from koord.util.stop import Stop
 
@@ -53,10 +53,10 @@ class _Server:
 
     async def pages(
         self, path: str, query: object, *, size: int, accept: str
-    ) -> AsyncIterator[Page]:
+    ) -> AsyncIterator[ListPage]:
         for first in range(0, self._pods, size):
             numbers = range(first, min(first + size, self._pods))
-            yield Page([_pod(number, 1) for number in numbers], "1", "")
+            yield ListPage([_pod(number, 1) for number in numbers], "1", "")
             await asyncio.sleep(0)
 
     @asynccontextmanager
@@ -64,7 +64,7 @@ class _Server:
         async def events() -> AsyncIterator[WatchEvent]:
             await self.go.wait()
             for number in range(EVENTS):
-                yield WatchEvent(EventType.MODIFIED, _pod(number % self._pods, 2 + number))
+                yield WatchEvent(WatchEventType.MODIFIED, _pod(number % self._pods, 2 + number))
                 if number % PIECE == 0:
                     await asyncio.sleep(0)
             self.ended.set()

@@ -1,11 +1,11 @@
 """NodeMetric: what the cluster asks to be measured, and the status this daemon reports."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
 from koord.api.fields import Fields
+from koord.api.jsonrules import Json
 from koord.api.quantity import cpu_text, memory_text
 from koord.util import goduration
 from koord.util.errors import InvalidObject
@@ -14,8 +14,6 @@ API_VERSION = "slo.koordinator.sh/v1alpha1"
 LONGEST_WINDOW = 3600.0  # seconds; bounds what the metric cache has to keep
 SHORTEST_AGGREGATE = 60.0  # seconds
 SHORTEST_REPORT_INTERVAL = 30.0  # seconds
-
-Json = dict[str, object]
 
 
 class MemoryPolicy(StrEnum):
@@ -116,40 +114,37 @@ class NumaUsage:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class PodMetric:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _NamedUsage:
+    """Usage of something that has a name, a priority class and a QoS class; "": no class."""
+
+    name: str
+    usage: Usage
+    priority: str = ""
+    qos: str = ""
+
+    def _to_json(self, usage_field: str, **more: str) -> Json:
+        classes = {"priority": self.priority, "qos": self.qos}
+        present = {field: value for field, value in classes.items() if value}
+        return {"name": self.name, **more, **present, usage_field: self.usage.to_json()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PodMetric(_NamedUsage):
     """Usage of one pod."""
 
-    name: str
     namespace: str
-    usage: Usage
-    priority: str = ""
-    qos: str = ""
 
     def to_json(self) -> Json:
-        return {
-            "name": self.name,
-            "namespace": self.namespace,
-            **_classes(self.priority, self.qos),
-            "podUsage": self.usage.to_json(),
-        }
+        return self._to_json("podUsage", namespace=self.namespace)
 
 
-@dataclass(frozen=True, slots=True)
-class HostApplicationMetric:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostApplicationMetric(_NamedUsage):
     """Usage of one host application."""
 
-    name: str
-    usage: Usage
-    priority: str = ""
-    qos: str = ""
-
     def to_json(self) -> Json:
-        return {
-            "name": self.name,
-            "usage": self.usage.to_json(),
-            **_classes(self.priority, self.qos),
-        }
+        return self._to_json("usage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,10 +223,6 @@ def _list(
     items: "tuple[AggregatedUsage | NumaUsage | PodMetric | HostApplicationMetric, ...]",
 ) -> Json:
     return {key: [item.to_json() for item in items]} if items else {}
-
-
-def _classes(priority: str, qos: str) -> Mapping[str, str]:
-    return {key: value for key, value in (("priority", priority), ("qos", qos)) if value}
 
 
 def _windows(policy: Fields) -> tuple[float, ...]:

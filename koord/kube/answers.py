@@ -28,7 +28,7 @@ class ObjectList:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ListPage:
     """A part of a list. continue_ asks for the next one; "" in the last."""
 
     items: list[Object]
@@ -59,7 +59,7 @@ def decode_object(data: bytes, where: str) -> Object:
     return found
 
 
-def read_page(found: Object, where: str) -> Page:
+def read_page(found: Object, where: str) -> ListPage:
     """Return the part of a list that an answer holds.
 
     Items lack apiVersion and kind on the wire; they get those of the list.
@@ -74,7 +74,7 @@ def read_page(found: Object, where: str) -> Page:
         raise BadAnswer(where, wanted="a list of objects", found=f"the fields {sorted(found)}")
     kind = str(found.get("kind", "")).removesuffix("List")
     head = {"apiVersion": found.get("apiVersion", ""), "kind": kind}
-    return Page(
+    return ListPage(
         [_item(item, head, where) for item in items],
         str(meta.get("resourceVersion") or ""),
         str(meta.get("continue") or ""),

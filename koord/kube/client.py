@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
-from koord.kube.answers import Object, ObjectList, Page, read_object, read_page
+from koord.kube.answers import ListPage, Object, ObjectList, read_object, read_page
 from koord.kube.errors import ServerError, TooManyRequests
 from koord.kube.transport import METADATA, WHOLE, Call, Transport
 from koord.kube.watch import WatchEvent, WatchLimits, watch
@@ -53,7 +53,7 @@ class ApiClient:
         *,
         size: int = PAGE_SIZE,
         accept: str = WHOLE,
-    ) -> AsyncIterator[Page]:
+    ) -> AsyncIterator[ListPage]:
         """Yield a list page by page.
 
         Raises:

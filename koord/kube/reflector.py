@@ -12,7 +12,7 @@ from koord.kube.completion import Completion
 from koord.kube.errors import ApiError, BadAnswer, Forbidden, Gone, KubeError, NotFound
 from koord.kube.store import Change, ChangeKind, Reading, Store, resource_version
 from koord.kube.transport import METADATA, METADATA_LIST, WHOLE
-from koord.kube.watch import EventType, WatchEvent, WatchLimits
+from koord.kube.watch import WatchEvent, WatchEventType, WatchLimits
 from koord.util.backoff import Backoff
 from koord.util.clock import Clock
 from koord.util.health import OK, PartHealth, Status
@@ -178,11 +178,11 @@ class Reflector(Generic[T]):
 
     async def _take(self, event: WatchEvent) -> None:
         version = resource_version(event.object, self._watched.name)
-        if event.type is EventType.DELETED:
+        if event.type is WatchEventType.DELETED:
             if self._completion is not None:
                 self._completion.forget(event.object)
             self._report(self._store.remove(event.object))
-        elif event.type is not EventType.BOOKMARK:
+        elif event.type is not WatchEventType.BOOKMARK:
             self._report(self._store.put(await self._whole(event.object)))
         self._version = version
 

@@ -15,7 +15,7 @@ GRACE = 15.0  # seconds that the server may be late with ending the watch
 MAX_LINE = 8 << 20  # bytes; etcd stores objects of 1.5 MiB, and JSON is less dense
 
 
-class EventType(StrEnum):
+class WatchEventType(StrEnum):
     """What happened to an object."""
 
     ADDED = "ADDED"
@@ -28,7 +28,7 @@ class EventType(StrEnum):
 class WatchEvent:
     """One change, with the object after it (before it, if deleted)."""
 
-    type: EventType
+    type: WatchEventType
     object: Object
 
 
@@ -92,7 +92,7 @@ async def _events(
     async for piece in pieces:
         for line in lines.feed(piece):
             event = _event(await read_object(line, where), where)
-            if event.type is EventType.BOOKMARK:
+            if event.type is WatchEventType.BOOKMARK:
                 patience.bookmarked()
             yield event
 
@@ -131,6 +131,6 @@ def _event(found: Object, where: str) -> WatchEvent:
         code = obj.get("code")
         raise api_error(code if isinstance(code, int) else 500, obj, where=where)
     try:
-        return WatchEvent(EventType(str(kind)), obj)
+        return WatchEvent(WatchEventType(str(kind)), obj)
     except ValueError as err:
         raise BadAnswer(where, wanted="an event", found=f"the type {kind!r:.80}") from err

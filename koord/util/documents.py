@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from koord.util.errors import InvalidObject
-from koord.util.yamlscalars import Scalar, resolve
+from koord.util.yamlscalars import YamlScalar, resolve
 
 if TYPE_CHECKING:
     import yaml
@@ -228,7 +228,7 @@ class _YamlReader:
             return str(found).lower()
         return str(found) if isinstance(found, int) else str(event.value)
 
-    def _scalar(self, event: "yaml.ScalarEvent") -> Scalar:
+    def _scalar(self, event: "yaml.ScalarEvent") -> YamlScalar:
         self._check_tag(event)
         text = str(event.value)
         is_plain = event.implicit[0] and event.tag is None

@@ -6,14 +6,14 @@ Source: sigs.k8s.io/yaml v1.6, which kubectl and the kubelet use: YAML 1.1 witho
 import math
 import re
 
-Scalar = str | int | float | bool | None
+YamlScalar = str | int | float | bool | None
 
-_MEANINGS: dict[Scalar, tuple[str, ...]] = {
+_MEANINGS: dict[YamlScalar, tuple[str, ...]] = {
     True: ("y", "yes", "true", "on"),
     False: ("n", "no", "false", "off"),
     None: ("null", "~", ""),
 }
-_WORDS: dict[str, Scalar] = {
+_WORDS: dict[str, YamlScalar] = {
     spelling: value
     for value, words in _MEANINGS.items()
     for word in words
@@ -30,7 +30,7 @@ _BASES = {"hex": 16, "bin": 2, "oct": 8, "dec": 10}
 _EXACT = 2**53  # up to here a whole float is written by Go as the integer that it is
 
 
-def resolve(text: str) -> Scalar:
+def resolve(text: str) -> YamlScalar:
     """Return the value of a scalar without quotes and tag; a text that is nothing else is itself.
 
     Integers beyond 64 bits are floats, and beyond those texts. Dates stay texts.
@@ -45,7 +45,7 @@ def resolve(text: str) -> Scalar:
     if _NOT_FINITE.fullmatch(text):
         raise ValueError(f"the number {text}")
     plain = text if text[0] == "." else text.replace("_", "")
-    number: Scalar = _integer(plain)
+    number: YamlScalar = _integer(plain)
     if number is None and _FLOAT.fullmatch(plain):
         number = _float(plain)
     return text if number is None else number

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from koord.util.errors import KoordError
 from koord.util.printable import printable
 from koordlet.cli.ctl.arguments import Options, parse
-from koordlet.cli.ctl.client import BadQuestion, Client, default_run_dirs
+from koordlet.cli.ctl.client import BadQuestion, CtlClient, default_run_dirs
 
 MOST = 4000  # characters of an error: it may quote an answer
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _command(name: str) -> Callable[[Client, Options], int]:
+def _command(name: str) -> Callable[[CtlClient, Options], int]:
     match name:
         case "status":
             from koordlet.cli.ctl.status import run
@@ -63,10 +63,10 @@ def _command(name: str) -> Callable[[Client, Options], int]:
     return run
 
 
-def _client(options: Options) -> Client:
+def _client(options: Options) -> CtlClient:
     if options.run_dir is not None:
-        return Client([options.run_dir])
-    return Client(default_run_dirs(os.geteuid(), os.environ))
+        return CtlClient([options.run_dir])
+    return CtlClient(default_run_dirs(os.geteuid(), os.environ))
 
 
 def _complain(err: KoordError, code: int) -> int:

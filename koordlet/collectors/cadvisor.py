@@ -8,7 +8,7 @@ from prometheus_client import Metric
 from koordlet.collectors.engine.exposition import counter
 from koordlet.host.net.netfiles import InterfaceCounters
 
-Interfaces = Mapping[str, InterfaceCounters]  # by name of the interface
+InterfacesByName = Mapping[str, InterfaceCounters]  # by name of the interface
 
 _COUNTERS = {  # part of the name -> field
     "receive_bytes": "rx_bytes",
@@ -40,7 +40,7 @@ class Owner(NamedTuple):
 NODE = Owner("/")
 
 
-def network(found: Iterable[tuple[Owner, Interfaces]]) -> Iterator[Metric]:
+def network(found: Iterable[tuple[Owner, InterfacesByName]]) -> Iterator[Metric]:
     """The families container_network_*_total."""
     rows = [
         ((interface, *owner), counters)

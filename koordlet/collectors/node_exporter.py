@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import Metric
 
-from koordlet.collectors.engine.exposition import Row, counter, gauge, untyped
+from koordlet.collectors.engine.exposition import LabelledValue, counter, gauge, untyped
 from koordlet.host.net.links import Link, LinkStats
 from koordlet.host.net.netfiles import Softnet
 
 ConstantLabel = tuple[str, str]  # name and value
 Protocols = Mapping[str, Mapping[str, int]]  # protocol -> field -> value
-_Family = Callable[[str, str, Sequence[str], Iterable[Row]], Metric]
+_Family = Callable[[str, str, Sequence[str], Iterable[LabelledValue]], Metric]
 
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 _NETDEV = {  # part of the name -> field

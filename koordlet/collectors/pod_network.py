@@ -14,7 +14,7 @@ from koordlet.collectors.pod_namespaces import Interfaces, PodNamespaces
 from koordlet.collectors.rates import Rates
 from koordlet.collectors.traffic import (
     BYTES_AND_DROPS,
-    Labels,
+    LabelValues,
     Traffic,
     TrafficRates,
     traffic_families,
@@ -106,8 +106,8 @@ class PodNetworkCollector:
 
     def families(self) -> Iterator[Metric]:
         latest = self._latest
-        counters: dict[Labels, InterfaceCounters] = {}
-        traffic: dict[Labels, Traffic] = {}
+        counters: dict[LabelValues, InterfaceCounters] = {}
+        traffic: dict[LabelValues, Traffic] = {}
         for pod, found, rates, _ in latest:
             labels = pod_name_labels(self._node, pod)
             counters.update({(*labels, device): c for device, c in found.items()})

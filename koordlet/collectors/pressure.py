@@ -7,7 +7,7 @@ from prometheus_client import Metric
 
 from koord.api.qos import KubeQoS
 from koordlet.collectors.engine.base import Tick
-from koordlet.collectors.engine.exposition import Row, gauge
+from koordlet.collectors.engine.exposition import LabelledValue, gauge
 from koordlet.collectors.pod_labels import POD_NAME_LABELS, pod_name_labels
 from koordlet.collectors.qos_resource import BEST_EFFORT, BURSTABLE
 from koordlet.host.proc.psi import Pressure
@@ -146,7 +146,7 @@ class PodPressureCollector:
             (row for subject in latest if subject.container for row in self._rows(subject)),
         )
 
-    def _rows(self, subject: _Subject) -> Iterator[Row]:
+    def _rows(self, subject: _Subject) -> Iterator[LabelledValue]:
         labels = pod_name_labels(self._node, subject.pod)
         if subject.container:
             labels = (*labels, subject.container.container_id, subject.container.name)
@@ -180,7 +180,7 @@ def _cpu_full(kind: AnyKind, key: tuple[str, ...], pressures: Pressures) -> Samp
 
 def _rows(
     labels: tuple[str, ...], pressures: Pressures, *, cpu_full: bool = False
-) -> Iterator[Row]:
+) -> Iterator[LabelledValue]:
     """The three averages of each resource; those of "full" only where the kernel has them."""
     for name, pressure in pressures.items():
         supported = ("true" if pressure.full_supported else "false",) if cpu_full else ()

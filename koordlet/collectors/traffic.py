@@ -9,7 +9,7 @@ from koordlet.collectors.engine.exposition import counter, gauge
 from koordlet.collectors.rates import Rates
 from koordlet.host.net.netfiles import InterfaceCounters
 
-Labels = tuple[str, ...]
+LabelValues = tuple[str, ...]
 
 _COUNTERS = {  # part of the name, in the words of node_exporter -> field, help
     "receive_bytes": ("rx_bytes", "Bytes received."),
@@ -53,8 +53,8 @@ class TrafficRates:
 def traffic_families(
     prefix: str,
     names: Sequence[str],
-    counters: Mapping[Labels, InterfaceCounters],
-    traffic: Mapping[Labels, Traffic],
+    counters: Mapping[LabelValues, InterfaceCounters],
+    traffic: Mapping[LabelValues, Traffic],
     parts: Sequence[str] = ALL_COUNTERS,
 ) -> Iterator[Metric]:
     """Counters and bytes per second under one prefix; both mappings are by label values."""

@@ -14,7 +14,7 @@ from koord.util.stop import Stop
 from koordlet.daemon.act.actions import ACTION_DESCRIPTORS
 from koordlet.daemon.components import DaemonComponents, build
 from koordlet.daemon.rundir import RunDir
-from koordlet.daemon.serve.site import Site
+from koordlet.daemon.serve.servers import DaemonServers
 from koordlet.daemon.settings.settings import Settings
 from koordlet.doctor.privileges import missing_privileges
 from koordlet.executor.restorer import OnExit
@@ -49,7 +49,7 @@ class Daemon:
         self._components = components
         self._run_dir = run_dir
         self._notifier = Notifier()
-        self._site = Site(components, run_dir)
+        self._servers = DaemonServers(components, run_dir)
 
     async def run(self, stop: Stop | None) -> None:
         """Start, work until stop, and stop: plugins first, then what they stand on."""
@@ -62,7 +62,7 @@ class Daemon:
         held = components.settings.options.descriptor_budget.value + ACTION_DESCRIPTORS
         raise_nofile(held + OTHER_DESCRIPTORS)
         try:
-            await self._site.start()
+            await self._servers.start()
             await self._begin_acting(stop)
             self._announce()
             async with asyncio.TaskGroup() as group:
@@ -77,7 +77,7 @@ class Daemon:
                     await components.acting.actions.restorer.end()
                 background.set()
         finally:
-            await self._site.stop()
+            await self._servers.stop()
         log.info("daemon.stopped")
 
     async def _begin_acting(self, stop: Stop) -> None:
@@ -104,7 +104,7 @@ class Daemon:
             "daemon.started",
             version=koordlet.__version__,
             node=settings.node_name,
-            address=str(self._site.address),
+            address=str(self._servers.address),
             tls=self._components.serving.certificate is not None,
             run_dir=str(self._run_dir),
             standalone=settings.mode.standalone,

@@ -350,7 +350,7 @@ BLKIO_WEIGHT = _group(
 
 def _io(
     name: str, unit: str, names: devicevalues.Names, needs: str
-) -> Resource[devicevalues.Settings]:
+) -> Resource[devicevalues.DeviceSettings]:
     """Settings of cgroup v2 by device."""
     file = _in("io", name, names.parse, _PER_GROUP, names.validate, text=names.text())
     return _group(name.replace(".", "_"), f"{unit} {_BY_DEVICE}", None, file, needs)

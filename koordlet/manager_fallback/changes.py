@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from koord.api.jsonrules import Json, JsonObject
 from koord.api.node import Node
@@ -10,9 +9,9 @@ from koord.api.sloconfig import SLOConfig
 from koord.kube.answers import Object
 from koord.kube.resource import NODE_METRICS, NODE_SLOS, Resource
 from koordlet.rules.manager_fallback import Problems, node_metric_spec_for, node_slo_for
+from koordlet.rules.noderesourcetopology import Operation
 from koordlet.statesinformer.stored import Stored
 
-Operation = Mapping[str, Any]
 Field = tuple[str, ...]  # the way to a field, from the spec on
 
 

@@ -19,7 +19,7 @@ class UnknownSeries(KoordError):
 
 PodUid = Annotated[str, "UID of the pod"]
 ContainerId = Annotated[str, 'as in the status of the pod, "containerd://<64 hex>"']
-NumaNode = Annotated[str, "number of the NUMA node, in decimal"]
+NumaNodeId = Annotated[str, "number of the NUMA node, in decimal"]
 AppName = Annotated[str, "name of the host application in the NodeSLO"]
 Device = Annotated[str, "name of the network interface"]
 QosClass = Annotated[
@@ -60,7 +60,7 @@ class PodContainerKey(NamedTuple):
 class NumaKey(NamedTuple):
     """A NUMA node."""
 
-    numa_node_id: NumaNode
+    numa_node_id: NumaNodeId
 
 
 class AppKey(NamedTuple):

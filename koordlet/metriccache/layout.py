@@ -26,7 +26,7 @@ _ENTRY_PREFIX = 16  # _ENTRY and _CRC, padded so that all parts start on 8 bytes
 STAMP_BYTES = 32
 HEADER_BYTES = 192
 
-Key = tuple[str, ...]
+SeriesKey = tuple[str, ...]
 
 
 class DamagedRing(ValueError):
@@ -158,7 +158,7 @@ def whole_columns(data: memoryview, geometry: Geometry) -> tuple[list[ColumnStam
     return sorted(whole), damaged
 
 
-def encode_key(key: Key, properties: int) -> bytes:
+def encode_key(key: SeriesKey, properties: int) -> bytes:
     """Key of a series as stored: its values joined by NUL.
 
     Raises:
@@ -172,7 +172,7 @@ def encode_key(key: Key, properties: int) -> bytes:
     return data
 
 
-def decode_key(data: bytes, properties: int) -> Key:
+def decode_key(data: bytes, properties: int) -> SeriesKey:
     """Inverse of encode_key.
 
     Raises:

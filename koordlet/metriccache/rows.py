@@ -2,14 +2,14 @@
 
 import heapq
 
-from koordlet.metriccache.layout import Key
+from koordlet.metriccache.layout import SeriesKey
 
 
 class Rows:
     """Rows by key. Low rows are given out first, so that columns stay short."""
 
     def __init__(self) -> None:
-        self.by_key: dict[Key, int] = {}
+        self.by_key: dict[SeriesKey, int] = {}
         self.born: list[float] = []  # per row: boot time of the first sample of its series
         self._free: list[int] = []  # heap
 
@@ -23,7 +23,7 @@ class Rows:
         """Rows below height that no series owns."""
         return len(self._free)
 
-    def take(self, key: Key, born: float) -> int:
+    def take(self, key: SeriesKey, born: float) -> int:
         if self._free:
             row = heapq.heappop(self._free)
         else:
@@ -33,12 +33,12 @@ class Rows:
         self.by_key[key] = row
         return row
 
-    def release(self, key: Key) -> int:
+    def release(self, key: SeriesKey) -> int:
         row = self.by_key.pop(key)
         heapq.heappush(self._free, row)
         return row
 
-    def restore(self, found: dict[int, tuple[float, Key]]) -> None:
+    def restore(self, found: dict[int, tuple[float, SeriesKey]]) -> None:
         """Start from the (born, key) of the rows in use that a file names."""
         self.born = [0.0] * (max(found, default=-1) + 1)
         for row, (born, key) in found.items():

@@ -10,7 +10,14 @@ from koord.util.clock import Stamp
 from koord.util.owneddir import OwnedPath
 from koordlet.metriccache.keys import UnknownSeries
 from koordlet.metriccache.kinds import AnyKind
-from koordlet.metriccache.layout import DamagedRing, Geometry, Identity, Key, decode_key, encode_key
+from koordlet.metriccache.layout import (
+    DamagedRing,
+    Geometry,
+    Identity,
+    SeriesKey,
+    decode_key,
+    encode_key,
+)
 from koordlet.metriccache.limits import TableLimits, key_bytes_ahead, rows_ahead
 from koordlet.metriccache.ring import Ring, RingDiscarded
 from koordlet.metriccache.rows import Rows
@@ -90,7 +97,7 @@ class Table:
             self._sweep(at.boot)
         rows = self._rows.by_key
         column = _BLANK * self._rows.height
-        new: dict[Key, float] = {}
+        new: dict[SeriesKey, float] = {}
         stored = False
         for _, value, key in batch:
             if value - value != 0.0:  # NaN or infinite
@@ -119,7 +126,7 @@ class Table:
         except TypeError:  # cannot be hashed
             return False
 
-    def keys(self) -> list[Key]:
+    def keys(self) -> list[SeriesKey]:
         return list(self._rows.by_key)
 
     @property
@@ -131,7 +138,7 @@ class Table:
             self.view.ring.close()
             self.view = None
 
-    def _admit(self, boot: float, new: dict[Key, float], column: "array[float]") -> int:
+    def _admit(self, boot: float, new: dict[SeriesKey, float], column: "array[float]") -> int:
         """Give rows to new series as far as there is room, and return how many got one."""
         candidates = list(new)[: self._room(self._key_bytes)]
         encoded = self._encoded(candidates)
@@ -152,9 +159,9 @@ class Table:
                     column[row] = new[key]
         return len(admitted)
 
-    def _encoded(self, keys: Iterable[Key]) -> dict[Key, bytes]:
+    def _encoded(self, keys: Iterable[SeriesKey]) -> dict[SeriesKey, bytes]:
         """Keys of the kind's key type as stored; those that do not fit the kind are left out."""
-        encoded: dict[Key, bytes] = {}
+        encoded: dict[SeriesKey, bytes] = {}
         for key in keys:
             with suppress(UnknownSeries, ValueError):
                 encoded[self.kind.made(*key)] = encode_key(key, len(self.kind.properties))
@@ -224,7 +231,7 @@ class Table:
         self.view = View(ring, self._rows, self._limits.interval)
 
     def _restore_rows(self, ring: Ring) -> None:
-        found: dict[int, tuple[float, Key]] = {}
+        found: dict[int, tuple[float, SeriesKey]] = {}
         for row, born, data in ring.entries():
             try:
                 key = decode_key(data, len(self.kind.properties))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from koord.util.clock import Stamp
 from koordlet.metriccache.aggregate import Aggregate, Window
-from koordlet.metriccache.layout import Key
+from koordlet.metriccache.layout import SeriesKey
 from koordlet.metriccache.ring import Ring
 from koordlet.metriccache.rows import Rows
 
@@ -24,15 +24,15 @@ class View:
     rows: Rows
     interval: float  # seconds between columns as configured
 
-    def last(self, key: Key, now: float) -> float | None:
+    def last(self, key: SeriesKey, now: float) -> float | None:
         """Newest value of a series, None when it is older than two intervals."""
         column = self.newest_column(key, now - 2 * self.interval)
         return None if column is None else self.ring.cell(column, self.rows.by_key[key])
 
-    def last_values(self, now: float) -> dict[Key, float]:
+    def last_values(self, now: float) -> dict[SeriesKey, float]:
         """Newest value of each series that has one within two intervals."""
         ring, born = self.ring, self.rows.born
-        values: dict[Key, float] = {}
+        values: dict[SeriesKey, float] = {}
         oldest = now - 2 * self.interval - _HALF_MILLISECOND
         for column in range(bisect_left(ring.boots, oldest), ring.count):
             cells, boot = ring.copy(column, column + 1), ring.boots[column]
@@ -42,12 +42,12 @@ class View:
                     values[key] = value
         return values
 
-    def newest(self, key: Key) -> Stamp | None:
+    def newest(self, key: SeriesKey) -> Stamp | None:
         """Time of the newest sample of a series."""
         column = self.newest_column(key)
         return None if column is None else Stamp(self.ring.walls[column], self.ring.boots[column])
 
-    def newest_column(self, key: Key, oldest: float = 0.0) -> int | None:
+    def newest_column(self, key: SeriesKey, oldest: float = 0.0) -> int | None:
         """Column of the newest sample of a series, if that is not older than `oldest`."""
         row = self.rows.by_key.get(key)
         if row is None:
@@ -61,7 +61,7 @@ class View:
                 return column
         return None
 
-    def idle(self, since: float) -> list[Key]:
+    def idle(self, since: float) -> list[SeriesKey]:
         """The series without a sample since then."""
         if self.ring.newest_boot < since:
             return list(self.rows.by_key)
@@ -69,7 +69,7 @@ class View:
         missing = [key for key, row in self.rows.by_key.items() if newest[row] != newest[row]]
         return [key for key in missing if self.newest_column(key, since) is None]
 
-    def aggregate(self, key: Key, seconds: float, end: float) -> Aggregate | None:
+    def aggregate(self, key: SeriesKey, seconds: float, end: float) -> Aggregate | None:
         """Aggregate of one series over [end - seconds, end], None without a sample in it."""
         row = self.rows.by_key.get(key)
         span = self._span(seconds, end)
@@ -85,7 +85,7 @@ class View:
         )
         return _aggregate(window, 0, self.rows.born[row])
 
-    def aggregate_all(self, seconds: float, end: float) -> dict[Key, Aggregate]:
+    def aggregate_all(self, seconds: float, end: float) -> dict[SeriesKey, Aggregate]:
         """Aggregates of all series that have a sample in [end - seconds, end]."""
         span = self._span(seconds, end)
         if span is None:

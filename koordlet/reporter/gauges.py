@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from prometheus_client import Metric
 
 from koord.api.nodemetric import NodeMetricStatus, Usage
-from koordlet.collectors.engine.exposition import Row, gauge
+from koordlet.collectors.engine.exposition import LabelledValue, gauge
 
 _Rows = Iterable[tuple[tuple[str, ...], Usage | None]]
 
@@ -40,7 +40,7 @@ def _family(name: str, subject: str, labels: tuple[str, ...], rows: _Rows) -> Me
     )
 
 
-def _values(rows: _Rows) -> Iterator[Row]:
+def _values(rows: _Rows) -> Iterator[LabelledValue]:
     for labels, usage in rows:
         if usage is not None:
             yield (*labels, "cpu", "core"), math.trunc(usage.cores * 1000) / 1000

@@ -10,7 +10,7 @@ from aiohttp import web
 from koord.component.http.negotiation import accepts_json
 from koord.component.http.refusal import Refusal
 from koord.component.http.responses import json_body, json_bytes, text_response
-from koordlet.executor.audit.pages import AuditPages, Page, UnknownToken
+from koordlet.executor.audit.pages import AuditPage, AuditPages, UnknownToken
 
 PAGE_SIZE = 256  # events, when the client does not say
 
@@ -65,9 +65,9 @@ def _size(text: str, most: int) -> int:
     return size
 
 
-def _as_json(page: Page) -> bytes:
+def _as_json(page: AuditPage) -> bytes:
     return json_bytes({"NextPageToken": page.next_token, "Events": page.events})
 
 
-def _as_text(page: Page) -> str:
+def _as_text(page: AuditPage) -> str:
     return "".join(json.dumps(event, separators=(",", ":")) + "\n" for event in page.events)

@@ -13,7 +13,7 @@ from koord.kube.client import ApiClient
 from koord.kube.reflector import Reflector, Watched
 from koord.kube.resource import NODE_METRICS, NODE_SLOS, NODE_TOPOLOGIES, field_selector
 from koord.kube.store import Change, ChangeKind, without_managed_fields
-from koord.kube.watch import EventType, WatchEvent, WatchLimits
+from koord.kube.watch import WatchEvent, WatchEventType, WatchLimits
 from koord.util.clock import SystemClock
 from koord.util.health import OK
 from koord.util.stop import Stop
@@ -289,7 +289,7 @@ async def test_a_watch_ends_in_time_with_a_bookmark(
     events = await watching
 
     assert [event.type for event in events[:3]] == ["MODIFIED", "DELETED", "BOOKMARK"]
-    assert {event.type for event in events[2:]} == {EventType.BOOKMARK}
+    assert {event.type for event in events[2:]} == {WatchEventType.BOOKMARK}
     bookmark = events[-1].object["metadata"]["resourceVersion"]
     assert int(bookmark) >= int(events[1].object["metadata"]["resourceVersion"])
 

@@ -14,7 +14,7 @@ from koord.kube.client import MERGE_PATCH, ApiClient
 from koord.kube.config import ApiConfig
 from koord.kube.errors import NotFound
 from koord.kube.resource import CONFIG_MAPS, LEASES, NODE_METRICS, NODE_SLOS, NODES, Resource
-from koordlet.cli.ctl.client import Client as CtlClient
+from koordlet.cli.ctl.client import CtlClient
 from koordlet.plugin.testing import FakeHost
 
 PATIENCE = 60.0  # real seconds

@@ -19,7 +19,7 @@ from prometheus_client import (
 )
 
 from koord.component.http.families import FamilyRules, FamilySource, IsolatingRegistry
-from koord.component.http.page import Page
+from koord.component.http.scrapebody import ScrapeBody
 from koord.component.http.shared import Shared
 from koord.component.http.textformat import TextFormat
 from koord.util.clock import Clock, SystemClock
@@ -47,7 +47,7 @@ class View(Enum):
 class _Rendered:
     """A page, and what was made of it so far: bodies by view and whether they are compressed."""
 
-    page: Page
+    page: ScrapeBody
     bodies: Shared[tuple[View, bool], bytes]
 
 
@@ -116,10 +116,10 @@ class Exposition:
         """As body, anew and in the calling thread."""
         return _body(self._page(form), view, compress=compress)
 
-    def _page(self, form: TextFormat) -> Page:
+    def _page(self, form: TextFormat) -> ScrapeBody:
         """All families of now."""
         start = time.perf_counter()  # what it costs, not when it happens: real time
-        page = Page(form, self.rules, self._failed)
+        page = ScrapeBody(form, self.rules, self._failed)
         for sources in self._sources:
             for source in sources():
                 page.add(source.name, source.families, self.rules.internal.__contains__)
@@ -141,6 +141,6 @@ class Exposition:
             self._lasting.pop(source).ended("exposition.recovered", source=source)
 
 
-def _body(page: Page, view: View, *, compress: bool) -> bytes:
+def _body(page: ScrapeBody, view: View, *, compress: bool) -> bytes:
     body = page.body(internal=view is not View.EXTERNAL, external=view is not View.INTERNAL)
     return gzip.compress(body, _GZIP_LEVEL, mtime=0) if compress else body

@@ -117,7 +117,7 @@ class UnixServer(Site):
         self._inode = self._path.stat().st_ino
 
     async def stop(self) -> None:
-        """As Site.stop; removes the socket unless somebody else has replaced it."""
+        """As Site.stop; removes the socket unless another process has replaced it."""
         await super().stop()
         with contextlib.suppress(OSError):
             if self._path.stat().st_ino == self._inode:

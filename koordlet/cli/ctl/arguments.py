@@ -34,7 +34,7 @@ no effect on the recorded usage; only a pod that they would evict is gone from t
 _RESTORE = """\
 Restore the kernel values that a daemon left changed, because it was killed or runs with
 --on-exit=keep. Needs no daemon, and refuses while one runs, which looks after its values itself.
-What another program has changed since is left alone."""
+What another agent has changed since is left alone."""
 _TOP_KEYS = "Keys: q quits; c, m, p, t, n sort by cpu, memory, pressure, throttling, network."
 
 

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from koord.util.errors import OptionError
 from koord.util.printable import printable_json
 from koordlet.cli.ctl.arguments import Options
-from koordlet.cli.ctl.client import BadQuestion, Client
+from koordlet.cli.ctl.client import BadQuestion, CtlClient
 from koordlet.cli.ctl.tables import emit, figure, prose, show, table
 from koordlet.executor.audit.query import MOST, AuditQuery
 
@@ -20,7 +20,7 @@ _Event = Mapping[str, Any]
 _Answer = Mapping[str, Any]
 
 
-def run(client: Client, options: Options) -> int:
+def run(client: CtlClient, options: Options) -> int:
     """Show the events, latest last; with --follow until ^C."""
     answer = _ask(client, options, options.lines)
     if options.follow:
@@ -51,7 +51,7 @@ def newer(events: list[_Event], last: _Event | None) -> list[_Event]:
     return events[events.index(last) + 1 :] if last in events else events
 
 
-def _ask(client: Client, options: Options, lines: int) -> _Answer:
+def _ask(client: CtlClient, options: Options, lines: int) -> _Answer:
     if options.dir is None:
         query = {"lines": str(lines), "pod": options.pod, "reason": options.reason}
         found: _Answer = client.get("audit", query=query)

@@ -49,7 +49,7 @@ def default_run_dirs(uid: int, environ: Mapping[str, str]) -> list[Path]:
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class CtlClient:
     """Asks the first daemon that answers in some run directories, each time anew."""
 
     run_dirs: Sequence[Path]

@@ -7,14 +7,14 @@ from rich.console import RenderableType
 from rich.padding import Padding
 
 from koordlet.cli.ctl.arguments import Options
-from koordlet.cli.ctl.client import BadAnswer, Client, NoDaemon, NotPermitted
+from koordlet.cli.ctl.client import BadAnswer, CtlClient, NoDaemon, NotPermitted
 from koordlet.cli.ctl.roots import given_roots, host_paths
 from koordlet.cli.ctl.tables import figure, heading, pairs, prose, show, table
 
 _Finding = Mapping[str, Any]  # as koordlet.doctor.finding.Finding, and "wanted" by a gate at work
 
 
-def run(client: Client, options: Options) -> int:
+def run(client: CtlClient, options: Options) -> int:
     """Show the findings; fails when something is missing for the gates that are on."""
     report = _report(client, options)
     show(report, lambda: view(report), options.output)
@@ -46,7 +46,7 @@ def view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield prose(f"{counts}, {len(unknown)} not known" if unknown else counts)
 
 
-def _report(client: Client, options: Options) -> dict[str, Any]:
+def _report(client: CtlClient, options: Options) -> dict[str, Any]:
     if given_roots(options):
         return _local(options, "seen by this command with the given directories")
     try:

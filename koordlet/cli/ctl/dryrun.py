@@ -6,11 +6,11 @@ from typing import Any
 from rich.console import RenderableType
 
 from koordlet.cli.ctl.arguments import Options
-from koordlet.cli.ctl.client import Client
+from koordlet.cli.ctl.client import CtlClient
 from koordlet.cli.ctl.tables import figure, prose, show, table
 
 
-def run(client: Client, options: Options) -> int:
+def run(client: CtlClient, options: Options) -> int:
     """Switch a plugin if one is named, then show all."""
     if options.plugin:
         found = client.post("dry-run", options.plugin, options.switch)

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from koordlet.cli.ctl.arguments import Options
-from koordlet.cli.ctl.client import Client
+from koordlet.cli.ctl.client import CtlClient
 from koordlet.cli.ctl.dryrun import dry_run_text
 from koordlet.cli.ctl.tables import figure, heading, pairs, prose, show, table
 from koordlet.cli.ctl.units import kernel_value, number, span
@@ -28,7 +28,7 @@ _STYLES = {
 }
 
 
-def run(client: Client, options: Options) -> int:
+def run(client: CtlClient, options: Options) -> int:
     """Show values and decisions; in detail when it is about one pod or cgroup."""
     found = client.get("explain", query={"pod": options.pod})
     now = datetime.now(UTC)

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from koord.util.errors import KoordError
-from koordlet.cli.ctl.client import Client
+from koordlet.cli.ctl.client import CtlClient
 from koordlet.cli.ctl.keyboard import QUIT, SUSPEND, keyboard
 from koordlet.cli.ctl.tables import console, prose
 from koordlet.cli.ctl.toptable import ORDERS, headline, rows, sort_pods
@@ -24,7 +24,7 @@ _KEYS = {order[0]: order for order in ORDERS}
 _AROUND_PODS = 9  # lines: headline, titles, node, keys, and the blank ones between
 
 
-def watch(client: Client, *, order: str, interval: float) -> None:
+def watch(client: CtlClient, *, order: str, interval: float) -> None:
     """Show until the user quits.
 
     Raises:
@@ -55,7 +55,7 @@ def _session(view: "LiveView", screen: Console, interval: float) -> str:
 class LiveView:
     """The latest answer, or why there is none, in the order asked for."""
 
-    def __init__(self, client: Client, order: str) -> None:
+    def __init__(self, client: CtlClient, order: str) -> None:
         self._client = client
         self._order = order
         self._problem = ""

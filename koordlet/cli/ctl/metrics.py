@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from koordlet.cli.ctl.arguments import Options
-from koordlet.cli.ctl.client import Client
+from koordlet.cli.ctl.client import CtlClient
 from koordlet.cli.ctl.tables import Name, figure, prose, show, table
 from koordlet.cli.ctl.units import formatter, span
 from koordlet.metriccache.kinds import KINDS
@@ -15,7 +15,7 @@ _FIGURES = ("last", "avg", "p50", "p90", "p95", "p99")
 _NOT_PROPERTIES = {*_FIGURES, "count", "span_seconds"}
 
 
-def run(client: Client, options: Options) -> int:
+def run(client: CtlClient, options: Options) -> int:
     """Show a kind, or which ones there are; that needs no daemon."""
     if options.name is None:
         kinds = [

@@ -8,14 +8,14 @@ from rich.table import Table
 
 from koord.api.quantity import Quantity
 from koordlet.cli.ctl.arguments import Options
-from koordlet.cli.ctl.client import Client
+from koordlet.cli.ctl.client import CtlClient
 from koordlet.cli.ctl.tables import Name, figure, heading, pairs, prose, show, table
 from koordlet.cli.ctl.units import ABSENT, cores, size
 
 _AGGREGATIONS = ("avg", "p50", "p90", "p95", "p99")
 
 
-def run(client: Client, options: Options) -> int:
+def run(client: CtlClient, options: Options) -> int:
     """Show the object; fails while there is none."""
     found = client.get("nodemetric")
     show(found, lambda: view(found), options.output)

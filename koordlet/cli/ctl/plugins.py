@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from koordlet.cli.ctl.arguments import Options
-from koordlet.cli.ctl.client import Client
+from koordlet.cli.ctl.client import CtlClient
 from koordlet.cli.ctl.tables import figure, pairs, prose, show, table
 from koordlet.cli.ctl.units import size
 
@@ -19,7 +19,7 @@ _STYLES = {
 }
 
 
-def run(client: Client, options: Options) -> int:
+def run(client: CtlClient, options: Options) -> int:
     """Show the plugins, or release one."""
     if options.action == "release":
         released = client.post("plugins", options.plugin, "release")

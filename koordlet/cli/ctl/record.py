@@ -8,7 +8,7 @@ from pathlib import Path
 
 from koord.util.errors import KoordError
 from koordlet.cli.ctl.arguments import Options
-from koordlet.cli.ctl.client import Client
+from koordlet.cli.ctl.client import CtlClient
 from koordlet.cli.ctl.tables import prose, show
 from koordlet.cli.ctl.units import size, span
 
@@ -22,7 +22,7 @@ class CannotWrite(KoordError):
     """The record cannot be written there."""
 
 
-def run(client: Client, options: Options) -> int:
+def run(client: CtlClient, options: Options) -> int:
     """Record until the time is over, ^C, or the daemon's end; what there is by then is kept."""
     began = time.monotonic()
     complete, full = False, False

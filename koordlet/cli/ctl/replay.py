@@ -19,7 +19,7 @@ from koord.util.logs import LevelSpec, configure
 from koord.util.simulatedclock import SimulatedClock
 from koordlet import NAME
 from koordlet.cli.ctl.arguments import Options
-from koordlet.cli.ctl.client import BadQuestion, Client
+from koordlet.cli.ctl.client import BadQuestion, CtlClient
 from koordlet.cli.ctl.tables import figure, heading, prose, show, table
 from koordlet.cli.ctl.units import span
 from koordlet.features import feature_gates as gate_table
@@ -33,7 +33,7 @@ from koordlet.replay.recordfile import RecordFile
 MAX_NODESLO = 1 << 20  # bytes
 
 
-def run(client: Client, options: Options) -> int:
+def run(client: CtlClient, options: Options) -> int:
     """Play the record and show the comparison; 1 when it could not be read to its end."""
     configure("console", LevelSpec("error"), NAME)
     record = RecordFile.open(options.file)

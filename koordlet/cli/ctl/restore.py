@@ -11,7 +11,7 @@ from koord.util.clock import SystemClock
 from koord.util.errors import KoordError, UnsafeFile
 from koord.util.owneddir import OwnedDirectory
 from koordlet.cli.ctl.arguments import Options
-from koordlet.cli.ctl.client import Client
+from koordlet.cli.ctl.client import CtlClient
 from koordlet.cli.ctl.roots import given_roots, host_paths
 from koordlet.cli.ctl.tables import figure, prose, show, table
 from koordlet.daemon.rundir import RunDir, RunDirHeld
@@ -26,7 +26,7 @@ from koordlet.host.proc.procfiles import parse_boot_id
 _ROOT_INODE = 1  # of a cgroup hierarchy as a whole; a namespace's part of it has another
 
 
-def run(client: Client, options: Options) -> int:
+def run(client: CtlClient, options: Options) -> int:
     """Show what came of it; fails when something is left."""
     run_dir = _run_dir(client.run_dirs, named=options.run_dir is not None)
     if run_dir is None:

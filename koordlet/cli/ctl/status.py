@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from koordlet.cli.ctl.arguments import Options
-from koordlet.cli.ctl.client import Client, NoDaemon
+from koordlet.cli.ctl.client import CtlClient, NoDaemon
 from koordlet.cli.ctl.dryrun import dry_run_text
 from koordlet.cli.ctl.explain import budget_text
 from koordlet.cli.ctl.tables import figure, heading, pairs, prose, show, table
@@ -18,7 +18,7 @@ from koordlet.cli.ctl.units import size, span
 HEALTH_STYLES = {"ok": "green", "degraded": "yellow", "unhealthy": "red"}
 
 
-def run(client: Client, options: Options) -> int:
+def run(client: CtlClient, options: Options) -> int:
     """Show the state; fails when the daemon is unhealthy, or not there."""
     try:
         status = client.get("status")

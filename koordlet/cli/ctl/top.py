@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 
 from koordlet.cli.ctl.arguments import Options
-from koordlet.cli.ctl.client import Client
+from koordlet.cli.ctl.client import CtlClient
 from koordlet.cli.ctl.tables import prose, show
-from koordlet.cli.ctl.toptable import Row, headline, rows, sort_pods
+from koordlet.cli.ctl.toptable import TopRow, headline, rows, sort_pods
 
 
-def run(client: Client, options: Options) -> int:
+def run(client: CtlClient, options: Options) -> int:
     """Watch on a terminal, otherwise print once."""
     if options.output == "table" and not options.once and _on_terminal():
         from koordlet.cli.ctl.live import watch
@@ -25,7 +25,7 @@ def run(client: Client, options: Options) -> int:
     return 0
 
 
-def view(answer: Row, order: str) -> Iterator[RenderableType]:
+def view(answer: TopRow, order: str) -> Iterator[RenderableType]:
     """The headline and all rows."""
     yield headline(answer)
     yield prose("")

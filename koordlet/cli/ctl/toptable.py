@@ -10,7 +10,7 @@ from rich.text import Text
 from koordlet.cli.ctl.tables import GAP, Name, figure, prose, table
 from koordlet.cli.ctl.units import cores, number, percent, rate, share, size
 
-Row = Mapping[str, Any]  # as koordlet.server.ctl.top says
+TopRow = Mapping[str, Any]  # as koordlet.server.ctl.top says
 _Figures = tuple[str, ...]
 
 # What each order looks at. Pods with the largest figure come first, those without any last.
@@ -37,19 +37,19 @@ _HOT = 4  # so many times the worth of a colour is worth a stronger one
 _NARROW = 100  # columns of a terminal below which gaps are single
 
 
-def sort_pods(pods: Iterable[Row], order: str) -> list[Row]:
+def sort_pods(pods: Iterable[TopRow], order: str) -> list[TopRow]:
     """Pods in one of ORDERS; equal ones by name."""
     figures = ORDERS[order]
     combine = max if order == "pressure" else sum
 
-    def key(pod: Row) -> tuple[bool, float, str]:
+    def key(pod: TopRow) -> tuple[bool, float, str]:
         known = [pod[figure] for figure in figures if pod[figure] is not None]
         return not known, -combine(known) if known else 0.0, str(pod["name"])
 
     return sorted(pods, key=key)
 
 
-def headline(answer: Row) -> Text:
+def headline(answer: TopRow) -> Text:
     """Node, time of the data, and how much of the node is in use."""
     node, capacity = answer["node"], answer["capacity"]
     measured = answer["measured"]
@@ -64,7 +64,7 @@ def headline(answer: Row) -> Text:
     )
 
 
-def rows(answer: Row, pods: Iterable[Row], order: str, *, width: int = _NARROW) -> Table:
+def rows(answer: TopRow, pods: Iterable[TopRow], order: str, *, width: int = _NARROW) -> Table:
     """One row each for the node, the QoS classes and these pods, for a terminal of that width."""
     grid = table(*_titles(order), gap=1 if width < _NARROW else GAP)
     grid.add_row(Name(answer["node"]["name"], "bold"), "", *_cells(answer["node"]))
@@ -78,7 +78,7 @@ def rows(answer: Row, pods: Iterable[Row], order: str, *, width: int = _NARROW) 
     return grid
 
 
-def _squeezed(row: Row, qos: str) -> Text:
+def _squeezed(row: TopRow, qos: str) -> Text:
     """The QoS, and the cores that plugins hold the row to at present."""
     limit = row["cpu_limit_cores"]
     return figure(qos) if limit is None else figure(f"{qos} ≤{cores(limit)}".strip(), "yellow")
@@ -93,7 +93,7 @@ def _titles(order: str) -> Iterator[Column]:
         yield Column(title, justify="right", no_wrap=True, min_width=len(above))
 
 
-def _cells(row: Row) -> Iterator[Text]:
+def _cells(row: TopRow) -> Iterator[Text]:
     for name, _, _, write, notable in _COLUMNS:
         value = row[name]
         style = ""

@@ -5,20 +5,21 @@ from collections.abc import Iterable, Sequence
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, UnknownMetricFamily
 
-Row = tuple[Sequence[str], float]  # label values, in the order of the family's labels; value
+LabelledValue = tuple[Sequence[str], float]
+"""Label values, in the order of the family's labels, and the sample's value."""
 
 
-def gauge(name: str, text: str, labels: Sequence[str], rows: Iterable[Row]) -> Metric:
+def gauge(name: str, text: str, labels: Sequence[str], rows: Iterable[LabelledValue]) -> Metric:
     """A family of values that go up and down."""
     return _filled(GaugeMetricFamily(name, text, labels=labels), rows)
 
 
-def counter(name: str, text: str, labels: Sequence[str], rows: Iterable[Row]) -> Metric:
+def counter(name: str, text: str, labels: Sequence[str], rows: Iterable[LabelledValue]) -> Metric:
     """A family of counters. name ends with _total, as all counters but Koordinator's do."""
     return _filled(CounterMetricFamily(name, text, labels=labels), rows)
 
 
-def untyped(name: str, text: str, labels: Sequence[str], rows: Iterable[Row]) -> Metric:
+def untyped(name: str, text: str, labels: Sequence[str], rows: Iterable[LabelledValue]) -> Metric:
     """A family whose name stays as it is: for counters that others named without _total."""
     return _filled(UnknownMetricFamily(name, text, labels=labels), rows)
 
@@ -41,7 +42,8 @@ class StatusCounter:
 
 
 def _filled(
-    family: CounterMetricFamily | GaugeMetricFamily | UnknownMetricFamily, rows: Iterable[Row]
+    family: CounterMetricFamily | GaugeMetricFamily | UnknownMetricFamily,
+    rows: Iterable[LabelledValue],
 ) -> Metric:
     for labels, value in rows:
         family.add_metric(labels, value)

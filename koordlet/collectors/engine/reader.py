@@ -9,7 +9,7 @@ from koordlet.collectors.engine.entry import Entry, sharing_files
 from koordlet.collectors.engine.lease import Lease
 from koordlet.collectors.engine.metrics import CollectorMetrics
 from koordlet.collectors.engine.readerrors import ReadErrors
-from koordlet.collectors.engine.rounds import Outcome
+from koordlet.collectors.engine.rounds import RoundOutcome
 from koordlet.collectors.engine.skips import Skips
 from koordlet.host.cgroups.layout import Layout
 from koordlet.host.errors import KernelFileError, Unsupported, Vanished
@@ -100,18 +100,18 @@ class Reader:
         self._good = 0
         self._bad = []
 
-    def outcome(self, *, sampled: bool) -> tuple[Outcome, str]:
+    def outcome(self, *, sampled: bool) -> tuple[RoundOutcome, str]:
         """How the round of a collector went that raised nothing; sampled: it has samples."""
         if sampled or not self._bad:
-            return Outcome.OK, ""
+            return RoundOutcome.OK, ""
         lacking = [err for err in self._bad if isinstance(err, Unsupported)]
         expected = (Unsupported, Vanished)
         failures = [err for err in self._bad if not isinstance(err, expected)]
         if failures:
-            return Outcome.FAILED, str(failures[0])
+            return RoundOutcome.FAILED, str(failures[0])
         if lacking and not self._good:
-            return Outcome.UNSUPPORTED, str(lacking[0])
-        return Outcome.OK, ""
+            return RoundOutcome.UNSUPPORTED, str(lacking[0])
+        return RoundOutcome.OK, ""
 
     def finish(self, metrics: CollectorMetrics) -> None:
         """Count and log what the tick's reads came to."""

@@ -13,7 +13,7 @@ PATIENCE = 3  # periods without a round that did its work, after which a collect
 log = get_logger("koordlet.collectors")
 
 
-class Outcome(StrEnum):
+class RoundOutcome(StrEnum):
     """How a round ended; the value of the label `outcome`."""
 
     OK = "ok"
@@ -26,7 +26,7 @@ class Outcome(StrEnum):
 class Round:
     """One round that ended, or was ended."""
 
-    outcome: Outcome
+    outcome: RoundOutcome
     error: str
     at: float  # monotonic seconds
     seconds: float
@@ -63,9 +63,9 @@ class Rounds:
         self._duration.observe(round_.seconds)
         if round_.returned:
             self._returned_at = round_.at
-            if round_.outcome is not Outcome.FAILED:
+            if round_.outcome is not RoundOutcome.FAILED:
                 self._worked_at = round_.at
-        if round_.outcome in (Outcome.FAILED, Outcome.LATE):
+        if round_.outcome in (RoundOutcome.FAILED, RoundOutcome.LATE):
             self._failures.failed(
                 "collector.failed", collector=name, outcome=round_.outcome, error=round_.error
             )
@@ -90,7 +90,7 @@ class Rounds:
         if waited > self._patience:
             reason = f"no round did its work for {waited:.0f} s"
             return PartHealth(Status.UNHEALTHY, f"{reason}: {last.error}" if last else reason)
-        if last is not None and last.outcome is Outcome.LATE:
+        if last is not None and last.outcome is RoundOutcome.LATE:
             return PartHealth(Status.DEGRADED, last.error)
         return OK
 

@@ -10,7 +10,7 @@ from koord.util.logs import get_logger
 from koordlet.collectors.engine.base import Collector
 from koordlet.collectors.engine.metrics import CollectorMetrics
 from koordlet.collectors.engine.reader import Reader
-from koordlet.collectors.engine.rounds import Outcome, Round, Rounds
+from koordlet.collectors.engine.rounds import Round, RoundOutcome, Rounds
 from koordlet.metriccache.kinds import Cadence
 from koordlet.metriccache.sample import Sample
 from koordlet.statesinformer.model import PodMeta
@@ -69,7 +69,7 @@ class SamplingPass:
         rounds, self._running = self._running, None
         if rounds is not None:
             now = self._clock.monotonic()
-            rounds.record(Round(Outcome.LATE, error, now, rounds.period, returned=False))
+            rounds.record(Round(RoundOutcome.LATE, error, now, rounds.period, returned=False))
 
     def sources(self) -> list[Collector]:
         """The collectors whose latest figures still count: what a scrape asks for families."""
@@ -93,10 +93,10 @@ class SamplingPass:
             self._context.append(tick.at, samples)
         except Exception as err:  # one broken collector must not stop the others
             now = self._clock.monotonic()
-            rounds.record(Round(Outcome.FAILED, repr(err), now, now - before, returned=False))
+            rounds.record(Round(RoundOutcome.FAILED, repr(err), now, now - before, returned=False))
             return
         outcome, error = tick.outcome(sampled=bool(samples))
         now = self._clock.monotonic()
-        if now - before > rounds.period and outcome is Outcome.OK:
-            outcome, error = Outcome.LATE, f"took {now - before:.3f} s of {rounds.period:g} s"
+        if now - before > rounds.period and outcome is RoundOutcome.OK:
+            outcome, error = RoundOutcome.LATE, f"took {now - before:.3f} s of {rounds.period:g} s"
         rounds.record(Round(outcome, error, now, now - before))

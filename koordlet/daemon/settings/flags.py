@@ -274,7 +274,7 @@ class DaemonFlags:
         self.on_foreign_change = flags.string(
             "on-foreign-change",
             OnForeignChange.RETAKE,
-            "what to do when another program changes a value that a plugin claims: retake "
+            "what to do when another agent changes a value that a plugin claims: retake "
             "it after 10 s, doubling, at most 5 times an hour, or yield",
             check=one_of(*OnForeignChange),
         )

@@ -13,7 +13,7 @@ FILE_BYTES = 2 * MIB  # at which a file is rotated, if there is room for two
 _ROTATED = re.compile(r"audit-\d{4}(-\d\d){5}-[0-8]\.log")
 _LAST = 8  # of the numbers that distinguish rotations of one second
 
-Identity = tuple[int, int]  # device and inode
+FileIdentity = tuple[int, int]  # device and inode
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def rotated_name(directory: Path, wall: float) -> str:
     return next((name for name in names if not (directory / name).exists()), names[-1])
 
 
-def older(directory: Path, name: str, identity: Identity | None) -> str:
+def older(directory: Path, name: str, identity: FileIdentity | None) -> str:
     """Name of the next file before the one of that name; "": it is the oldest.
 
     identity finds the file although it has been rotated meanwhile; None: it is not open.
@@ -68,7 +68,7 @@ def older(directory: Path, name: str, identity: Identity | None) -> str:
     return rest[0] if rest else ""
 
 
-def _identity(path: Path) -> Identity | None:
+def _identity(path: Path) -> FileIdentity | None:
     try:
         found = path.stat()
     except OSError:

@@ -24,7 +24,7 @@ class UnknownToken(KoordError):
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class AuditPage:
     """Events, newest first, and the token for the next page; "" when there is none."""
 
     events: list[dict[str, Any]]
@@ -50,7 +50,7 @@ class AuditPages:
         self._most = most
         self._open: dict[str, _Open] = {}  # by token; the one unused for longest first
 
-    async def page(self, token: str, size: int) -> Page:
+    async def page(self, token: str, size: int) -> AuditPage:
         """Return the next events of the reader of a token, or with "" the newest ones.
 
         Raises:
@@ -61,7 +61,7 @@ class AuditPages:
         if reader.ended:
             self._close(token)
             token = ""
-        return Page(events, token)
+        return AuditPage(events, token)
 
     async def run(self, stop: Stop) -> None:
         """Close readers that are not used any more, until stop; then all."""

@@ -10,7 +10,8 @@ from koord.util.owneddir import OwnedPath
 
 MODE = 0o600
 
-Step = Callable[[str], None]  # called with the name of each step: a test can end the process there
+StepHook = Callable[[str], None]
+"""Called with the name of each step, so that a test can end the process there."""
 
 
 def no_step(name: str) -> None:
@@ -20,7 +21,7 @@ def no_step(name: str) -> None:
 class AppendLog:
     """Appends whole lines or nothing. Belongs to one thread; blocks."""
 
-    def __init__(self, path: OwnedPath, step: Step = no_step) -> None:
+    def __init__(self, path: OwnedPath, step: StepHook = no_step) -> None:
         self.path = path
         self.size = 0  # bytes
         self._step = step

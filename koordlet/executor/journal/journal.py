@@ -14,7 +14,7 @@ from koord.util.filewatch import FileReadError
 from koord.util.logs import LogState, get_logger
 from koord.util.owneddir import OwnedDirectory, OwnedPath
 from koordlet.executor.journal import records
-from koordlet.executor.journal.appendlog import MODE, AppendLog, Step, no_step
+from koordlet.executor.journal.appendlog import MODE, AppendLog, StepHook, no_step
 from koordlet.executor.journal.records import Contents, Record
 
 FILE = "journal"
@@ -42,7 +42,7 @@ class Journal:
     """The records of one run directory, which has one owner at a time. For one thread; blocks."""
 
     def __init__(
-        self, directory: OwnedDirectory | None, boot_id: str, *, step: Step = no_step
+        self, directory: OwnedDirectory | None, boot_id: str, *, step: StepHook = no_step
     ) -> None:
         """Load what an earlier process left. directory None: in memory only.
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from koordlet.executor.claims.claim import Key
 from koordlet.executor.claims.target import Level
-from koordlet.executor.journal.appendlog import Step, no_step
+from koordlet.executor.journal.appendlog import StepHook, no_step
 from koordlet.host.errors import KernelFileError, NoSuchDevice, Unsupported, Vanished
 from koordlet.host.host import Host
 from koordlet.host.kerneltext import Text
@@ -51,7 +51,7 @@ class _Place(NamedTuple):
 class KernelValues:
     """Reads and writes the values of one host. For one thread, the one that reads this host."""
 
-    def __init__(self, host: Host, step: Step = no_step) -> None:
+    def __init__(self, host: Host, step: StepHook = no_step) -> None:
         self._host = host
         self._step = step
         self._raw: dict[Key, tuple[bytes, str]] = {}  # what was read last, and its text

@@ -25,7 +25,7 @@ _DEVICE = re.compile(r"(0|[1-9]\d{0,3}):(0|[1-9]\d{0,6})", re.ASCII)
 _NUMBER = re.compile(r"\d{1,20}", re.ASCII)
 
 Numbers = dict[str, int]  # by device
-Settings = dict[str, dict[str, int]]  # by device and name
+DeviceSettings = dict[str, dict[str, int]]  # by device and name
 
 
 def parse_device_numbers(data: bytes) -> Numbers:
@@ -72,7 +72,7 @@ class Names:
 
     highest: Mapping[str, int]  # by name, in the kernel's order
 
-    def parse(self, data: bytes) -> Settings:
+    def parse(self, data: bytes) -> DeviceSettings:
         """Return the settings of each device, from lines "<major>:<minor> <name>=<number> ...".
 
         What is "max" is not set. Names that are not known are left out, and left as they are.
@@ -80,7 +80,7 @@ class Names:
         found = dict(self._parsed(line) for line in _lines(data))
         return {device: settings for device, settings in found.items() if settings}
 
-    def text(self) -> Text[Settings]:
+    def text(self) -> Text[DeviceSettings]:
         """Their text form; all "max" takes a device away."""
 
         def of(value: Mapping[str, Mapping[str, int]]) -> str:

@@ -23,10 +23,10 @@ from koordlet.metriccache.kinds import (
     QOS_PSI,
     AnyKind,
 )
+from koordlet.metriccache.layout import SeriesKey
 from koordlet.statesinformer.model import PodMeta
 
-Key = tuple[str, ...]
-Row = dict[str, object]
+TopRow = dict[str, object]
 """name and figures of one subject. A pod's name is namespace/name, and it has uid and qos."""
 
 # What a row says: cores; bytes; percent of the last 10 s in which some task waited; share of the
@@ -48,7 +48,7 @@ _CPU_PSI, _MEMORY_PSI, _IO_PSI = (
     ("io", "10", "some"),
 )
 
-_Source = Mapping[str, tuple[AnyKind, Key]]
+_Source = Mapping[str, tuple[AnyKind, SeriesKey]]
 """Figure to kind, and what follows the subject in its key."""
 
 _NODE: _Source = {
@@ -120,7 +120,7 @@ class _Latest:
         self._source = source
         self._values = {kind: cache.last_values(kind) for kind, _ in source.values()}
 
-    def of(self, *subject: str) -> Row:
+    def of(self, *subject: str) -> TopRow:
         found = {
             figure: self._values[kind].get((*subject, *rest))
             for figure, (kind, rest) in self._source.items()
@@ -128,7 +128,7 @@ class _Latest:
         return {figure: found.get(figure) for figure in FIGURES}
 
 
-def _node(cache: MetricCache, name: str) -> Row:
+def _node(cache: MetricCache, name: str) -> TopRow:
     return {
         "name": name,
         **_Latest(cache, _NODE).of(),
@@ -142,12 +142,12 @@ def _node_traffic(cache: MetricCache, kind: AnyKind) -> float | None:
     return _sum(rate for (device,), rate in rates.items() if not device.startswith(_CARRIED))
 
 
-def _qos(cache: MetricCache, pods: list[PodMeta], limits: Mapping[str, float]) -> list[Row]:
+def _qos(cache: MetricCache, pods: list[PodMeta], limits: Mapping[str, float]) -> list[TopRow]:
     latest = _Latest(cache, _QOS)
     received = cache.last_values(POD_NETWORK_RECEIVE)
     sent = cache.last_values(POD_NETWORK_TRANSMIT)
     classes = {name for (name,) in cache.last_values(QOS_CPU_USAGE)}
-    rows: list[Row] = []
+    rows: list[TopRow] = []
     for name in sorted(classes):
         keys = [(pod.uid,) for pod in pods if pod.kube_qos.value.lower() == name]
         rows.append(
@@ -164,7 +164,7 @@ def _qos(cache: MetricCache, pods: list[PodMeta], limits: Mapping[str, float]) -
     return rows
 
 
-def _pods(cache: MetricCache, pods: list[PodMeta], limits: Mapping[str, float]) -> list[Row]:
+def _pods(cache: MetricCache, pods: list[PodMeta], limits: Mapping[str, float]) -> list[TopRow]:
     latest = _Latest(cache, _POD)
     return [
         {

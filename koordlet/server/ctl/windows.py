@@ -9,9 +9,8 @@ from koord.util.nearest import nearest
 from koordlet.metriccache.aggregate import Aggregate
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import AnyKind
+from koordlet.metriccache.layout import SeriesKey
 from koordlet.statesinformer.model import PodMeta
-
-Key = tuple[str, ...]
 
 DEFAULT_WINDOW = "1m0s"
 
@@ -88,7 +87,7 @@ def aggregates(
     }
 
 
-def _owners(kind: AnyKind, pods: Iterable[PodMeta]) -> dict[Key, str]:
+def _owners(kind: AnyKind, pods: Iterable[PodMeta]) -> dict[SeriesKey, str]:
     """Namespace/name of the pod by the first property of a key, as far as that tells the pod."""
     if kind.properties[:1] == ("pod_uid",):
         return {(pod.uid,): _full_name(pod) for pod in pods}
@@ -101,7 +100,7 @@ def _full_name(pod: PodMeta) -> str:
     return f"{pod.pod.namespace}/{pod.pod.name}"
 
 
-def _subject(kind: AnyKind, key: Key, owners: Mapping[Key, str]) -> dict[str, str]:
+def _subject(kind: AnyKind, key: SeriesKey, owners: Mapping[SeriesKey, str]) -> dict[str, str]:
     properties = dict(zip(kind.properties, key, strict=True))
     owner = owners.get(key[:1])
     return properties if owner is None else {"pod": owner, **properties}

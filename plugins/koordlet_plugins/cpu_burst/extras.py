@@ -59,7 +59,7 @@ class Extras:
     ) -> None:
         """Change a container's extra. quota is the kernel's now, percent that of its ceiling.
 
-        A quota that another program has removed, or set below that of the limit, gets no extra.
+        A quota that another agent has removed, or set below that of the limit, gets no extra.
         """
         extra = self._held.get(container.target.place)
         in_force, counts = (extra.in_force_us, extra.counts_us) if extra else (0, 0)

@@ -145,7 +145,15 @@ def test_the_sample_status_byte_for_byte():
         ),
         system_usage=Usage(0.4, 512 * MI),
         numa_usages=(NumaUsage(0, Usage(1.0, GI)),),
-        pods=(PodMetric("web-0", "default", Usage(1.5239, 100 * MI), "koord-prod", "LS"),),
+        pods=(
+            PodMetric(
+                name="web-0",
+                namespace="default",
+                usage=Usage(1.5239, 100 * MI),
+                priority="koord-prod",
+                qos="LS",
+            ),
+        ),
         prod_reclaimable=Usage(1.45, 966367642),
         prod_peak=Usage(1.55, 2254857830),
     )
@@ -165,8 +173,10 @@ def test_what_was_not_measured_is_empty_or_absent():
 def test_classes_that_are_none_are_left_out():
     status = NodeMetricStatus(
         update_time=0,
-        pods=(PodMetric("p", "n", Usage(0.0004, 1000)),),
-        host_applications=(HostApplicationMetric("nginx", Usage(0.7, 512 * MI), qos="LS"),),
+        pods=(PodMetric(name="p", namespace="n", usage=Usage(0.0004, 1000)),),
+        host_applications=(
+            HostApplicationMetric(name="nginx", usage=Usage(0.7, 512 * MI), qos="LS"),
+        ),
     ).to_json()
     assert status["podsMetric"] == [
         {"name": "p", "namespace": "n", "podUsage": {"resources": {"cpu": "0", "memory": "1k"}}}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from koord.kube import errors
 from koord.kube.client import ApiClient
-from koord.kube.watch import EventType, Lines, WatchEvent, WatchLimits
+from koord.kube.watch import Lines, WatchEvent, WatchEventType, WatchLimits
 
 PATH = "/api/v1/pods"
 LIMITS = WatchLimits(seconds=300)
@@ -57,7 +57,7 @@ async def test_events(server: ApiServer, client: ApiClient) -> None:
 
     found = await collect(client)
 
-    assert [event.type for event in found] == list(EventType)
+    assert [event.type for event in found] == list(WatchEventType)
     assert all(event.object == POD for event in found)
     assert server.requests[0].query == {
         "resourceVersion": "4",

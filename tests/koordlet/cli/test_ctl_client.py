@@ -11,7 +11,7 @@ import pytest
 from koordlet.cli.ctl.client import (
     BadAnswer,
     BadQuestion,
-    Client,
+    CtlClient,
     NoDaemon,
     NotPermitted,
     NotTheDaemon,
@@ -42,7 +42,7 @@ def listener(run_dir, answer=b""):
 
 def test_without_a_socket_all_places_are_named(tmp_path):
     """The reader sees where to look, and that --run-dir may say another place."""
-    client = Client([tmp_path / "a", tmp_path / "b"])
+    client = CtlClient([tmp_path / "a", tmp_path / "b"])
 
     with pytest.raises(NoDaemon, match=r"no ctl\.sock in .*/a or .*/b; start koordlet, or give"):
         client.get("status")
@@ -54,7 +54,7 @@ def test_a_stale_socket_means_a_killed_daemon(tmp_path):
         server.bind(str(tmp_path / "ctl.sock"))
 
     with pytest.raises(NoDaemon, match="killed; start koordlet"):
-        Client([tmp_path / "missing", tmp_path]).get("status")
+        CtlClient([tmp_path / "missing", tmp_path]).get("status")
 
 
 def test_another_users_daemon_needs_sudo(tmp_path):
@@ -68,7 +68,7 @@ def test_another_users_daemon_needs_sudo(tmp_path):
             os.seteuid(NOBODY)
         try:
             with pytest.raises(NotPermitted, match=r"no permission; it is for .* only: use sudo"):
-                Client([tmp_path / "missing", tmp_path]).get("status")
+                CtlClient([tmp_path / "missing", tmp_path]).get("status")
         finally:
             os.seteuid(before)
 
@@ -76,14 +76,14 @@ def test_another_users_daemon_needs_sudo(tmp_path):
 def test_a_place_that_cannot_be_is_said(tmp_path):
     """Longer than a socket's path may be, for one."""
     with pytest.raises(NoDaemon, match="too long"):
-        Client([tmp_path / ("x" * 200)]).get("status")
+        CtlClient([tmp_path / ("x" * 200)]).get("status")
 
 
 def test_the_first_daemon_that_answers_is_asked(tmp_path):
     """So neither the host's nor the DaemonSet's has to be named."""
     body = b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{"pid": 123}'
     with listener(tmp_path, body):
-        assert Client([tmp_path / "missing", tmp_path]).get("status") == {"pid": 123}
+        assert CtlClient([tmp_path / "missing", tmp_path]).get("status") == {"pid": 123}
 
 
 def test_a_daemon_that_hangs_is_given_up(tmp_path):
@@ -92,7 +92,7 @@ def test_a_daemon_that_hangs_is_given_up(tmp_path):
         server.bind(str(tmp_path / "ctl.sock"))
         server.listen()
         with pytest.raises(BadAnswer, match=r"none within 0\.05 s"):
-            Client([tmp_path], timeout=0.05).get("status")
+            CtlClient([tmp_path], timeout=0.05).get("status")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_daemon_that_hangs_is_given_up(tmp_path):
 def test_every_other_answer_is_an_error_for_people(tmp_path, answer, error, message):
     """Nothing, something else, or what the daemon itself says is wrong."""
     with listener(tmp_path, answer), pytest.raises(error, match=message):
-        Client([tmp_path]).get("status")
+        CtlClient([tmp_path]).get("status")
 
 
 def test_where_daemons_are_looked_for(tmp_path):
@@ -144,7 +144,7 @@ def test_another_users_process_is_not_asked(tmp_path):
         served_by(NOBODY, tmp_path),
         pytest.raises(NotTheDaemon, match=rf"process {os.getpid()} of user {NOBODY}; ask as"),
     ):
-        Client([tmp_path]).get("status")
+        CtlClient([tmp_path]).get("status")
 
 
 @pytest.mark.parametrize("kind", ["answer", "line"])
@@ -152,7 +152,7 @@ def test_an_answer_without_end_is_given_up(tmp_path, monkeypatch, kind):
     """It neither fills the memory of this command nor its terminal."""
     monkeypatch.setattr("koordlet.cli.ctl.client.MOST_BYTES", 1000)
     body = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b"x" * 1500
-    client = Client([tmp_path])
+    client = CtlClient([tmp_path])
     ask = {
         "answer": lambda: client.get("status"),
         "line": lambda: list(client.stream("record", query={}, silence=5)),

@@ -8,7 +8,7 @@ from rich.console import ConsoleDimensions
 from koord.util.clock import stamp
 from koord.util.errors import KoordError
 from koordlet.cli.ctl.arguments import SORTS
-from koordlet.cli.ctl.client import Client
+from koordlet.cli.ctl.client import CtlClient
 from koordlet.cli.ctl.live import LiveView, watch
 from koordlet.cli.ctl.tables import console, plain
 from koordlet.cli.ctl.toptable import ORDERS, headline, rows, sort_pods
@@ -177,14 +177,14 @@ def test_top_once(ctl, daemon):
 def test_the_live_view_does_not_begin_without_a_daemon(tmp_path):
     """An error in one line is better than a screen that says it."""
     with pytest.raises(KoordError, match=r"no ctl\.sock"):
-        watch(Client([tmp_path]), order="cpu", interval=1.0)
+        watch(CtlClient([tmp_path]), order="cpu", interval=1.0)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (80, 5), (20, 3)])
 def test_a_picture_is_as_high_as_the_terminal(daemon, size):
     """Pods that find no place are counted; the keys stay in the last line."""
     width, height = size
-    view = LiveView(Client([daemon.run_dir]), "cpu")
+    view = LiveView(CtlClient([daemon.run_dir]), "cpu")
     screen = console(width=width, height=height, color_system=None)
     pods = [pod(f"default/pod-{number}", cpu_cores=1.0) for number in range(100)]
     view._answer["pods"] = pods

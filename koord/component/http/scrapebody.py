@@ -8,7 +8,7 @@ from koord.component.http.families import Failed, FamilyRules
 from koord.component.http.textformat import TextFormat
 
 
-class Page:
+class ScrapeBody:
     """Internal families, then external ones, each encoded as soon as it is made.
 
     Kept until the end, thousands of samples would grow old enough for the garbage collector to look

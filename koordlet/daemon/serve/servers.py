@@ -19,7 +19,7 @@ from koordlet.server.app import HttpSources, create_app
 from koordlet.server.ctl.app import CtlSources, create_ctl_app
 
 
-class Site:
+class DaemonServers:
     """Serves what the components of one daemon answer."""
 
     def __init__(self, components: DaemonComponents, run_dir: OwnedDirectory) -> None:

@@ -5,7 +5,7 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
 from koord.component.http.families import FamilyRules
-from koord.component.http.page import Page
+from koord.component.http.scrapebody import ScrapeBody
 from koord.component.http.textformat import OPENMETRICS, TEXT
 
 RULES = FamilyRules(prefix="agent")
@@ -30,7 +30,7 @@ def family(name, labels, value=1.0):
 def test_a_family_that_cannot_be_written_is_left_out_alone(form, broken):
     """Whatever a plugin puts into a family, its others are exported and the failure is told."""
     failures = []
-    page = Page(form, RULES, lambda name, err: failures.append(name))
+    page = ScrapeBody(form, RULES, lambda name, err: failures.append(name))
 
     page.add("plugin", lambda: [broken, GOOD], lambda _: True)
 
@@ -47,7 +47,7 @@ def test_a_source_that_fails_halfway_adds_nothing():
         raise RuntimeError("no more")
 
     failures = []
-    page = Page(TEXT, RULES, lambda name, err: failures.append((name, str(err))))
+    page = ScrapeBody(TEXT, RULES, lambda name, err: failures.append((name, str(err))))
 
     page.add("plugin", make, lambda _: True)
 
@@ -59,7 +59,7 @@ def test_a_source_that_fails_halfway_adds_nothing():
 def test_a_name_is_taken_once(sources):
     """A scrape with a family twice is invalid; the first stays."""
     failures = []
-    page = Page(TEXT, RULES, lambda name, err: failures.append((name, str(err))))
+    page = ScrapeBody(TEXT, RULES, lambda name, err: failures.append((name, str(err))))
 
     for families in sources:
         page.add("source", lambda families=families: families, lambda _: False)
