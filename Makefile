@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help run test e2e-test lint format docs bench bench-smoke vm-test lock install-systemd clean
 
 help:  ## List the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
 
 $(BIN)/.run: requirements/run.txt requirements/build.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)

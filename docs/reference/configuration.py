@@ -42,7 +42,7 @@ _ENVIRONMENT = {
     "`agent_mode`": "`hostMode`: paths as on the host; anything else: as Koordinator's DaemonSet "
     "mounts them. Unset: as on the host when standalone",
     "`NODE_NAME`": "Name of the node, unless `--node-name` is given; without both the host name",
-    "`KUBECONFIG`, `HOME`, `KUBERNETES_SERVICE_HOST`": "Tell whether there is an API server",
+    "`KUBECONFIG`, `HOME`, `KUBERNETES_SERVICE_HOST`": "Show whether there is an API server",
     "`XDG_RUNTIME_DIR`": "Holds the run directory of a user other than root; unset: "
     "`/tmp/koordlet-<uid>`",
     "`NOTIFY_SOCKET`, `WATCHDOG_USEC`, `WATCHDOG_PID`": "Set by systemd for `Type=notify` and "

@@ -52,7 +52,7 @@ _SYSCTLS = (
 
 
 class FamilyExposition(Exposition):
-    """An exposition that remembers every family it saw, and who made it."""
+    """An exposition that records every family that it saw, with its source."""
 
     def __init__(self) -> None:
         super().__init__(FAMILIES)
@@ -119,7 +119,7 @@ async def _measure(directory: Path) -> FamilyExposition:
     settings = settings_of(flags, exposition=exposition, clock=clock)
     run_dir = OwnedDirectory.open(directory)
     components = build(settings, exposition, clock, run_dir)
-    Daemon(components, run_dir)  # adds the families that tell about the start
+    Daemon(components, run_dir)  # adds the families about the start
     _connect(flags, exposition, components, directory)
     await _run(components, host, clock, exposition)
     return exposition
@@ -133,14 +133,14 @@ def _connect(
     kubeconfig.write_text(_KUBECONFIG)
     in_cluster = [*flags, "--standalone=false", f"--kubeconfig={kubeconfig}"]
     settings = settings_of(in_cluster, exposition=Exposition(FAMILIES), clock=components.clock)
-    nobody = OtherAgent(components.clock, synced=lambda: False)
+    no_agent = OtherAgent(components.clock, synced=lambda: False)
     connect(
         settings,
         components.states,
         components.measuring.cache,
         components.clock,
         exposition.internal,
-        nobody,
+        no_agent,
     )
 
 

@@ -29,12 +29,12 @@ Names, types and labels are Koordinator's. Its counters have no `_total`; OpenMe
 not know such counters, calls them `unknown`.
 """
 _LACKING = """
-Koordinator's families that this build does not have, because what they tell about is not built:
+Koordinator's families that this build does not have, because their subject is not built:
 """
 _COMPAT = """
 Only with `--exporter-compat` (default: when standalone). `--metrics-node-label=NAME` adds that
 label with the node's name to the `node_*` families. Names and meanings are those of node_exporter
-1.12 and of the kubelet's cAdvisor; an interface's field that the kernel does not tell is left
+1.12 and of the kubelet's cAdvisor; an interface's field that the kernel does not have is left
 out.
 """
 _BY_KERNEL = """

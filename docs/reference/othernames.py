@@ -1,4 +1,4 @@
-"""What the families under other exporters' names mean; their own help texts say nothing."""
+"""Meanings of the families under other exporters' names, whose own help texts are empty."""
 
 from collections.abc import Mapping
 
