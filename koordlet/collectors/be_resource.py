@@ -91,11 +91,12 @@ def _real_limit(tick: Tick, group: str) -> int | None:
     return real_limit_milli([len(own), *_container_cpuset_sizes(tick)], quota, period)
 
 
-def _container_cpuset_sizes(tick: Tick) -> Iterator[int]:
-    for pod in tick.pods:
-        if pod.kube_qos is not KubeQoS.BEST_EFFORT:
-            continue
-        for container in pod.containers:
-            cpus = tick.get(CPUSET_CPUS, container.cgroup)
-            if cpus is not None:  # else it has just ended, which says nothing about the others
-                yield len(cpus)
+def _container_cpuset_sizes(tick: Tick) -> list[int]:
+    groups = tuple(
+        container.cgroup
+        for pod in tick.pods
+        if pod.kube_qos is KubeQoS.BEST_EFFORT
+        for container in pod.containers
+    )
+    # A container that has just ended says nothing about the others.
+    return [len(found[0]) for found in tick.get_all(CPUSET_CPUS, groups) if found is not None]

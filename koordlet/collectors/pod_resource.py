@@ -7,6 +7,7 @@ from prometheus_client import Metric
 from koordlet.collectors.engine.base import Tick
 from koordlet.collectors.engine.exposition import gauge
 from koordlet.collectors.pod_labels import POD_LABELS, pod_labels
+from koordlet.collectors.podgroups import PodGroups
 from koordlet.collectors.rates import Rates
 from koordlet.collectors.usageslots import PODS, Usage
 from koordlet.host.resources import CPU_USAGE, MEMORY_STAT
@@ -34,42 +35,37 @@ class PodResourceCollector:
     gates: tuple[str, ...] = ()
     cadence = Cadence.USAGE
 
-    def __init__(self, node: str, interval: float) -> None:
+    def __init__(self, node: str, interval: float, groups: PodGroups) -> None:
         self._node = node
+        self._groups = groups
         self._cpu = Rates(interval)
         self._latest: tuple[tuple[PodMeta, float, int], ...] = ()  # cores, bytes
 
     def collect(self, tick: Tick) -> Iterable[Sample]:
+        """Runs for 450 groups a second on a full node, hence no call per group of its own."""
         samples: list[Sample] = []
         measured: list[tuple[PodMeta, float, int]] = []
-        for pod in tick.pods:
-            uid = pod.uid
-            usage = self._usage(tick, uid, pod.cgroup, pod.absent_at)
-            if usage is not None:
-                measured.append((pod, *usage))
-                samples.append(Sample(POD_CPU_USAGE, usage[0], (uid,)))
-                samples.append(Sample(POD_MEMORY_USAGE, usage[1], (uid,)))
-            for container in pod.containers:
-                key = container.container_id
-                usage = self._usage(tick, key, container.cgroup, container.absent_at)
-                if usage is not None:
-                    samples.append(Sample(CONTAINER_CPU_USAGE, usage[0], (key,)))
-                    samples.append(Sample(CONTAINER_MEMORY_USAGE, usage[1], (key,)))
+        rows, groups = self._groups.of(tick.pods)
+        cpus, memories = tick.get_all(CPU_USAGE, groups), tick.get_all(MEMORY_STAT, groups)
+        rate_of = self._cpu.rate
+        for (key, series, _, absent_at, pod), cpu, memory in zip(rows, cpus, memories, strict=True):
+            if cpu is None or memory is None:
+                continue
+            rate = rate_of(key, cpu[0], cpu[1], absent_at)
+            if rate is None:
+                continue
+            cores, used = rate * _NS, memory[0].usage
+            if pod is None:
+                samples.append(Sample(CONTAINER_CPU_USAGE, cores, series))
+                samples.append(Sample(CONTAINER_MEMORY_USAGE, used, series))
+            else:
+                measured.append((pod, cores, used))
+                samples.append(Sample(POD_CPU_USAGE, cores, series))
+                samples.append(Sample(POD_MEMORY_USAGE, used, series))
         self._cpu.purge(tick.monotonic)
         self._latest = tuple(measured)
         PODS.put(tick, Usage(sum(m[1] for m in measured), sum(m[2] for m in measured)))
         return samples
-
-    def _usage(
-        self, tick: Tick, key: str, group: str, absent_at: float | None
-    ) -> tuple[float, int] | None:
-        """Return cores and bytes; a plain tuple, as 450 of them are made each second."""
-        cpu = tick.get_at(CPU_USAGE, group)
-        memory = tick.get(MEMORY_STAT, group)
-        if cpu is None or memory is None:
-            return None
-        rate = self._cpu.rate(key, cpu[0], cpu[1], absent_at)
-        return None if rate is None else (rate * _NS, memory.usage)
 
     def families(self) -> Iterator[Metric]:
         latest = [(pod_labels(self._node, pod), cpu, memory) for pod, cpu, memory in self._latest]

@@ -7,6 +7,7 @@ from prometheus_client import Metric
 from koordlet.collectors.engine.base import Tick
 from koordlet.collectors.engine.exposition import gauge
 from koordlet.collectors.pod_labels import POD_LABELS, pod_labels
+from koordlet.collectors.podgroups import PodGroups
 from koordlet.collectors.rates import Previous
 from koordlet.host.cgroups.cgroupfiles import CpuThrottle
 from koordlet.host.resources import CPU_THROTTLE
@@ -32,34 +33,29 @@ class PodThrottledCollector:
     gates: tuple[str, ...] = ()
     cadence = Cadence.USAGE
 
-    def __init__(self, node: str, interval: float) -> None:
+    def __init__(self, node: str, interval: float, groups: PodGroups) -> None:
         self._node = node
+        self._groups = groups
         self._previous: Previous[CpuThrottle] = Previous(interval)
         self._latest: tuple[tuple[PodMeta, float], ...] = ()
 
     def collect(self, tick: Tick) -> Iterable[Sample]:
         samples: list[Sample] = []
         measured: list[tuple[PodMeta, float]] = []
-        for pod in tick.pods:
-            ratio = self._ratio(tick, pod.uid, pod.cgroup)
-            if ratio is not None:
-                measured.append((pod, ratio))
-                samples.append(Sample(POD_CPU_THROTTLED, ratio, (pod.uid,)))
-            for container in pod.containers:
-                ratio = self._ratio(tick, container.container_id, container.cgroup)
-                if ratio is not None:
-                    key = (container.container_id,)
-                    samples.append(Sample(CONTAINER_CPU_THROTTLED, ratio, key))
+        rows, groups = self._groups.of(tick.pods)
+        swap = self._previous.swap
+        for row, stat in zip(rows, tick.get_all(CPU_THROTTLE, groups), strict=True):
+            if stat is None or (before := swap(row.key, stat[0], stat[1])) is None:
+                continue
+            ratio = throttled_ratio(before[0], stat[0])
+            if row.pod is None:
+                samples.append(Sample(CONTAINER_CPU_THROTTLED, ratio, row.series))
+            else:
+                measured.append((row.pod, ratio))
+                samples.append(Sample(POD_CPU_THROTTLED, ratio, row.series))
         self._previous.purge(tick.monotonic)
         self._latest = tuple(measured)
         return samples
-
-    def _ratio(self, tick: Tick, key: str, group: str) -> float | None:
-        stat = tick.get_at(CPU_THROTTLE, group)
-        if stat is None:
-            return None
-        before = self._previous.swap(key, stat[0], stat[1])
-        return None if before is None else throttled_ratio(before[0], stat[0])
 
     def families(self) -> Iterator[Metric]:
         yield gauge(

@@ -18,6 +18,7 @@ from koordlet.collectors.pod_network import PodNetworkCollector
 from koordlet.collectors.pod_numa import PodNumaCollector
 from koordlet.collectors.pod_resource import PodResourceCollector
 from koordlet.collectors.pod_throttled import PodThrottledCollector
+from koordlet.collectors.podgroups import PodGroups
 from koordlet.collectors.pressure import NodePressureCollector, PodPressureCollector
 from koordlet.collectors.qos_resource import QosResourceCollector
 from koordlet.collectors.system_resource import SystemResourceCollector
@@ -52,6 +53,7 @@ def build_collectors(
     node = options.node
     usage, network = options.periods[Cadence.USAGE], options.periods[Cadence.NETWORK]
     exporter = NodeExporter(options.constant_label) if options.exporter_compat else None
+    groups = PodGroups()
     info = NodeInfoCollector(node, paths, publish)
     node_network = NodeNetwork(paths.proc)
     interfaces = NodeNetworkCollector(node, network, node_network, exporter)
@@ -61,9 +63,9 @@ def build_collectors(
         NodeResourceCollector(node, usage),
         NodeNumaCollector(node, usage, lambda: info.numa_nodes, lambda: info.numa_of_cpu),
         QosResourceCollector(node, usage),
-        PodResourceCollector(node, usage),
+        PodResourceCollector(node, usage, groups),
         PodNumaCollector(lambda: info.numa_nodes),
-        PodThrottledCollector(node, usage),
+        PodThrottledCollector(node, usage, groups),
         BEResourceCollector(node, usage),
         HostApplicationCollector(node, usage),
         SystemResourceCollector(node, options.outdated),

@@ -92,7 +92,7 @@ def _claimable(host: Host, claim: Claimable) -> Finding:
     try:
         path = _example(host, row)
         if isinstance(row, KernelFile):  # what a plugin declares of it may be wrong
-            host.parse(row, read_file(Path(path)))
+            host.bind(row).parse(read_file(Path(path)))
         else:
             read_head(Path(path), 1)
     except (Unsupported, Vanished):

@@ -30,12 +30,38 @@ class DescriptorStats(NamedTuple):
     hung: int  # files that are left alone because a read did not return
 
 
-class _Held:
-    __slots__ = ("fd", "tick")
+class HeldFile:
+    """One file, read over a descriptor that is open while there is room for it.
 
-    def __init__(self, fd: int, tick: int) -> None:
-        self.fd = fd
-        self.tick = tick  # when it was last read
+    Any number of these may be about one path; they share its descriptor.
+    """
+
+    __slots__ = ("_descriptors", "fd", "path", "tick")
+
+    def __init__(self, descriptors: "Descriptors", path: str) -> None:
+        self.path = path
+        self.fd = -1  # -1: it is not open
+        self.tick = 0  # when it was last read
+        self._descriptors = descriptors
+
+    def read(self) -> bytes:
+        """Return the whole file. Raises what Descriptors.read does."""
+        owner, fd = self._descriptors, self.fd
+        if fd < 0:
+            return owner.read_closed(self)
+        self.tick = owner.tick
+        owner.reads += 1
+        try:
+            data = os.pread(fd, _CHUNK, 0)
+            return data if len(data) < _WHOLE else owner.read_rest(fd, data, self.path)
+        except OSError as err:
+            owner.close_file(self)
+            if err.errno in _CLOSED_UNDER_US:  # a group may have been made anew under this name
+                return owner.read_closed(self)
+            raise KernelFileError.from_os_error(self.path, err) from err
+        except TooLarge:
+            owner.close_file(self)
+            raise
 
 
 class Descriptors:
@@ -54,20 +80,21 @@ class Descriptors:
     def __init__(self, budget: int = DEFAULT_BUDGET, *, max_bytes: int = MAX_BYTES) -> None:
         self.budget = budget
         self._max_bytes = max_bytes
-        self._held: dict[str, _Held] = {}
+        self.tick = 0
+        self.reads = 0  # since the start
+        self._held: dict[str, HeldFile] = {}  # those that are open
         self._hung: set[str] = set()
-        self._tick = 0
-        self._evictable: deque[str] | None = None  # oldest first; made when first needed in a tick
+        # Oldest first; made when first needed in a tick.
+        self._evictable: deque[HeldFile] | None = None
         self._opens = 0
-        self._reads = 0
 
     def begin_tick(self) -> None:
         """Start a new tick; now and then closes what has not been read for many."""
-        self._tick += 1
+        self.tick += 1
         self._evictable = None
-        if self._tick % _SWEEP_TICKS == 0:
-            for path in self._last_read_before(self._tick - IDLE_TICKS):
-                self._close(path)
+        if self.tick % _SWEEP_TICKS == 0:
+            for file in self._last_read_before(self.tick - IDLE_TICKS):
+                self.close_file(file)
 
     def read(self, path: str) -> bytes:
         """Return the whole file, over a held descriptor.
@@ -79,29 +106,18 @@ class Descriptors:
             Hung: the file was given up.
             KernelFileError: it cannot be read.
         """
-        held = self._held.get(path)
-        if held is None:
-            return self._read_new(path)
-        held.tick = self._tick
-        self._reads += 1
-        try:
-            data = os.pread(held.fd, _CHUNK, 0)
-            return data if len(data) < _WHOLE else self._read_rest(held.fd, data, path)
-        except OSError as err:
-            self._close(path)
-            if err.errno in _CLOSED_UNDER_US:  # a group may have been made anew under this name
-                return self._read_new(path)
-            raise KernelFileError.from_os_error(path, err) from err
-        except TooLarge:
-            self._close(path)
-            raise
+        return self.file(path).read()
+
+    def file(self, path: str) -> HeldFile:
+        """Return what reads this path, for callers that read it again and again."""
+        return self._held.get(path) or HeldFile(self, path)
 
     def read_once(self, path: str) -> bytes:
         """Return the whole file, opened for this read only. Raises what read does."""
         fd = self._open(path)
         try:
-            self._reads += 1
-            return self._read_rest(fd, b"", path)
+            self.reads += 1
+            return self.read_rest(fd, b"", path)
         except OSError as err:
             raise KernelFileError.from_os_error(path, err) from err
         finally:
@@ -109,8 +125,8 @@ class Descriptors:
 
     def forget(self, *prefixes: str) -> None:
         """Close all files whose paths start with one of the prefixes."""
-        for path in [path for path in self._held if path.startswith(prefixes)]:
-            self._close(path)
+        for file in [file for path, file in self._held.items() if path.startswith(prefixes)]:
+            self.close_file(file)
 
     def give_up(self, path: str) -> None:
         """Leave a file alone from now on, because reading it does not return.
@@ -118,27 +134,34 @@ class Descriptors:
         Its descriptor stays open: the thread that hangs is still in there.
         """
         self._hung.add(path)
-        self._held.pop(path, None)
+        held = self._held.pop(path, None)
+        if held is not None:
+            held.fd = -1
 
     def close(self) -> None:
         """Close everything."""
         self.forget("")
 
     def stats(self) -> DescriptorStats:
-        return DescriptorStats(len(self._held), self._opens, self._reads, len(self._hung))
+        return DescriptorStats(len(self._held), self._opens, self.reads, len(self._hung))
 
-    def _read_new(self, path: str) -> bytes:
+    def read_closed(self, file: HeldFile) -> bytes:
+        """Return the whole of a file that is not open, and keep it open if there is room."""
+        path = file.path
+        if (held := self._held.get(path)) is not None:
+            return held.read()
         if len(self._held) >= self.budget and not self._make_room():
             return self.read_once(path)
-        self._held[path] = held = _Held(self._open(path), self._tick)
+        file.fd, file.tick = self._open(path), self.tick
+        self._held[path] = file
         try:
-            self._reads += 1
-            return self._read_rest(held.fd, b"", path)
+            self.reads += 1
+            return self.read_rest(file.fd, b"", path)
         except OSError as err:
-            self._close(path)
+            self.close_file(file)
             raise KernelFileError.from_os_error(path, err) from err
         except TooLarge:
-            self._close(path)
+            self.close_file(file)
             raise
 
     def _open(self, path: str) -> int:
@@ -154,7 +177,8 @@ class Descriptors:
         self._opens += 1
         return fd
 
-    def _read_rest(self, fd: int, start: bytes, path: str) -> bytes:
+    def read_rest(self, fd: int, start: bytes, path: str) -> bytes:
+        """Return what was read so far and all behind it. Raises OSError, TooLarge."""
         chunks, size = [start], len(start)
         while chunk := os.pread(fd, _CHUNK, size):
             chunks.append(chunk)
@@ -170,24 +194,25 @@ class Descriptors:
 
     def _make_room(self) -> bool:
         if self._evictable is None:
-            self._evictable = deque(self._last_read_before(self._tick - 1))
+            self._evictable = deque(self._last_read_before(self.tick - 1))
         while self._evictable:
-            path = self._evictable.popleft()
-            held = self._held.get(path)
-            if held is not None and held.tick < self._tick - 1:
-                self._close(path)
+            file = self._evictable.popleft()
+            if file.fd >= 0 and file.tick < self.tick - 1:
+                self.close_file(file)
                 return True
         return False
 
-    def _last_read_before(self, tick: int) -> list[str]:
-        """Paths of files that were last read before a tick, least recently read first."""
-        idle = [(held.tick, path) for path, held in self._held.items() if held.tick < tick]
-        return [path for _, path in sorted(idle)]
+    def _last_read_before(self, tick: int) -> list[HeldFile]:
+        """Open files that were last read before a tick, least recently read first."""
+        idle = [file for file in self._held.values() if file.tick < tick]
+        return sorted(idle, key=lambda file: (file.tick, file.path))
 
-    def _close(self, path: str) -> None:
-        held = self._held.pop(path, None)
-        if held is not None:
-            os.close(held.fd)
+    def close_file(self, file: HeldFile) -> None:
+        """Close a file, if it is open."""
+        self._held.pop(file.path, None)
+        fd, file.fd = file.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 def raise_nofile(wanted: int) -> int:

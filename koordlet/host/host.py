@@ -4,9 +4,11 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from koordlet.host.boundfile import BoundFile
 from koordlet.host.cgroups.cgroupfs import V1, V2, CgroupFs, subgroups
 from koordlet.host.cgroups.kubeletdriver import driver_of_kubelet
 from koordlet.host.cgroups.kuberoots import KubeRoots
@@ -30,7 +32,6 @@ class _Place(NamedTuple):
     prefix: str
     suffix: str
     root: str  # path for the group ""
-    read: Callable[[str], bytes]
 
 
 class Host:
@@ -75,33 +76,26 @@ class Host:
             Vanished: the group or process has ended.
             KernelFileError: it cannot be read or is malformed.
         """
-        return self.parse(resource, self.raw(resource, group), group)
+        return self.bind(resource, group).read()
 
-    def raw(self, resource: Resource[Any], group: str = "") -> bytes:
-        """Return the text of a resource's file. Raises what read does, but for malformed text."""
-        place = self._places.get(resource) or self._find(resource)
-        try:
-            return place.read(place.prefix + group + place.suffix if group else place.root)
-        except (Unsupported, Vanished) as err:
-            raise self._absent(err, resource, place, group) from err
+    def bind(
+        self, resource: Resource[T], group: str = "", *, if_supported: bool = False
+    ) -> BoundFile[T]:
+        """Return the file of a resource for a group, to be read now or again and again.
 
-    def parse(self, resource: Resource[T], raw: bytes, group: str = "") -> T:
-        """Return the value in the text of a resource's file.
+        It stays what it is when detect finds another place. if_supported: do not even try to open
+        a file that all groups lack, as opening it for hundreds of groups is dear.
 
         Raises:
-            KernelFileError: the text is not what the kernel writes.
+            Unsupported: this cgroup version has no such file.
         """
         place = self._places.get(resource) or self._find(resource)
-        try:
-            value: T = place.file.parse(raw)
-        except ValueError as err:
-            raise KernelFileError(
-                self.path(resource, group),
-                wanted=f"{resource.name} ({resource.unit})",
-                found=f"unusable text: {err}",
-                hint="it is tried again; if it stays, report it with the kernel's version",
-            ) from err
-        return value
+        file, path = place.file, place.prefix + group + place.suffix if group else place.root
+        held = self.descriptors.file(path) if file.hold else None
+        read = held.read if held else partial(self.descriptors.read_once, path)
+        if if_supported and file.support is Support.KUBEPODS:
+            read = partial(self._read_if_supported, resource, group, path, read)
+        return BoundFile(resource, group, path, file, read, self._absent)
 
     def path(self, resource: Resource[Any], group: str = "") -> str:
         """Return the path of a resource's file, whether or not it is there.
@@ -169,16 +163,21 @@ class Host:
         kubepods = self.layout.root
         return kubepods if os.path.isdir(os.path.dirname(self.path(resource, kubepods))) else group
 
-    def _absent(
-        self, err: KernelFileError, resource: Resource[Any], place: _Place, group: str
-    ) -> KernelFileError:
-        """The error for a missing file: it vanished only if its group or process has ended."""
-        if isinstance(err, Vanished) and self._has_ended(place, group):
-            return err
-        return Unsupported.here(err.path, err.found, resource.needs)
+    def _read_if_supported(
+        self, resource: Resource[Any], group: str, path: str, read: Callable[[], bytes]
+    ) -> bytes:
+        if not self.supports(resource, group):
+            raise Unsupported.here(path, "no such file")
+        return read()
 
-    def _has_ended(self, place: _Place, group: str) -> bool:
-        if place.file.root is not Root.CGROUP:
+    def _absent(self, bound: BoundFile[Any], err: KernelFileError) -> KernelFileError:
+        """The error for a missing file: it vanished only if its group or process has ended."""
+        if isinstance(err, Vanished) and self._has_ended(bound.resource, bound.group):
+            return err
+        return Unsupported.here(err.path, err.found, bound.resource.needs)
+
+    def _has_ended(self, resource: Resource[Any], group: str) -> bool:
+        if self.file(resource).root is not Root.CGROUP:
             return bool(group)
         cpu = self.cgroups.hierarchy("cpu", self.cgroups.version("cpu"))
         return not (cpu / group).is_dir()
@@ -190,9 +189,8 @@ class Host:
             found = f"cgroup v{version}, which has none"
             raise Unsupported.here(f"{self.paths.cgroup}/{resource.name}", found, resource.needs)
         named = self._named(file, version) if file.others else file
-        read = self.descriptors.read if file.hold else self.descriptors.read_once
         prefix, suffix, root = self._parts(named or file, version)
-        place = _Place(version, named or file, prefix, suffix, root, read)
+        place = _Place(version, named or file, prefix, suffix, root)
         if named is not None and not isinstance(resource, KernelFile):  # equal ones may differ
             self._places[resource] = place
         return place

@@ -36,6 +36,11 @@ class Tick(Protocol):
     def get_at(self, resource: Resource[T], group: str = "") -> tuple[T, float] | None:
         """The value with the monotonic seconds at which its file was read."""
 
+    def get_all(
+        self, resource: Resource[T], groups: tuple[str, ...]
+    ) -> list[tuple[T, float] | None]:
+        """As get_at, for many groups; cheaper when the same groups are requested each tick."""
+
     def call(self, what: str, read: Callable[[], T]) -> tuple[T, float] | None:
         """Like get_at, for a host function that reads several files, or a socket, by itself.
 

@@ -1,25 +1,52 @@
 """Reads the kernel for one tick: each file at most once, for all collectors."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from koord.api.nodeslo import NodeSLO
 from koord.util.clock import Clock, Stamp
-from koordlet.collectors.engine.entry import Entry, sharing_files
 from koordlet.collectors.engine.lease import Lease
 from koordlet.collectors.engine.metrics import CollectorMetrics
 from koordlet.collectors.engine.readerrors import ReadErrors
 from koordlet.collectors.engine.rounds import RoundOutcome
 from koordlet.collectors.engine.skips import Skips
+from koordlet.host.boundfile import BoundFile
 from koordlet.host.cgroups.layout import Layout
 from koordlet.host.errors import KernelFileError, Unsupported, Vanished
 from koordlet.host.host import Host
 from koordlet.host.resource import Resource
+from koordlet.host.resources import RESOURCES
 from koordlet.statesinformer.model import PodMeta
 
 T = TypeVar("T")
 
 KEPT_TICKS = 64  # an entry that was not requested for so long is forgotten
+
+
+class _Entry:
+    """A file of a group, as the pass knows it from tick to tick."""
+
+    __slots__ = ("error", "file", "found", "name", "shares", "tick")
+
+    def __init__(self, name: str, file: BoundFile[Any] | None, *, shares: bool) -> None:
+        """file None: this cgroup version has none."""
+        self.name = name  # of the resource
+        self.file = file
+        self.shares = shares  # other resources are in the same file
+        self.tick = 0  # in which it was read last; 0: not yet
+        self.found: tuple[Any, float] | None = None  # value, and monotonic seconds of the reading
+        self.error: KernelFileError | None = None  # why there is no value
+
+
+class _Column:
+    """The entries of one resource for many groups."""
+
+    __slots__ = ("entries", "tick")
+
+    def __init__(self, entries: list[_Entry]) -> None:
+        self.entries = entries
+        self.tick = 0  # in which it was requested last
 
 
 class Reader:
@@ -42,8 +69,9 @@ class Reader:
         self._skipping = False
         self._clock = clock
         self._number = 0
-        self._entries: dict[tuple[Resource[Any], str], Entry] = {}
-        self._sharing = sharing_files(host)
+        self._entries: dict[tuple[Resource[Any], str], _Entry] = {}
+        self._columns: dict[tuple[Resource[Any], tuple[str, ...]], _Column] = {}
+        self._sharing = _sharing_files(host)
         self._texts: dict[str, tuple[bytes, float]] = {}  # of files with several resources
         self._read_errors = ReadErrors()
         self._good = 0
@@ -54,9 +82,7 @@ class Reader:
         return None if found is None else found[0]
 
     def get_at(self, resource: Resource[T], group: str = "") -> tuple[T, float] | None:
-        entry = self._entries.get((resource, group))
-        if entry is None:
-            entry = self._entries[resource, group] = self._enter(resource, group)
+        entry = self._entries.get((resource, group)) or self._enter(resource, group)
         if entry.tick != self._number:
             self._refresh(entry)
         if entry.error is not None:
@@ -64,6 +90,28 @@ class Reader:
             return None
         self._good += 1
         return entry.found
+
+    def get_all(
+        self, resource: Resource[T], groups: tuple[str, ...]
+    ) -> list[tuple[T, float] | None]:
+        column = self._columns.get((resource, groups))
+        if column is None:
+            entries = self._entries
+            column = self._columns[resource, groups] = _Column(
+                [entries.get((resource, g)) or self._enter(resource, g) for g in groups]
+            )
+        column.tick = number = self._number
+        found: list[tuple[T, float] | None] = []
+        for entry in column.entries:
+            if entry.tick != number:
+                self._refresh(entry)
+            if entry.error is None:
+                found.append(entry.found)
+            else:
+                self._bad.append(entry.error)
+                found.append(None)
+        self._good += len(found) - found.count(None)
+        return found
 
     def call(self, what: str, read: Callable[[], T]) -> tuple[T, float] | None:
         try:
@@ -133,36 +181,46 @@ class Reader:
         """Close all files."""
         self.host.descriptors.close()
 
-    def _enter(self, resource: Resource[Any], group: str) -> Entry:
-        return Entry(self.host, resource, group, shares=resource in self._sharing)
+    def _enter(self, resource: Resource[Any], group: str) -> _Entry:
+        try:
+            file = self.host.bind(resource, group, if_supported=True)
+            entry = _Entry(resource.name, file, shares=resource in self._sharing)
+        except Unsupported as err:
+            entry = _Entry(resource.name, None, shares=False)
+            entry.error = err
+        self._entries[resource, group] = entry
+        return entry
 
-    def _refresh(self, entry: Entry) -> None:
+    def _refresh(self, entry: _Entry) -> None:
         """Read a file. Runs 1500 times a second on a full node, hence the few calls in it."""
         entry.tick = self._number
+        file = entry.file
         try:
-            if self._skipping:
-                self._skips.check(entry.path)
-            known = self._texts.get(entry.path) if entry.shares else None
-            if known is None:
-                at = self._lease.begin(entry.path)
-                try:
-                    text = entry.read(entry.path)
-                finally:
-                    self._lease.end()
-                if entry.shares:
-                    self._texts[entry.path] = text, at
-            else:
-                text, at = known
-            entry.found = entry.parse(text), at
-            entry.error = None
+            if file is not None:
+                text, at = self._shared(file) if entry.shares else self._text(file)
+                entry.found = file.parse(text), at
+                entry.error = None
         except KernelFileError as err:
-            self._failed(entry, err)
-        except ValueError:
-            self._failed(entry, entry.malformed(text))
+            entry.error = err
+        if entry.error is not None:
+            self._read_errors.note(entry.name, entry.error)
 
-    def _failed(self, entry: Entry, err: KernelFileError) -> None:
-        entry.error = err
-        self._read_errors.note(entry.resource.name, err)
+    def _shared(self, file: BoundFile[Any]) -> tuple[bytes, float]:
+        """As _text, of a file that others may have had read in this tick."""
+        known = self._texts.get(file.path)
+        if known is None:
+            known = self._texts[file.path] = self._text(file)
+        return known
+
+    def _text(self, file: BoundFile[Any]) -> tuple[bytes, float]:
+        """Return the text of a file, and when it was read. Raises KernelFileError."""
+        if self._skipping:
+            self._skips.check(file.path)
+        at = self._lease.begin(file.path)
+        try:
+            return file.text(), at
+        finally:
+            self._lease.end()
 
     def _take(self, pods: tuple[PodMeta, ...]) -> None:
         """Forget the groups of pods that are gone, and look where new ones are."""
@@ -174,15 +232,30 @@ class Reader:
         if not all(group.startswith(roots) for group in groups):
             self.host.detect()
             self.layouts = self.host.layouts
-            self._sharing = sharing_files(self.host)
+            self._sharing = _sharing_files(self.host)
             self._entries.clear()
+            self._columns.clear()
 
     def _forget_entries(self) -> None:
         oldest = self._number - KEPT_TICKS
         kept = {key: entry for key, entry in self._entries.items() if entry.tick > oldest}
         self._entries = kept
+        columns = self._columns
+        self._columns = {key: used for key, used in columns.items() if used.tick > oldest}
 
     def _well(self) -> set[str]:
         """Names of the resources that were read well in this tick, in one group at least."""
         entries = self._entries.values()
-        return {e.resource.name for e in entries if e.tick == self._number and e.error is None}
+        return {e.name for e in entries if e.tick == self._number and e.error is None}
+
+
+def _sharing_files(host: Host) -> frozenset[Resource[Any]]:
+    """Return the resources whose files hold others too, as cpu.stat does on cgroup v2."""
+    paths = {}
+    for resource in RESOURCES:
+        try:
+            paths[resource] = host.path(resource, "*")
+        except Unsupported:
+            continue
+    count = Counter(paths.values())
+    return frozenset(resource for resource, path in paths.items() if count[path] > 1)

@@ -124,7 +124,7 @@ class KernelValues:
             Vanished: the cgroup or process has ended.
             KernelFileError: it cannot be read, or not understood.
         """
-        raw = self._host.raw(key.resource, _group(key))
+        raw = self._host.bind(key.resource, _group(key)).text()
         last = self._raw.get(key)
         if last is None or last[0] != raw:
             last = self._raw[key] = (raw, self._shown(key, raw))

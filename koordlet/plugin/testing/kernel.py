@@ -19,7 +19,7 @@ class FakeKernelValues(KernelValues):
         line = content.decode().rstrip("\n")
         device = line.partition(" ")[0]
         file = self._host.file(key.resource)
-        before = self._host.raw(key.resource, key.target.place).decode().splitlines()
+        before = self._host.bind(key.resource, key.target.place).text().decode().splitlines()
         lines = [each for each in before if each.partition(" ")[0] != device]
         if file.text is not None and file.text.shown(content):  # else the device goes
             lines.insert(0, line)

@@ -262,3 +262,27 @@ def test_a_pass_object_starts_with_nothing(machine):
     assert isinstance(machine.sampling, SamplingPass)
     assert machine.sampling.sources() == []
     assert machine.sampling.health() == {}
+
+
+def test_many_groups_are_read_as_one(machine):
+    """In their order; what one cannot say is None, and the other is read all the same."""
+    groups = tuple(machine.run_pod(uid).group.path for uid in ("u1", "u2", "u3"))
+    gone = machine.run_pod("u4")
+    gone.remove()
+    seen = []
+
+    def ask(tick):
+        single = tick.get_at(CPU_USAGE, groups[1])
+        seen.append(tick.get_all(CPU_USAGE, (*groups, gone.group.path)))
+        assert seen[-1][1] == single
+        assert tick.get_all(CPU_USAGE, groups) == seen[-1][:3]
+
+    machine.use([Scripted("a", ask)])
+    machine.tick()
+    machine.tick()
+
+    assert [[found is not None for found in column] for column in seen] == [
+        [True] * 3 + [False]
+    ] * 2
+    assert seen[1][0][1] - seen[0][0][1] == 1.0
+    assert machine.own_metric("koordlet_kernel_reads_total", outcome="ok") == 8  # with meminfo

@@ -107,7 +107,7 @@ def test_missing_files_of_groups_and_of_the_host(fake, host):
 def test_malformed_text_names_the_file(fake, host, data):
     """The error names path, value and unit; the next read is a fresh one."""
     path = host.path(r.CPU_USAGE, "")
-    good = host.raw(r.CPU_USAGE)
+    good = host.bind(r.CPU_USAGE).text()
     with open(path, "wb") as file:
         file.write(data)
 
@@ -119,15 +119,78 @@ def test_malformed_text_names_the_file(fake, host, data):
     assert host.read(r.CPU_USAGE) > 0
 
 
-def test_raw_bytes_and_parsing_are_separate(fake, host):
+def test_reading_and_parsing_are_separate(fake, host):
     """On v2 usage and throttling are in one file: it need be read but once per tick."""
-    raw = host.raw(r.CPU_THROTTLE)
+    text = host.bind(r.CPU_THROTTLE).text()
 
-    assert host.file(r.CPU_THROTTLE).parse(raw) == host.read(r.CPU_THROTTLE)
+    assert host.bind(r.CPU_THROTTLE).parse(text) == host.read(r.CPU_THROTTLE)
     if fake.version == 2:
         assert host.path(r.CPU_USAGE) == host.path(r.CPU_THROTTLE)
-        assert host.parse(r.CPU_USAGE, raw) == host.read(r.CPU_USAGE)
+        assert host.bind(r.CPU_USAGE).parse(text) == host.read(r.CPU_USAGE)
         assert host.read(r.CPU_TIME) == CpuTime(host.read(r.CPU_USAGE), 0)
+
+
+def test_a_bound_file_parses_a_text_once(host, fake):
+    """A value that did not change is the same object; an unusable text is refused each time."""
+    file = host.bind(r.MEMORY_STAT, fake.layout.root)
+    first = file.read()
+
+    assert file.read() is first
+    with open(file.path, "rb+") as kernel:
+        text = kernel.read()
+        for _ in range(2):
+            kernel.seek(0)
+            kernel.write(b"x" * len(text))
+            kernel.flush()
+            with pytest.raises(KernelFileError, match="wanted memory_stat"):
+                file.read()
+        kernel.seek(0)
+        kernel.write(text)
+    assert file.read() == first
+
+
+def test_a_bound_file_is_read_again_after_its_group_was_made_anew(fake):
+    """Whatever became of the descriptor that it was read over."""
+    host = Host(fake.paths)
+    pod = fake.add_pod(UID)
+    file, same = (host.bind(r.CPU_USAGE, pod.group.path) for _ in range(2))
+    assert file.read() == same.read()
+    assert host.descriptors.stats().held == 1
+
+    host.forget(pod.group.path)
+    assert host.descriptors.stats().held == 0
+    pod.remove()
+    with pytest.raises(Vanished):
+        file.read()
+    fake.add_pod(UID)
+    assert same.read() == file.read() == host.read(r.CPU_USAGE, pod.group.path)
+    host.descriptors.close()
+
+
+def test_what_a_missing_file_means(fake, host):
+    """One place decides: the kernel lacks it, and what would help, or its group has ended."""
+    pod = fake.add_pod(UID)
+    file = host.bind(r.CPU_BVT, pod.group.path)
+
+    with pytest.raises(Unsupported, match="needs an Anolis"):
+        file.read()
+    pod.remove()
+    with pytest.raises(Vanished):
+        file.read()
+
+
+def test_a_file_that_all_groups_lack_is_not_even_tried(fake, monkeypatch):
+    """Opening it for hundreds of groups each tick would be dear."""
+    host = Host(fake.paths)
+    os.remove(host.path(r.CPU_IDLE, fake.layout.root))
+    pod = fake.add_pod(UID)
+    file = host.bind(r.CPU_IDLE, pod.group.path, if_supported=True)
+
+    with pytest.raises(Unsupported, match=r"needs Linux 5\.15"):
+        file.read()
+    assert host.descriptors.stats().opens == 0
+    assert host.read(r.CPU_IDLE, pod.group.path) == 0
+    host.descriptors.close()
 
 
 def test_held_files_of_an_ended_group_are_closed(fake):
