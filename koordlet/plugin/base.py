@@ -53,7 +53,7 @@ class ExtensionPlugin(ABC):
     modes: ClassVar[tuple[str, ...]] = ()
     """Gates that change what it does, without enabling it; ask gate()."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """Gates of the collectors whose metrics it reads; /healthz tells when one of them is off."""
+    """Gates of the collectors whose metrics it reads; /healthz names those that are off."""
     limits: ClassVar[Limits] = Limits()
     may_claim: ClassVar[tuple[ClaimScope, ...]] = ()
     """The kernel values it may claim. Of two that may claim the same and are both enabled, the one
@@ -81,7 +81,7 @@ class ExtensionPlugin(ABC):
 
     @property
     def context(self) -> PluginContext:
-        """What the daemon has handed over; a plugin uses it by its other attributes and methods.
+        """Everything that the daemon has handed over, for the other attributes and methods.
 
         Raises:
             Unavailable: nothing yet.
@@ -132,7 +132,7 @@ class ExtensionPlugin(ABC):
         inputs: Mapping[str, float | str] | None = None,
         candidates: Iterable[str] = (),
     ) -> Eviction:
-        """End a pod through the Eviction API; return what became of it, within ten seconds.
+        """End a pod through the Eviction API; return the outcome, within ten seconds.
 
         This is the only way for a plugin to end pods: PodDisruptionBudgets, dry-run and the node's
         budget (--evict-budget-per-hour) hold for it, and `koordletctl explain` shows it. Asking
@@ -162,7 +162,7 @@ class ExtensionPlugin(ABC):
         return await self.context.evictor.evict(request)
 
     async def insist(self, pod: "PodMeta", *, reason: str, feature: str = "") -> Eviction:
-        """Say that a pod runs on after its eviction was accepted and its grace period is over.
+        """Report that a pod runs on after its eviction was accepted and its grace period is over.
 
         It is killed with --evict-fallback=kill, if this daemon saw the acceptance and the end of
         the grace period; else this is recorded. Raises as evict does.
@@ -170,13 +170,13 @@ class ExtensionPlugin(ABC):
         return await self.context.evictor.insist(eviction_request(self, pod, reason, feature))
 
     def note_freed(self, pod: "PodMeta | Pod", freed: Mapping[str, float | str]) -> None:
-        """Add to the record of a pod's eviction what it has given back, in base units."""
+        """Add the released amounts, in base units, to the record of a pod's eviction."""
         self.context.evictor.note_freed(pod_of(pod), freed)
 
     def hold_back(
         self, outcome: "EvictionOutcome", *, reason: str, message: str, feature: str = ""
     ) -> None:
-        """Record that evictions are wanted, and why nobody is asked for one."""
+        """Record that evictions are needed, and why none is requested."""
         held = HeldBack(
             plugin=self.name,
             feature=feature or self.name,
@@ -189,7 +189,7 @@ class ExtensionPlugin(ABC):
     def announce(
         self, pod: "PodMeta | Pod", *, reason: str, message: str, warning: bool = True
     ) -> None:
-        """Tell something as a Kubernetes event on a pod; to nobody where there is no Kubernetes.
+        """Record a Kubernetes event on a pod; nothing happens without Kubernetes.
 
         reason is one word in CamelCase, message a sentence for people.
         """
@@ -209,10 +209,10 @@ class ExtensionPlugin(ABC):
         return self.context.publisher.publish(kind, values)
 
     def degrade(self, reason: str, *, part: str = "") -> None:
-        """Say in /healthz and `koordletctl plugins` that the plugin works with less; "": no more.
+        """Report in /healthz and `koordletctl plugins` that the plugin works with less; "": ended.
 
         reason is a sentence for people, cut to 200 characters. Several parts of a plugin
-        each say their own. It holds until it is taken back, or the run ends.
+        each report their own. It holds until it is withdrawn, or the run ends.
         """
         self.context.health.degrade(reason, part)
 
@@ -228,14 +228,14 @@ class ExtensionPlugin(ABC):
         original: Any = None,
         scope: str = "",
     ) -> ClaimOutcome:
-        """Want a kernel value in force from now on; return what became of it.
+        """Claim a kernel value from now on; return the outcome.
 
         This is the only way for a plugin to change the kernel. The claim holds until it is
-        withdrawn, replaced, or the plugin's run ends; then what was there before is put back. The
+        withdrawn, replaced, or the plugin's run ends; then the original value is restored. The
         same claim again costs nothing. What a kernel does is an outcome, never an exception.
 
         reason is the rule in one sentence, inputs the numbers that decided, in base units. original
-        is what to put back where that follows from the pod's spec. A scope groups claims for
+        is the value to restore where that follows from the pod's spec. A scope groups claims for
         claim_all.
 
         Raises:
@@ -263,9 +263,9 @@ class ExtensionPlugin(ABC):
     async def withdraw(
         self, target: "Target", resource: "Resource[Any]", *, part: Part = Part.VALUE
     ) -> None:
-        """Take one claim back; nothing happens when there is none."""
+        """Withdraw one claim; nothing happens when there is none."""
         await self.context.claims.withdraw(self.name, Key(target, resource), part)
 
     async def withdraw_all(self, *, scope: str | None = None) -> None:
-        """Take all claims of a scope back; None: of every scope."""
+        """Withdraw all claims of a scope; None: of every scope."""
         await self.context.claims.withdraw_all(self.name, scope)

@@ -45,7 +45,7 @@ class NoPublisher:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PluginContext:
-    """What a plugin works with, beside the arguments of its methods.
+    """Everything that a plugin works with, beside the arguments of its methods.
 
     The first five are there from init_flags on. The others are from setup on; until then, and
     where the agent lacks them, they raise Unavailable.

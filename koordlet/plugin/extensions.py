@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 
 class Extension(Generic[T]):
-    """What spec.extensions.Object.<key> of this node's NodeSLO says.
+    """The value of spec.extensions.Object.<key> in this node's NodeSLO.
 
     parse turns the object into the plugin's own type, and raises InvalidObject (as the methods of
     Fields do), OptionError or ValueError for what it cannot use. Then the last good value stays,
-    and it is said once in the log, in rejected_total, and in the plugin's line of /healthz.
+    and it is reported once in the log, in rejected_total, and in the plugin's line of /healthz.
     """
 
     def __init__(

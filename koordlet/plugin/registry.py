@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 from koord.component.features import FeatureSpec
-from koord.component.plugins import registry
 from koord.component.plugins.errors import PluginError
-from koord.component.plugins.registry import Origin
+from koord.component.plugins.registry import Origin, Registered, Registry
 from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.shape import defect_of
 
@@ -21,7 +20,7 @@ class UnloadablePlugin(ExtensionPlugin):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registration(registry.Registration[ExtensionPlugin]):
+class Registration(Registered[ExtensionPlugin]):
     """One plugin. spec None: it is enabled by gates that the agent already has."""
 
     spec: FeatureSpec | None
@@ -33,7 +32,7 @@ class Registration(registry.Registration[ExtensionPlugin]):
         return tuple(dict.fromkeys((*own, *self.plugin.gates)))
 
 
-class PluginRegistry(registry.PluginRegistry[Registration]):
+class PluginRegistry(Registry[Registration]):
     """The plugins of one agent, in the order of registration."""
 
     group = "koordlet.qos_plugins"

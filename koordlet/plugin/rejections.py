@@ -1,4 +1,4 @@
-"""Settings from outside that cannot be used: told once, counted, and told where they were made."""
+"""Settings from outside that cannot be used: counted, and reported once, also on their pod."""
 
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -15,16 +15,16 @@ _COUNTERS: "WeakKeyDictionary[PluginMetrics, BoundedCounter]" = WeakKeyDictionar
 
 
 class Rejections:
-    """What a plugin could not use, by pod or other object, until it is right again or gone.
+    """Settings that a plugin could not use, by pod or other object, until they are mended or gone.
 
-    Counts in the plugin's metric rejected_total. An object is told of again when something else is
+    Counts in the plugin's metric rejected_total. An object is reported again when something else is
     wrong with it.
     """
 
     def __init__(self, plugin: "ExtensionPlugin") -> None:
-        """plugin: who cannot use it; call this from setup on."""
+        """plugin: the one that cannot use them; call this from setup on."""
         self._plugin = plugin
-        self._told: dict[str, str] = {}  # by the UID of a pod, or the name of another object
+        self._reported: dict[str, str] = {}  # by the UID of a pod, or the name of another object
         counter = _COUNTERS.get(plugin.metrics)
         if counter is None:
             counter = _COUNTERS[plugin.metrics] = plugin.metrics.counter(
@@ -35,11 +35,11 @@ class Rejections:
         self._count = counter
 
     def reject(self, key: str, err: InvalidObject, pod: "Pod | None" = None) -> None:
-        """Tell of it unless that was done already; also on the pod when it is one's."""
+        """Report it unless that was done already; also on the pod when it is one's."""
         message = str(err)
-        if self._told.get(key) == message:
+        if self._reported.get(key) == message:
             return
-        self._told[key] = message
+        self._reported[key] = message
         self._count.inc(object="node" if pod is None else "pod")
         self._plugin.log.warning("setting.rejected", error=message)
         if pod is not None:
@@ -47,10 +47,10 @@ class Rejections:
             self._plugin.announce(pod, reason=REASON, message=text)
 
     def accept(self, key: str) -> None:
-        """Tell that something can be used again; nothing when that was never in doubt."""
-        if message := self._told.pop(key, None):
+        """Report that an object can be used again; nothing when it was not rejected."""
+        if message := self._reported.pop(key, None):
             self._plugin.log.info("setting.accepted", was=message)
 
     def forget(self, key: str) -> None:
-        """The object is gone."""
-        self._told.pop(key, None)
+        """Forget an object that is gone."""
+        self._reported.pop(key, None)

@@ -1,4 +1,4 @@
-"""Whether an object has the shape of a plugin: said in one sentence when it is registered."""
+"""Checks whether an object has the shape of a plugin, when it is registered."""
 
 import inspect
 from collections.abc import Callable, Iterator

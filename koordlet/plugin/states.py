@@ -1,4 +1,4 @@
-"""The cluster's wishes as a plugin sees them: this node, its pods and its NodeSLO."""
+"""The desired state of this node for plugins: node, pods and NodeSLO."""
 
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class States(Protocol):
-    """What the states informer knows. Each value is immutable and replaced as a whole."""
+    """The states of this node. Each value is immutable and replaced as a whole."""
 
     def node(self) -> "Node | None":
         """This node; None before it was seen."""
@@ -20,7 +20,7 @@ class States(Protocol):
         """The quality-of-service settings of this node; None before they were seen."""
 
     def node_topology(self) -> "NodeTopology | None":
-        """CPUs and NUMA zones of this node, and who may use them; None without a cluster."""
+        """CPUs and NUMA zones of this node, and their allocation; None without a cluster."""
 
     def pods(self) -> "tuple[PodMeta, ...]":
         """The pods of this node, each with its cgroups."""

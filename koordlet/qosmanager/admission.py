@@ -24,7 +24,7 @@ Refusal = tuple[PluginState, str]
 
 
 class Admission:
-    """Asked each time before the plugin runs. Belongs to the event loop's thread."""
+    """Decides each time whether the plugin may run. Belongs to the event loop's thread."""
 
     def __init__(
         self, registration: Registration, *, meter: Meter, quarantine: Quarantine, turns: ClaimTurns
@@ -38,7 +38,7 @@ class Admission:
         self._setup: Callable[[], None] | None = None  # None: called already, or not known yet
 
     def equip(self, client: "Client", metric_cache: "MetricCache", states: "States") -> None:
-        """Keep what the plugin's setup gets when it is called."""
+        """Keep the arguments of the plugin's setup."""
         self._setup = partial(self._registration.plugin.setup, client, metric_cache, states)
 
     def enter(self) -> Refusal | None:

@@ -1,4 +1,4 @@
-"""A circuit breaker: when a failed plugin tries again, and when it counts as working."""
+"""A circuit breaker: decides when a failed plugin runs again, and when it counts as recovered."""
 
 from koord.util.backoff import Backoff
 
@@ -44,7 +44,7 @@ class Breaker:
         return True
 
     def reset(self) -> None:
-        """Close it: nothing is held against the plugin any more."""
+        """Close it: all failures are forgotten."""
         self.failures = 0
         self._retry.reset()
         self._trial.reset()

@@ -1,4 +1,4 @@
-"""Flags and gates of the plugins: what is decided before the first plugin is set up."""
+"""Flags and gates of the plugins, before the first plugin is set up."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -59,7 +59,7 @@ class QOSExtensionConfig:
             try:
                 with time_limit(self._patience):
                     self._prepare(registration, flags)
-            except (Exception, SystemExit, PluginBlocked) as err:  # a stranger's code is run here
+            except (Exception, SystemExit, PluginBlocked) as err:  # third-party code
                 self.failures[registration.name] = f"init_flags: {err!r}"
         known = ", ".join(registration.name for registration in self.registry)
         self._switches = flags.bool_map(
@@ -101,7 +101,7 @@ class QOSExtensionConfig:
         return sorted(registration.name for registration in self.registry)
 
     def check_names(self, option: str, names: Iterable[str]) -> None:
-        """See that all names are those of installed plugins.
+        """Check that all names are those of installed plugins.
 
         Raises:
             OptionError: one is not.

@@ -33,7 +33,7 @@ log = get_logger("koordlet.qosmanager")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GuardOptions:
-    """When a step of a plugin is too long."""
+    """Limits of a step of a plugin."""
 
     interrupt_after: float = 2.0  # seconds
     exit_after: float = 10.0  # seconds
@@ -72,7 +72,7 @@ class LoopGuard:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop watching and give the signals back."""
+        """Stop watching and restore the signal handlers."""
         self._ended.set()
         self._stepping.set()
         self._thread.join()
@@ -84,7 +84,7 @@ class LoopGuard:
         self._record.close()
 
     def enter(self, name: str) -> None:
-        """A step of that plugin begins."""
+        """Begin to watch a step of that plugin."""
         self._record.begin(name)
         self._since = time.monotonic()
         self._first_memory = None
@@ -95,14 +95,14 @@ class LoopGuard:
         signal.setitimer(signal.ITIMER_PROF, LOOK, LOOK)
 
     def leave(self) -> None:
-        """The step ended."""
+        """End watching: the step ended."""
         self._step = ""
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         self._record.end()
 
     def forget(self, name: str) -> None:
-        """The plugin has worked since its last long step; its next one is news again."""
+        """Log the stack of the plugin's next long step again: it has worked since the last one."""
         self._reported.discard(name)
 
     def _watch(self) -> None:
@@ -136,7 +136,7 @@ class LoopGuard:
         )
 
     def _excess(self) -> str:
-        """What is too much about the running step; empty: nothing yet."""
+        """Return the limit that the running step exceeds; empty: none yet."""
         memory = self._memory()
         if self._first_memory is None:
             self._first_memory = memory

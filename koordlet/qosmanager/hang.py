@@ -1,4 +1,4 @@
-"""Remembers across the end of the process which plugin was running when it was ended.
+"""Records on disk the plugin whose step runs, for the process after one that was ended.
 
 Two files in the run directory: `plugin-step` is mapped into memory and holds the boot id and the
 name of the plugin whose step runs; `plugin-hang` is what faulthandler writes to.
@@ -23,14 +23,14 @@ log = get_logger("koordlet.qosmanager")
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """How the previous process ended: inside a step of that plugin (empty: unknown)."""
+    """End of the previous process inside a step of that plugin (empty: unknown)."""
 
     plugin: str
     stacks: str
 
 
 class HangRecord:
-    """Where the running step is noted; costs no system call per step."""
+    """Record of the running step; costs no system call per step."""
 
     def __init__(self, directory: OwnedDirectory | None, boot_id: str) -> None:
         """Start afresh; read what is there with `previous_hang` first. None: keep no record."""
@@ -74,7 +74,7 @@ class HangRecord:
 
 
 def previous_hang(directory: OwnedDirectory, boot_id: str) -> Hang | None:
-    """How the process before this one hung; None: it did not, or the machine rebooted since."""
+    """Return the hang of the process before this one; None: none, or the machine rebooted since."""
     step, stacks = _files(directory)
     try:
         text, noted = _head(stacks).decode(errors="replace"), _head(step)

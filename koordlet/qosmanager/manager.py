@@ -74,7 +74,7 @@ def setup_plugins(
 
 
 def start_plugins(runners: Iterable[PluginRunner], gates: FeatureGates) -> None:
-    """Have exactly those plugins wanted that have a gate that is on."""
+    """Mark exactly those plugins as wanted that have a gate that is on."""
     for runner in runners:
         runner.want(_has_gate_on(runner, gates))
 

@@ -11,7 +11,7 @@ from koordlet.qosmanager.runner import PluginRunner
 
 
 class PluginFamilies(Collector):
-    """Register it with the daemon's registry. Rendered on any thread."""
+    """Collector for the daemon's registry. Rendered on any thread."""
 
     def __init__(self, runners: Sequence[PluginRunner]) -> None:
         self._runners = runners

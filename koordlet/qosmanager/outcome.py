@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class PluginState(StrEnum):
-    """What a plugin is doing."""
+    """State of a plugin under supervision."""
 
     DISABLED = "disabled"  # none of its gates is on
     RUNNING = "running"
@@ -16,7 +16,7 @@ class PluginState(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How a round, or a run without rounds, ended."""
+    """End of a round, or of a run without rounds."""
 
     OK = "ok"
     FAILED = "failed"  # raised

@@ -20,7 +20,7 @@ log = get_logger("koordlet.qosmanager")
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """Why and since when one version of a plugin is kept out."""
+    """Reason and time of keeping one version of a plugin out."""
 
     reason: str
     at: str  # RFC 3339, UTC

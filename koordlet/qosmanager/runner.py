@@ -83,7 +83,7 @@ class PluginRunner:
     def equip(
         self, client: "Client", metric_cache: "MetricCache", states: "StatesInformer"
     ) -> None:
-        """Keep what the plugin's setup gets when it is called."""
+        """Keep the arguments of the plugin's setup."""
         self._subscription = states.subscribe(self.name, self._callback_failed)
         self._admission.equip(client, metric_cache, self._subscription.states)
 
@@ -101,7 +101,7 @@ class PluginRunner:
         return False
 
     def want(self, wanted: bool) -> None:
-        """Say whether the plugin's gates are on. Off ends its run, even if it is on again soon."""
+        """Set whether the plugin's gates are on. Off ends its run, even if it is on again soon."""
         if wanted != self.wanted:
             self.wanted = wanted
             self._was_off = self._was_off or not wanted
@@ -113,7 +113,7 @@ class PluginRunner:
         self.wake()
 
     def wake(self) -> None:
-        """Have the supervisor look again at what is wanted."""
+        """Have the supervisor check again whether the plugin is wanted."""
         self._wake.set()
 
     def health(self) -> PartHealth:
@@ -158,7 +158,7 @@ class PluginRunner:
         return self.state is PluginState.FINISHED and self._callback_failure is None
 
     async def _forgive(self) -> None:
-        """Off means a clean slate when it is switched on again."""
+        """Forget all failures: the plugin was switched off."""
         self._was_off = False
         await self._end_callbacks()
         self._admission.leave()
@@ -304,14 +304,14 @@ class PluginRunner:
             self.wake()
 
     def _look_back(self, rounds: int | None) -> None:
-        """See whether a plugin that has failed works again; rounds: good ones, None: has none."""
+        """Check whether a plugin that has failed works again; rounds: good ones, None: has none."""
         if self._breaker.worked(self._clock.monotonic() - self._began, rounds):
             log.info("plugin.recovered", plugin=self.name)
             self.reason = ""
             self._end_episode()
 
     def _end_episode(self) -> None:
-        """The next failure is news again."""
+        """Log the next failure with its stack again."""
         self._logged.clear()
         self.meter.forgive()
 
@@ -373,7 +373,7 @@ def _ended_well(task: asyncio.Task[None]) -> bool:
 
 
 def _raise_failure(task: asyncio.Task[None]) -> None:
-    """Raise what the run ended with as a FailedRunError; being cancelled is no failure."""
+    """Raise the failure that the run ended with as a FailedRunError; cancelling is none."""
     if task.cancelled():
         return
     error = task.exception()

@@ -1,4 +1,4 @@
-"""Turns of two plugins that may claim the same kernel value: the first switched on has it."""
+"""Turns of plugins that may claim the same kernel value: the first switched on has it."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ClaimTurns:
-    """Judges what plugins may claim among those that are on, at the moment one is switched on."""
+    """Checks the claim scopes of a plugin that is switched on against those that are on."""
 
     def __init__(self, claims: "ClaimManager | None", freed: Callable[[], None]) -> None:
         """claims None: nothing can be claimed. freed: called when one that was on no longer is."""
@@ -21,7 +21,7 @@ class ClaimTurns:
     def take(self, plugin: str, may_claim: "tuple[ClaimScope, ...]") -> str:
         """Let a plugin claim what it declares; return why it may not, empty: it may.
 
-        Again for a plugin whose turn it is changes nothing.
+        Calling it again for the plugin that has the turn changes nothing.
         """
         if self._claims is None:
             return ""

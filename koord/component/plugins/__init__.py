@@ -1,1 +1,1 @@
-"""Plugins of a daemon: how they are found and registered, and what their code costs."""
+"""Plugins of a daemon: discovery, registry, time limits, and the cost of their code."""

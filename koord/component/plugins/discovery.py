@@ -7,7 +7,7 @@ from importlib.metadata import Distribution, EntryPoint, entry_points
 from typing import Any
 
 from koord.component.plugins.errors import PluginBlocked, PluginError
-from koord.component.plugins.registry import PluginRegistry
+from koord.component.plugins.registry import Registry
 from koord.component.plugins.timelimit import LOADING, time_limit
 from koord.util.logs import get_logger
 
@@ -44,7 +44,7 @@ def _name_and_version(distribution: Distribution | None) -> tuple[str, str]:
 
 
 def discover(
-    registry: PluginRegistry[Any],
+    registry: Registry[Any],
     found: Iterable[EntryPoint] | None = None,
     *,
     seconds: float = LOADING,
@@ -62,7 +62,7 @@ def discover(
         try:
             with time_limit(seconds):
                 _register(each, view)
-        except (Exception, SystemExit, PluginBlocked) as err:  # a stranger's code is run here
+        except (Exception, SystemExit, PluginBlocked) as err:  # third-party code
             problem = str(err) if isinstance(err, PluginError) else f"{each.source}: {err!r}"
             log.error("plugin.refused", entry_point=each.entry.name, error=problem)  # noqa: TRY400 - the message says it all
             name = err.name if isinstance(err, PluginError) and err.name else each.entry.name
@@ -71,7 +71,7 @@ def discover(
     return problems
 
 
-def _register(found: Installed, view: PluginRegistry[Any]) -> None:
+def _register(found: Installed, view: Registry[Any]) -> None:
     loaded = found.entry.load()
     if isinstance(loaded, type) and issubclass(loaded, view.base):
         view.register_class(found.entry.name, loaded)

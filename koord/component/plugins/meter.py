@@ -1,7 +1,7 @@
-"""What a plugin's own code costs: CPU seconds and memory, measured step by step.
+"""Cost of a plugin's own code: CPU seconds and memory, measured step by step.
 
 A step is what a coroutine does between two awaits that really wait. All plugins share one thread,
-so whatever that thread spends during a step was spent by the plugin, and time awaiting is nobody's.
+so whatever that thread spends during a step was spent by the plugin; time awaiting is not counted.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class PluginExitError(KoordError):
 
 
 class StepGuard(Protocol):
-    """Watches over the step that runs; told by the meter."""
+    """Watches over the step that runs; called by the meter."""
 
     def enter(self, name: str) -> None: ...
     def leave(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The plugins of one daemon, by name, and where each came from."""
+"""The plugins of one daemon, by name, each with its origin."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -13,14 +13,14 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a plugin came from."""
+    """Origin of a plugin."""
 
     source: str  # for people: entry point and distribution, or file and line
     version: str = ""  # of the distribution; empty: unknown
 
 
 @dataclass(frozen=True, slots=True)
-class Registration(Generic[P]):
+class Registered(Generic[P]):
     """One plugin: an object, a class or a factory, as the daemon has its plugins."""
 
     name: str
@@ -39,10 +39,10 @@ class Registration(Generic[P]):
         return self.origin.version
 
 
-R = TypeVar("R", bound=Registration[Any])
+R = TypeVar("R", bound=Registered[Any])
 
 
-class PluginRegistry(ABC, Generic[R]):
+class Registry(ABC, Generic[R]):
     """The plugins of one daemon, in the order of registration; each daemon derives its own.
 
     The daemon's class adds the method that plugins register themselves with, which ends in _add,
@@ -89,7 +89,7 @@ class PluginRegistry(ABC, Generic[R]):
         return view
 
     def origin(self) -> Origin:
-        """Where what is being registered comes from: by hand, the line that calls this registry."""
+        """Origin of what is being registered; by hand it is the line that calls this registry."""
         return self._origin or Origin(self._caller())
 
     def get(self, name: str) -> R | None:

@@ -1,4 +1,4 @@
-"""The stop signal that a plugin gets: it also tells when each of the plugin's rounds runs."""
+"""The stop signal of a plugin, which also records when each of the plugin's rounds runs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,4 @@
-"""The CPU normalization ratio of this node, as plugins go by it."""
+"""The CPU normalization ratio of this node, as plugins use it."""
 
 from koord.util.errors import InvalidObject
 from koordlet.plugin.rejections import Rejections

@@ -1,4 +1,4 @@
-"""What a plugin works out from a pod and its own settings, kept until one of them changes."""
+"""Results of a plugin for each pod, kept until the pod or the plugin's settings change."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -30,7 +30,7 @@ class PerPod(Generic[S, T]):
         self._kept: dict[str, _Kept[S, T]] = {}
 
     async def of(self, pods: Iterable[PodMeta], settings: S) -> list[T]:
-        """Return the results in the order of the pods, letting others run between new ones."""
+        """Return the results in the order of the pods; other tasks run between new ones."""
         if self._settings is not None and settings == self._settings:
             settings = self._settings  # so that comparing it again, for each pod, costs nothing
         self._settings = settings

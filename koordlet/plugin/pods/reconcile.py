@@ -30,7 +30,7 @@ KATA = "kata"  # runtime class whose containers have no cgroups on this host
 
 
 class _Reconciled(NamedTuple, Generic[R]):
-    """What the claims of a pod were made of."""
+    """A pod's claims, and the pod and rule that they follow from."""
 
     meta: PodMeta
     rule: R
@@ -53,7 +53,7 @@ class PodRoundsPlugin(ExtensionPlugin, Generic[W]):
 
     @abstractmethod
     def wants(self, pod: "Pod") -> W | None:
-        """Return what a pod asks for; None: this plugin has nothing to do with it.
+        """Return the settings of a pod; None: this plugin has nothing to do with it.
 
         Called once for each version of a pod.
 
@@ -117,7 +117,7 @@ class ReconcilingPlugin(PodRoundsPlugin[W], Generic[R, W]):
 
     @abstractmethod
     def rule(self) -> R | None:
-        """What holds for all pods now; None: nothing is claimed."""
+        """Return the rule for all pods now; None: nothing is claimed."""
 
     @abstractmethod
     def claims(self, meta: PodMeta, wants: W, rule: R) -> Iterable[Claim]:
@@ -133,7 +133,7 @@ class ReconcilingPlugin(PodRoundsPlugin[W], Generic[R, W]):
         self._reconciled.clear()
 
     async def reconcile(self) -> None:
-        """Have every pod's claims follow from what is known now."""
+        """Bring every pod's claims up to the present states."""
         rule = self.rule()
         if rule == self._rule:
             rule = self._rule  # so that comparing it again, for each pod, costs nothing
@@ -160,7 +160,7 @@ class ReconcilingPlugin(PodRoundsPlugin[W], Generic[R, W]):
         if claims != (before.claims if before else ()):
             await self.bring_into_force(claims, scope=meta.uid, sandbox=meta.sandbox)
         self._reconciled[meta.uid] = _Reconciled(meta, rule, claims)
-        await asyncio.sleep(0)  # others may want the loop: there can be many pods
+        await asyncio.sleep(0)  # other tasks need the loop: there can be many pods
 
 
 def host_applications(states: States) -> "tuple[HostApplication, ...]":

@@ -1,4 +1,4 @@
-"""What pods ask for by labels, annotations and spec; a pod keeps its last good settings."""
+"""Settings of pods in labels, annotations and spec; a pod keeps its last good ones."""
 
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
@@ -21,7 +21,7 @@ class PodSettings(Generic[W]):
     ) -> None:
         """read: returns None for a pod that does not matter; raises InvalidObject.
 
-        otherwise: what holds for a pod whose settings could never be used.
+        otherwise: the settings of a pod whose own could never be used.
         """
         self._read = read
         self._rejections = rejections
@@ -38,7 +38,7 @@ class PodSettings(Generic[W]):
         return found
 
     def forget(self, uid: str) -> None:
-        """The pod is gone."""
+        """Forget a pod that is gone."""
         self._kept.pop(uid, None)
         self._rejections.forget(uid)
 

@@ -1,4 +1,4 @@
-"""How long reconciling the cgroups of pods takes, under Koordinator's name."""
+"""Durations of reconciling the cgroups of pods, under Koordinator's name."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,7 @@ class ReconcileTimes:
         seconds: float,
         sandbox: str = "",
     ) -> None:
-        """Count a call. sandbox: the cgroup that is told apart from containers."""
+        """Count a call. sandbox: the cgroup that is not counted as a container's."""
         seen = set()
         for claim, outcome in zip(claims, outcomes, strict=True):
             level = _LEVELS[claim.target.level]

@@ -23,7 +23,7 @@ class FakeGroup:
         self._host.write(f"cgroup/{controller}/{path}" if controller else f"cgroup/{path}", text)
 
     def read(self, file: str) -> str:
-        """What a file of this group says now, named as with write, without the end of line."""
+        """Return the text of a file of this group, named as with write, without the end of line."""
         controller, _, name = file.rpartition("/")
         path = f"{self.path}/{name}" if self.path else name
         return self._host.read(f"cgroup/{controller}/{path}" if controller else f"cgroup/{path}")
@@ -51,7 +51,7 @@ class FakeGroup:
         self.write(self._file("cpuacct", f"{resource}.pressure"), text)
 
     def set_processes(self, *pids: int) -> None:
-        """Set which processes are in the group."""
+        """Set the processes of the group."""
         text = "".join(f"{pid}\n" for pid in pids)
         for controller in V1_CONTROLLERS if self._host.version == 1 else ("",):
             self.write(self._file(controller, "cgroup.procs"), text)

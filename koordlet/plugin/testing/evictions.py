@@ -50,7 +50,7 @@ class ScriptedEvictions:
         after: float = 0.0,
         pod: str = "",
     ) -> None:
-        """Answer the next request so, after so many seconds; one more call, one more request.
+        """Set the answer to the next request, and its delay in seconds; one call per request.
 
         With a pod (namespace/name): answer all requests for this pod so from now on.
         """

@@ -53,7 +53,7 @@ PATIENCE = 86_400.0  # simulated seconds that `rounds` waits before it gives up
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a plugin's own code took so far; CPU time, so waiting does not count."""
+    """Cost of a plugin's own code so far; CPU time, so waiting does not count."""
 
     rounds: int
     cpu_seconds: float
@@ -89,9 +89,9 @@ class PluginHarness:
     ) -> None:
         """name: the feature name, by default the class name; args: the command line.
 
-        host: whose kernel files claims change; None: claims raise Unavailable. standalone:
-        evictions raise Unavailable, as without an API server. dry_run, which a test may switch,
-        and evict_budget_per_hour: what these flags say. gates: those that are on; None: all, but
+        host: its kernel files are those that claims change; None: claims raise Unavailable.
+        standalone: evictions raise Unavailable, as without an API server. dry_run, which a test may
+        switch, and evict_budget_per_hour: as these flags. gates: those that are on; None: all, but
         of the plugins that ship with koordlet those that are on by default. Those that are on stand
         in the way of a plugin that may claim the same, as in the daemon. killer: what kills in
         place of evictions that fail.
@@ -193,7 +193,7 @@ class PluginHarness:
         self.states.set_node_slo(slo)
 
     def claims(self, place: str = "") -> list[dict[str, Any]]:
-        """The claimed values as `koordletctl explain --output json` has them."""
+        """Return the claimed values as `koordletctl explain --output json` has them."""
         if self._manager is None or self._kernel is None:
             return []
         found = [each for each in self._manager.snapshot() if is_about(each.key, place)]
@@ -272,16 +272,16 @@ class PluginHarness:
 
     @property
     def degraded(self) -> str:
-        """What the plugin says of its own health; "" for nothing."""
+        """The reasons why the plugin works with less, as it has reported; "" for none."""
         return self.plugin.context.health.text
 
     def explain(self, pod: str = "") -> list[dict[str, Any]]:
-        """What was decided, latest first, as `koordletctl explain --output json` has it."""
+        """The decisions, latest first, as `koordletctl explain --output json` has them."""
         return self._decisions.explain(pod)
 
     @property
     def cost(self) -> Cost:
-        """What the plugin's code has cost so far."""
+        """Cost of the plugin's code so far."""
         meter = self._meter
         return Cost(self._rounds, meter.cpu_seconds, meter.longest_step)
 

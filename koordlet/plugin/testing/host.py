@@ -30,7 +30,7 @@ class FakeHost(FakeTree):
 
     Counters start at plausible values and move only when the test moves them: time that passes is
     `idle`, work is `use_cpu`. Groups hold what their own files say: using CPU in a container does
-    not charge its pod, as a test mostly wants to tell them apart.
+    not charge its pod, as most tests need the two apart.
     """
 
     def __init__(

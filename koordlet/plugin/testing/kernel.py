@@ -1,4 +1,4 @@
-"""A kernel's way with files that take one line about one device, or show more than was written."""
+"""Emulates files that take one line about one device, or show more than was written."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Captured logs: what a plugin said, as data."""
+"""Captured logs of a plugin, as data."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ class LogEvent:
 
 
 class CapturedLog:
-    """A plugin's logger (koordlet.plugin.Log) that keeps what it is told."""
+    """A plugin's logger (koordlet.plugin.Log) that keeps all events."""
 
     def __init__(self) -> None:
         self.events: list[LogEvent] = []

@@ -16,7 +16,7 @@ INTERVAL = 1.0  # seconds between samples, of every kind
 
 
 class ScriptedMetrics:
-    """What the collectors would measure."""
+    """Samples in place of those that collectors measure."""
 
     def __init__(self, clock: SimulatedClock, published: Iterable[Published] = ()) -> None:
         """published: the kinds of the plugin under test."""

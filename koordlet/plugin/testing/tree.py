@@ -26,7 +26,7 @@ class FakeTree:
         return file
 
     def read(self, path: str) -> str:
-        """What a file says now, named as with write, without the end of line."""
+        """Return the text of a file, named as with write, without the end of line."""
         return (self.paths.cgroup.parent / path).read_text().rstrip("\n")
 
     def remove(self, path: str) -> None:
@@ -35,7 +35,7 @@ class FakeTree:
             shutil.rmtree(directory, ignore_errors=True)
 
     def _directories(self, path: str) -> list[Path]:
-        """Where the files of a cgroup are: one directory per v1 hierarchy."""
+        """The directories with the files of a cgroup: one per v1 hierarchy."""
         if self.version == 2:
             return [self.paths.cgroup / path]
         return [self.paths.cgroup / controller / path for controller in V1_CONTROLLERS]

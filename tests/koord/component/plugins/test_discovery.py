@@ -10,7 +10,7 @@ import pytest
 
 from koord.component.plugins.discovery import discover
 from koord.component.plugins.errors import PluginError
-from koord.component.plugins.registry import Origin, PluginRegistry, Registration
+from koord.component.plugins.registry import Origin, Registered, Registry
 
 MODULE = """\
 from {here} import Score
@@ -32,7 +32,7 @@ class Score:
     weight: float | None = 1.0
 
 
-class Scores(PluginRegistry[Registration[type[Score]]]):
+class Scores(Registry[Registered[type[Score]]]):
     """The plugins of a daemon of this test."""
 
     group = "test.scores"
@@ -42,13 +42,13 @@ class Scores(PluginRegistry[Registration[type[Score]]]):
     def register(self, name: str, plugin: type[Score]) -> None:
         """As a plugin's function calls it."""
         defect = "" if plugin.weight is not None else "wanted a weight, found None"
-        self._add(Registration(name, plugin, self.origin()), defect)
+        self._add(Registered(name, plugin, self.origin()), defect)
 
     def register_class(self, name: str, plugin: type[Score]) -> None:
         self.register(name, plugin)
 
-    def unloadable(self, name: str, origin: Origin, error: str) -> Registration[type[Score]]:
-        return Registration(name, Score, origin, error)
+    def unloadable(self, name: str, origin: Origin, error: str) -> Registered[type[Score]]:
+        return Registered(name, Score, origin, error)
 
 
 def install(site: Path, name: str, entries: dict[str, str]) -> None:
