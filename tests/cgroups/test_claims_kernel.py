@@ -65,7 +65,7 @@ def has(host: Host, row: Any) -> bool:
     return os.path.exists(host.path(row, "be"))
 
 
-def test_a_tree_is_squeezed_shifted_and_put_back(host, writer):
+def test_a_tree_is_squeezed_shifted_and_restored(host, writer):
     """Every step is accepted by the kernel, and the files are to the byte as before."""
     before, squeeze = texts(host), writer()
     for cpus, quota, burst in (

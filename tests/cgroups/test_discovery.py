@@ -123,7 +123,7 @@ def test_a_tree_beyond_the_limits_is_bounded(base: Path, pods: int) -> None:
     assert tree.scan() is scan
 
 
-async def test_the_kernel_tells_of_cgroups_that_come_and_go(base: Path) -> None:
+async def test_the_kernel_notifies_of_cgroups_that_come_and_go(base: Path) -> None:
     """By inotify, at once, in a kernfs as in any file system."""
     told = asyncio.Event()
     watch = DirectoryWatch(told.set)

@@ -1,4 +1,4 @@
-"""Killing a pod on a real kernel: its cgroup is empty afterwards, and nobody else notices."""
+"""Killing a pod on a real kernel: its cgroup is empty afterwards, and no other process is hit."""
 
 from koord.util.clock import SystemClock
 from koordlet.executor.evictions.eviction import Killing

@@ -62,7 +62,7 @@ async def test_a_throttled_container_really_bursts(tree, throttled):
             assert found(CPU_BURST) == [budget, budget]
 
 
-async def test_a_sysctl_is_really_set_and_put_back():
+async def test_a_sysctl_is_really_set_and_restored():
     """watermark_scale_factor, one more than it is; a kernel without pressure does not care."""
     host = Host(REAL)
     before = host.read(WATERMARK_SCALE_FACTOR)

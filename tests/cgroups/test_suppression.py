@@ -1,4 +1,4 @@
-"""The real process on real cgroups: best-effort pods give way, and everything is put back."""
+"""The real process on real cgroups: best-effort pods give way, and everything is restored."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""What a kustomize component of ours makes of a manifest, for tests without kustomize.
+"""Applies a kustomize component of ours to a manifest, for tests without kustomize.
 
 tests/e2e compares it with what kustomize makes.
 """

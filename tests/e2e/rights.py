@@ -1,4 +1,4 @@
-"""What Kubernetes' RBAC has to allow for a request, and whether a role does."""
+"""The rights that a request needs by Kubernetes' RBAC, and whether a role grants them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

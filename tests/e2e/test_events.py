@@ -58,7 +58,7 @@ async def pass_time(clock: SimulatedClock, until: Callable[[], Any]) -> None:
             await clock.advance(1)
 
 
-async def test_a_pod_is_evicted_and_told_of(
+async def test_a_pod_is_evicted_and_gets_an_event(
     front: Front, evictions: PodEvictions, clock: SimulatedClock
 ) -> None:
     """The pod is gone; what happens again is the same event with a higher count."""

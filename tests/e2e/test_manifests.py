@@ -1,4 +1,4 @@
-"""What a user applies: rendered by kustomize itself, decoded by Kubernetes' own strict decoder."""
+"""The manifests that users apply: rendered by kustomize, decoded by Kubernetes' strict decoder."""
 
 import json
 import os

@@ -43,7 +43,7 @@ def test_all_that_was_asked_is_allowed(
     assert sorted(refused) == []
 
 
-def test_nothing_is_allowed_that_nobody_asked(
+def test_nothing_is_allowed_that_no_request_needs(
     asked_by_all_tests: dict[str, set[Right]], held: Any
 ) -> None:
     """A right without a request is one too many."""

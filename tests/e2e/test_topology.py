@@ -1,4 +1,4 @@
-"""A node's topology on Kubernetes' own CRD server: told once, kept right, others left alone."""
+"""A node's topology on Kubernetes' own CRD server: written once, kept right, others left alone."""
 
 import asyncio
 import json
@@ -131,7 +131,7 @@ def no_cpu(found: dict[str, Any]) -> bool:
 RIGHT = [{"socket": 0, "node": 0, "cpuset": "0,2"}]  # 1 is reserved, 3 is a pod's
 
 
-async def test_it_is_told_once_and_kept_right(
+async def test_it_is_written_once_and_kept_right(
     agent: Agent, kubelet: Kubelet, front: Front, node_name: str
 ) -> None:
     """Made whole, not written while nothing changes, put right when it was damaged or deleted."""

@@ -167,7 +167,7 @@ async def test_limits_land_and_go(host, value) -> None:
         assert value(resources.CPU_SHARES, group) == shares
 
 
-async def test_a_change_of_the_nodes_wishes_is_seen_at_once(host, value) -> None:
+async def test_a_change_of_the_nodes_settings_is_seen_at_once(host, value) -> None:
     """The ratio and the suppress policy come from outside; nobody waits for the next round."""
     pod, groups = job(host)
     harness = PluginHarness(BatchResource(), pods=[pod], host=host)
@@ -187,7 +187,7 @@ async def test_a_change_of_the_nodes_wishes_is_seen_at_once(host, value) -> None
         assert value(QUOTA, groups.group) == -1
 
 
-async def test_a_bad_annotation_is_told_once_and_the_last_good_one_stays(host, value) -> None:
+async def test_a_bad_annotation_is_reported_once_and_the_last_good_one_stays(host, value) -> None:
     """In the log, in a counter and as an event on the pod; a good one ends it."""
     key = "node.koordinator.sh/extended-resource-spec"
     groups = host.add_pod("job", KubeQoS.BEST_EFFORT, ("job-main",))

@@ -92,7 +92,7 @@ async def test_slow_cpus_change_nothing(host, ratio) -> None:
 
 
 @pytest.mark.parametrize("text", ["fast", "-1", "0", "nan", "inf", "", " 1.2 ", "٢", "1e400"])
-async def test_a_bad_ratio_is_told_once_and_the_last_good_one_stays(host, value, text) -> None:
+async def test_a_bad_ratio_is_reported_once_and_the_last_good_one_stays(host, value, text) -> None:
     """It would otherwise raise or lower the quotas of all pods at once."""
     groups = host.add_pod("web", KubeQoS.BURSTABLE, ("web-main",))
     pod = make_pod("web", labels=LS, containers=(limited("main", "1"),))

@@ -146,7 +146,7 @@ async def test_identities_land_and_go(host, value) -> None:
 
 
 async def test_the_kernels_switch_goes_first_and_core_scheduling_ends(host, value) -> None:
-    """Without the switch identities mean nothing; both are put back in the end."""
+    """Without the switch identities mean nothing; both are restored in the end."""
     groups = Anolis(host)
     switch = host.write("proc/sys/kernel/sched_group_identity_enabled", "0\n")
     cores = host.write("proc/sys/kernel/sched_core", "1\n")
@@ -193,7 +193,7 @@ async def test_host_applications_have_the_identity_of_their_class(host, value) -
     assert [value(BVT, group) for group in groups] == [1, 1]
 
 
-async def test_another_kernel_is_told_once_and_left_alone(host) -> None:
+async def test_another_kernel_is_logged_once_and_left_alone(host) -> None:
     """That is the kernel of nearly everybody."""
     host.add_pod("web", BURSTABLE, ("web-main",))
     harness = PluginHarness(GroupIdentity(), pods=[pod("LS")], host=host)
@@ -205,7 +205,7 @@ async def test_another_kernel_is_told_once_and_left_alone(host) -> None:
         assert harness.claims() == []
 
 
-async def test_an_annotation_that_forgets_to_enable_is_told(host, value) -> None:
+async def test_an_annotation_without_enable_is_logged(host, value) -> None:
     """The identity is 0 then, as in Koordinator, which is hardly what its author meant."""
     groups = Anolis(host)
     meta = pod("LS", annotation={"groupIdentity": 2})

@@ -1,4 +1,4 @@
-"""SystemConfig: which kernel values follow from a NodeSLO, and that they are put back."""
+"""SystemConfig: the kernel values that follow from a NodeSLO, and their restore."""
 
 import pytest
 
@@ -74,7 +74,7 @@ def harness(host):
     return found
 
 
-async def test_values_are_set_and_put_back_one_by_one(host):
+async def test_values_are_set_and_restored_one_by_one(host):
     """What the NodeSLO no longer asks for gets its old value back within one round."""
     async with harness(host) as run:
         run.set_node_slo(slo(minFreeKbytesFactor=100, watermarkScaleFactor=99)[0])
@@ -100,7 +100,7 @@ async def test_kernels_that_lack_a_value_go_without(host):
         }
 
 
-async def test_a_value_out_of_range_is_told_once(host):
+async def test_a_value_out_of_range_is_logged_once(host):
     """The kernel keeps what it has: 5 is a valid NodeSLO, but below what may be written."""
     async with harness(host) as run:
         run.set_node_slo(slo(watermarkScaleFactor=5)[0])

@@ -1,4 +1,4 @@
-"""From a pod of a manifest to what runc is told, as containerd does.
+"""From a pod of a manifest to runc's configuration, as containerd does.
 
 Source: containerd, internal/cri (container_create_linux.go) and oci (spec.go).
 """

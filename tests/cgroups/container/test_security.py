@@ -1,4 +1,4 @@
-"""What the DaemonSet's security context lets a process do, and what not."""
+"""The DaemonSet's security context: operations that it allows, and those it does not."""
 
 import os
 import subprocess

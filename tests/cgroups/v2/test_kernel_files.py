@@ -1,4 +1,4 @@
-"""What the kernel's cgroup v2 files look like, and what happens to them."""
+"""The kernel's cgroup v2 files: their contents, and their end with the group."""
 
 import errno
 import os
@@ -60,7 +60,7 @@ def test_cpu_stat_has_the_layout_that_is_parsed_fast(tree: Tree) -> None:
         "cpuset.cpus.effective",
     ],
 )
-def test_a_held_file_tells_that_its_group_was_removed(tree: Tree, name: str) -> None:
+def test_a_held_file_shows_that_its_group_was_removed(tree: Tree, name: str) -> None:
     """Reading gives ENODEV at once, whatever was read before; it never gives old figures."""
     tree.make(POD)
     fd = os.open(tree.base / POD / name, os.O_RDONLY)

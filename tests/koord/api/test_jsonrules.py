@@ -1,4 +1,4 @@
-"""How configuration decodes and overlays, by Go's rules."""
+"""Configuration is decoded and overlaid by Go's rules."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What the containers of a pod may use together."""
+"""The limits of a pod's containers together."""
 
 import pytest
 from hypothesis import given

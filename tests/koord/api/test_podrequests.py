@@ -1,4 +1,4 @@
-"""What a pod asks for, by Kubernetes' and Koordinator's rules."""
+"""A pod's requests, by Kubernetes' and Koordinator's rules."""
 
 import pytest
 

@@ -123,7 +123,7 @@ def test_a_name_twice_names_both_owners():
 
 
 @pytest.mark.parametrize("name", ["", "-x", "a=b", "help", "h"])
-def test_names_nobody_could_type_are_refused(name):
+def test_names_that_cannot_be_typed_are_refused(name):
     with pytest.raises(OptionError, match="not a flag name"):
         FlagSet().string(name, "", "")
 

@@ -1,4 +1,4 @@
-"""How a daemon under test is told where everything is."""
+"""Flags of a daemon under test."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a server, or something between it and us, can do wrong. Handlers for ApiServer.script."""
+"""Faults of a server, or of the network before it: handlers for ApiServer.script."""
 
 import asyncio
 from typing import Any

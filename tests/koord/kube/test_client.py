@@ -52,7 +52,7 @@ async def test_create_get_patch_delete(server: ApiServer, client: ApiClient) -> 
         await client.delete(path)
 
 
-async def test_the_server_can_tell_who_asks(server: ApiServer, client: ApiClient) -> None:
+async def test_the_server_sees_the_user_agent(server: ApiServer, client: ApiClient) -> None:
     """Requests carry our name, want JSON, and say what they carry."""
     with pytest.raises(errors.NotFound):
         await client.merge_patch(NODES.object("worker-1"), {"metadata": {}})

@@ -106,7 +106,7 @@ async def test_a_cut_connection_is_an_error(
         await client.get(PATH)
 
 
-async def test_nobody_there(clock, make_client) -> None:
+async def test_no_server_there(clock, make_client) -> None:
     """A refused connection names the address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""Which API server, and as whom: found as kubectl and pods find it."""
+"""API server and credentials are found as kubectl and pods find them."""
 
 import base64
 import contextlib

@@ -177,7 +177,7 @@ async def test_a_plugin_on_a_node_whose_clock_is_an_hour_off(
     assert runs(tmp_path) == 2
 
 
-async def test_a_plugin_is_told_what_it_needs(tmp_path: Path) -> None:
+async def test_a_plugin_gets_the_cluster_info(tmp_path: Path) -> None:
     """Arguments, environment, and KUBERNETES_EXEC_INFO; no shell reads any of it."""
     script = plugin_script(
         tmp_path,

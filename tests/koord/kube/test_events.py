@@ -1,4 +1,4 @@
-"""Events reach the cluster while nobody waits, and one that does not want them is left alone."""
+"""Events reach the cluster without blocking, and a cluster that refuses them is left alone."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What the API server makes of an eviction, whatever it answers."""
+"""Outcomes of an eviction, for all answers of the API server."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

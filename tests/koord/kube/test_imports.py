@@ -1,4 +1,4 @@
-"""What is loaded when: the HTTP library costs 17 MiB, and not everybody needs it."""
+"""Modules are loaded on demand: the HTTP library costs 17 MiB, and not every process needs it."""
 
 import subprocess
 import sys

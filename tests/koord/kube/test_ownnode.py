@@ -1,4 +1,4 @@
-"""Whether the API server keeps an agent to its own node's objects, by what it answers."""
+"""The check that the API server limits an agent to its own node's objects."""
 
 import asyncio
 from collections.abc import AsyncIterator

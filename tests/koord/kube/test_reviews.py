@@ -1,4 +1,4 @@
-"""What the API server says about tokens and grants, and what it may say instead."""
+"""Reviews of tokens and grants, with good and with malformed answers."""
 
 import asyncio
 import json
@@ -65,7 +65,7 @@ async def test_a_token_and_whose_it_is(reviews: Reviews, server: ApiServer) -> N
         {"authenticated": False, "user": {}, "error": "no"},
     ],
 )
-async def test_a_token_of_nobody(reviews: Reviews, server: ApiServer, status: Any) -> None:
+async def test_a_token_of_no_user(reviews: Reviews, server: ApiServer, status: Any) -> None:
     """Unknown, expired or malformed: the server's word for it differs."""
     server.script(say(status), path=TOKENS)
 

@@ -1,4 +1,4 @@
-"""What a store makes of lists and events."""
+"""A store after lists and events."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def take(store: Store[str], *items: dict[str, Any]) -> list[Change[str]]:
     return changes
 
 
-def test_an_event_copies_nothing_until_somebody_looks() -> None:
+def test_an_event_copies_nothing_until_the_next_read() -> None:
     """The same snapshot as long as nothing changes; one that was handed out never changes."""
     store, _ = make_store()
     take(store, item("a"), item("b"))

@@ -133,7 +133,7 @@ async def test_a_ca_that_never_worked(make_client, tmp_path: Path) -> None:
         await client.get(PATH)
 
 
-async def test_an_encrypted_key_asks_nobody(make_client, authority: Authority) -> None:
+async def test_an_encrypted_key_prompts_for_no_password(make_client, authority: Authority) -> None:
     """OpenSSL would ask at the terminal."""
     pair = authority.issue("locked")
     key = b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIH\n-----END ENCRYPTED PRIVATE KEY-----\n"

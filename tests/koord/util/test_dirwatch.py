@@ -38,7 +38,7 @@ async def listener() -> AsyncIterator[Listener]:
     listener.watch.close()
 
 
-async def test_new_and_removed_subdirectories_are_told(listener, tmp_path: Path) -> None:
+async def test_new_and_removed_subdirectories_are_reported(listener, tmp_path: Path) -> None:
     """In each of the directories; from any thread they may be named."""
     directories = [tmp_path / "burstable", tmp_path / "besteffort"]
     for directory in directories:
@@ -145,7 +145,7 @@ async def test_what_is_no_directory_cannot_be_followed(listener, tmp_path: Path)
     assert "Not a directory" in listener.watch.problem
 
 
-async def test_with_files_each_change_of_a_file_is_told_once_per_follow(tmp_path: Path) -> None:
+async def test_with_files_each_change_of_a_file_is_reported_once_per_follow(tmp_path: Path) -> None:
     """Written, made, renamed, removed; in between nothing is heard of the rest."""
     listener = Listener()
     listener.watch = DirectoryWatch(listener._call, files=True)

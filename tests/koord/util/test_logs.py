@@ -1,4 +1,4 @@
-"""Logs: one line per event, levels by name, lasting failures told twice."""
+"""Logs: one line per event, levels by name, lasting failures at start and end."""
 
 import io
 import json
@@ -52,7 +52,7 @@ def test_exceptions_stay_on_one_line(capsys):
     assert line["level"] == "error"
 
 
-def test_console_lines_are_plain_when_nobody_watches(capsys):
+def test_console_lines_are_plain_without_a_terminal(capsys):
     """No colour codes in a file; name, event and facts are there."""
     logs.configure("console", LevelSpec())
     get_logger("koordlet.host").info("value.set", old_us=-1)
@@ -106,7 +106,7 @@ def test_bad_levels_are_explained(spec, message):
         parse_levels(spec)
 
 
-def test_a_lasting_failure_is_told_at_start_and_end(capsys):
+def test_a_lasting_failure_is_logged_at_start_and_end(capsys):
     """Ten failures in a row are two lines, and so is the next row."""
     logs.configure("json", LevelSpec())
     state = LogState(get_logger("x"))
@@ -217,7 +217,7 @@ def test_what_libraries_log_is_in_our_format(capsys):
     assert "ValueError: why" in str(line["exception"])
 
 
-def test_a_broken_stderr_stops_nobody(monkeypatch):
+def test_a_broken_stderr_stops_no_caller(monkeypatch):
     """The pipe to the log collector may break; the daemon goes on."""
 
     class Broken:

@@ -1,4 +1,4 @@
-"""Which addresses are those of this machine itself."""
+"""The addresses of this machine itself."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Directories and files that nobody else can change; whatever others could, is refused and left."""
+"""Directories and files that no other user can change; all others are refused and left."""
 
 import os
 import stat

@@ -21,7 +21,7 @@ def test_each_value_has_its_own_time():
     assert len(cache) == 1
 
 
-def test_the_one_that_nobody_asked_for_makes_room():
+def test_the_least_recently_used_one_makes_room():
     """Whoever is asked for often stays, however many others come by."""
     cache = TtlCache(SimulatedClock(), 3)
     cache.put("kept", 0, 60.0)

@@ -89,7 +89,7 @@ def memory(pod):
 
 
 def test_what_a_plugin_does_is_seen_and_steered(daemon, pod, ctl, tmp_path):
-    """In force, explained and audited; pretended while in dry-run; put back at the end."""
+    """In force, explained and audited; only decided in dry-run; restored at the end."""
     explained = json.loads(ctl("explain", "jobs/crunch", "-o", "json"))
     values = {value["resource"]: value for value in explained["values"] if value["level"] == "pod"}
     assert values["memory_limit"]["original"] == -1

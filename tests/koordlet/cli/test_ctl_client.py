@@ -1,4 +1,4 @@
-"""Why a daemon cannot be asked, and what to do about it."""
+"""Messages when a daemon cannot be queried: the reason and the remedy."""
 
 import contextlib
 import os

@@ -89,7 +89,7 @@ def plugin_is(state):
     return lambda plugins: pressure_watch(plugins)["state"] == state
 
 
-def test_a_daemon_is_asked_and_told(eventually, ctl):
+def test_a_daemon_answers_queries_and_commands(eventually, ctl):
     """What is measured shows up, and a released plugin runs."""
     top = eventually("top", wanted=lambda top: top["pods"] and top["pods"][0]["memory_bytes"])
     quarantined = eventually("plugins", wanted=plugin_is("quarantined"))

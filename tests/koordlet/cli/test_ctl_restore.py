@@ -66,7 +66,7 @@ def squeeze(host, run_dir):
 VALUES = ((CPU_QUOTA, 50_000), (CPU_SHARES, 2))
 
 
-def test_a_killed_daemons_values_are_put_back(host, restore, squeeze):
+def test_a_killed_daemons_values_are_restored(host, restore, squeeze):
     """What somebody else has changed since stays; a second time there is nothing to do."""
     group = host.qos_group(KubeQoS.BEST_EFFORT)
     squeeze()
@@ -108,7 +108,7 @@ def test_nothing_is_done_while_a_daemon_runs(host, run_dir, restore, squeeze):
     assert host.qos_group(KubeQoS.BEST_EFFORT).read("cpu/cpu.shares") == "2"
 
 
-def test_a_damaged_journal_is_told(run_dir, restore, squeeze):
+def test_a_damaged_journal_is_reported(run_dir, restore, squeeze):
     """What could be read of it is used."""
     squeeze()
     with (run_dir / "journal").open("ab") as file:

@@ -133,7 +133,7 @@ def test_the_headline_compares_with_capacity():
     assert unknown == "worker   nothing measured yet   cpu 1.00   memory -   0 pods"
 
 
-def test_a_pod_that_only_its_cgroup_tells_of_goes_by_its_uid():
+def test_a_pod_known_by_its_cgroup_alone_goes_by_its_uid():
     """Its namespace is a placeholder."""
     text = plain([rows(answer(), [pod("unknown/4711")], "cpu")])
 

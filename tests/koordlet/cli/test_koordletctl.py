@@ -432,7 +432,7 @@ def test_names_cannot_steer_the_terminal(ctl, daemon):
     assert "\x1b" not in out
 
 
-def test_nobody_reading_is_quiet(daemon):
+def test_a_closed_pipe_is_quiet(daemon):
     """As with `koordletctl top | head`."""
     daemon.cache.append(stamp(daemon.clock), [Sample(NODE_CPU_USAGE, 1.0)])
     command = [sys.executable, "-m", "koordlet.cli.koordletctl", "top", "--run-dir", daemon.run_dir]

@@ -1,4 +1,4 @@
-"""When collectors are due."""
+"""The times at which collectors are due."""
 
 import pytest
 from hypothesis import given

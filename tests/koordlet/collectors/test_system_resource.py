@@ -1,4 +1,4 @@
-"""How the node's usage is divided."""
+"""The split of the node's usage."""
 
 import pytest
 from hypothesis import given
@@ -39,7 +39,7 @@ def test_a_pod_without_a_figure_is_not_system_usage():
     assert found == (1.5, 2200)
 
 
-def test_a_kubepods_group_that_tells_less_than_its_pods_is_not_believed():
+def test_a_kubepods_group_with_less_than_its_pods_is_not_believed():
     """On cgroup v1 without use_hierarchy it counts only itself."""
     found = system_usage(Usage(4, 4000), Usage(1, 1000), NO_APPS, Usage(2.5, 0))
 

@@ -460,7 +460,7 @@ async def test_restarted_agents_wait_for_their_turn(node: Node, server: ApiServe
     assert node.status()["podsMetric"]
 
 
-async def test_what_is_wrong_with_a_nodeslo_is_told_in_the_cluster(
+async def test_problems_of_a_nodeslo_are_reported_in_the_cluster(
     node: Node, server: ApiServer
 ) -> None:
     """As an event on the object, beside /healthz; the last good value stays."""
@@ -480,7 +480,7 @@ async def test_what_is_wrong_with_a_nodeslo_is_told_in_the_cluster(
     assert node.states.node_slo().cpu_burst.cpu_burst_percent == 300
 
 
-async def test_what_is_wrong_with_the_config_map_is_told_in_the_cluster(
+async def test_problems_of_the_config_map_are_reported_in_the_cluster(
     node: Node, server: ApiServer
 ) -> None:
     """As an event on the Node whose objects it is for, beside /healthz."""
@@ -570,7 +570,7 @@ class TestTopology:
             return json.loads(found["metadata"]["annotations"][key])
         return None
 
-    async def test_it_is_told_once(self, node: Node, server: ApiServer) -> None:
+    async def test_it_is_reported_once(self, node: Node, server: ApiServer) -> None:
         """And again when a pod has got CPUs of its own."""
         await node.start("--report-change-threshold=0")
         await node.until(lambda: server.objects.all(TOPOLOGIES))
@@ -619,7 +619,7 @@ class TestTopology:
         await node.seconds(2)
         assert (await node.ctl("status"))["problems"] == {}
 
-    async def test_huge_pages_are_told_if_they_are_wanted(
+    async def test_huge_pages_are_reported_if_they_are_wanted(
         self, node: Node, server: ApiServer
     ) -> None:
         """By their gate."""

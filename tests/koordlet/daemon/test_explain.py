@@ -1,4 +1,4 @@
-"""What a plugin changes is explained, audited, and only pretended in dry-run, in a whole daemon."""
+"""A plugin's changes are explained and audited, and not written in dry-run, in a whole daemon."""
 
 import fcntl
 import json
@@ -78,7 +78,7 @@ def quota(host: FakeHost) -> str:
 @pytest.mark.parametrize(
     "place", [UID, f"unknown/{UID}", "kubepods/besteffort", "{cgroup}/cpu/kubepods/besteffort"]
 )
-async def test_a_pod_is_told_what_holds_its_class_down(squeezed, place):
+async def test_a_pods_explanation_has_the_limit_of_its_class(squeezed, place):
     """Over HTTP and to koordletctl: owner, value, original, since when, the numbers, the rule."""
     place = place.format(cgroup=squeezed.host.paths.cgroup)
     status, text = await squeezed.get(f"/explain?pod={place}")
@@ -117,7 +117,7 @@ async def test_status_and_top_show_it(squeezed):
 
 
 async def test_changes_are_audited_in_the_plugins_words(squeezed, tmp_path):
-    """The file is there before the daemon ends, and what is put back at its end is in it, too."""
+    """The file is there before the daemon ends, and what is restored at its end is in it, too."""
     status, line = await squeezed.get("/events")
     event = json.loads(line)
     assert status == 200
@@ -133,7 +133,7 @@ async def test_changes_are_audited_in_the_plugins_words(squeezed, tmp_path):
     assert quota(squeezed.host) == "-1"
 
 
-async def test_dry_run_puts_back_and_pretends_until_it_is_off_again(squeezed):
+async def test_dry_run_restores_and_writes_nothing_until_it_is_off_again(squeezed):
     """Switched by hand while the value is in force; nobody has to restart anything."""
     assert quota(squeezed.host) == "50000"
     assert is_locked(squeezed.host)
@@ -202,7 +202,7 @@ async def test_a_foreign_write_shows_at_once(squeezed):
 
 
 async def test_in_dry_run_nothing_has_changed(squeezed):
-    """The wish is another thing than what stands there."""
+    """The desired value is another one than the kernel's."""
     await squeezed.post("dry-run/Probe/on")
 
     [value] = (await squeezed.ctl("explain"))["values"]

@@ -1,4 +1,4 @@
-"""What the garbage collector is spared."""
+"""Objects that the garbage collector does not visit."""
 
 import gc
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Values that a real daemon changes: kept, taken over, put back, whichever way it ends."""
+"""Values that a real daemon changes: kept, taken over, restored, whichever way it ends."""
 
 import textwrap
 
@@ -88,7 +88,7 @@ def test_a_killed_daemon_is_made_good_by_the_next(start, group):
     assert daemon.stop() == 0
 
 
-def test_a_kept_value_is_taken_over_and_put_back_by_hand(
+def test_a_kept_value_is_taken_over_and_restored_by_hand(
     start, group, tmp_path, monkeypatch, capsys
 ):
     """As in a rolling update; the original outlives both daemons."""

@@ -14,7 +14,7 @@ from koordlet.daemon.rundir import (
 )
 
 
-def test_a_second_daemon_is_refused_and_told_who_holds_it(tmp_path):
+def test_a_second_daemon_is_refused_by_the_name_of_the_holder(tmp_path):
     """Two daemons on one run directory would corrupt each other's windows."""
     with RunDir.open(tmp_path / "run"), pytest.raises(RunDirError) as caught:
         RunDir.open(tmp_path / "run")

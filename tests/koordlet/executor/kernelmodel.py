@@ -1,4 +1,4 @@
-"""What a kernel accepts: CPU quota, burst, idleness, shares and cpusets of a small tree.
+"""A model of a kernel: accepts CPU quota, burst, idleness, shares and cpusets of a small tree.
 
 The rules are those of kernel/sched/core.c and kernel/cgroup/cpuset-v1.c; tests/cgroups checks them
 on a real one.

@@ -70,7 +70,9 @@ def test_times_of_the_future_count_from_now(open_budget, tmp_path) -> None:
     assert open_budget(limit=1).wait == 3600
 
 
-async def test_a_full_disk_is_told_and_the_count_goes_on(open_budget, monkeypatch, capsys) -> None:
+async def test_a_full_disk_is_reported_and_the_count_goes_on(
+    open_budget, monkeypatch, capsys
+) -> None:
     """In memory; once in the log, until it is mended."""
     budget = open_budget()
 

@@ -61,7 +61,7 @@ def quota(host, group):
 
 
 async def test_a_claim_is_in_force_until_it_is_withdrawn(harness, host, group):
-    """Written once, explained while it holds, and put back."""
+    """Written once, explained while it holds, and restored."""
     before, squeezed = TEXTS[host.version]
     async with harness:
         plugin = harness.plugin
@@ -96,7 +96,7 @@ async def test_the_end_of_a_run_takes_all_claims_back(harness, host, group):
 
 
 async def test_dry_run_writes_nothing_and_can_be_switched(harness, host, group):
-    """What would be in force is told; with dry-run off it is written, and on again put back."""
+    """What would be in force is reported; with dry-run off it is written, and on again restored."""
     before, squeezed = TEXTS[host.version]
     harness.dry_run = True
     async with harness:

@@ -1,4 +1,4 @@
-"""Who may claim what, and which claims there are."""
+"""The claim table: scopes of owners, and the present claims."""
 
 import pytest
 
@@ -114,7 +114,7 @@ def test_scopes_are_replaced_apart(table):
     assert table.size == 0
 
 
-def test_a_claim_of_somebody_else_is_not_taken_back(table):
+def test_a_claim_of_another_owner_is_not_withdrawn(table):
     """Only the owner of a claim ends it."""
     table.put("A", "", shares("p1"))
 

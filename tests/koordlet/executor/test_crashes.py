@@ -1,4 +1,4 @@
-"""Death at every step of writing and journalling, and any history: what was there is put back."""
+"""Death at every step of writing and journalling, and any history: the originals are restored."""
 
 import contextlib
 import itertools
@@ -30,14 +30,14 @@ def tree(request, monkeypatch):
 
 
 def assert_as_before(tree, before, where):
-    """Everything is put back, and nothing is squeezed that was born meanwhile."""
+    """Everything is restored, and no group created meanwhile stays squeezed."""
     born = tree.kernel.groups.pop(BORN, None)
     assert tree.snapshot() == before, where
     assert born is None or born.cpus in (MOST, frozenset())
     assert not tree.writer().unclaimed()
 
 
-def test_after_death_at_any_step_everything_is_put_back(tree):
+def test_after_death_at_any_step_everything_is_restored(tree):
     """By the next start, and if that dies as well, by the one after it."""
     dawn(tree)
     hook = Mortal()
@@ -54,7 +54,7 @@ def test_after_death_at_any_step_everything_is_put_back(tree):
         assert_as_before(tree, before, step)
 
 
-def test_after_kill_9_everything_is_put_back(tree):
+def test_after_kill_9_everything_is_restored(tree):
     """Real processes; the first step that is not reached any more ends it."""
     command = [sys.executable, str(SQUEEZER), str(tree.root), str(tree.version)]
     with subprocess.Popen(

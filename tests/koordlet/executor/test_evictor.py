@@ -11,7 +11,7 @@ from koord.util.health import OK, Status
 REFUSED, FAILED = EvictionOutcome.REFUSED, EvictionOutcome.FAILED
 
 
-async def test_an_eviction_is_asked_for_told_and_explained(bench) -> None:
+async def test_an_eviction_is_requested_recorded_and_explained(bench) -> None:
     """In Koordinator's words, with its metrics, and with the plugin's own reason."""
     eviction = await bench.evict("crunch", uid="u1")
 
@@ -196,7 +196,7 @@ async def test_dry_run_takes_the_same_path_without_a_request(bench) -> None:
 
 
 async def test_dry_run_of_one_plugin_costs_another_nothing(bench) -> None:
-    """Its pretended evictions end at the budget, too, but take nothing from it."""
+    """Its evictions in dry-run end at the budget, too, but take nothing from it."""
     bench.limit = 2
     bench.dry_run.add("MemoryEvict")
     outcomes = [(await bench.evict(f"pod-{number}")).outcome.value for number in range(3)]

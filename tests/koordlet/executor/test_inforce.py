@@ -1,4 +1,4 @@
-"""Which claimed values concern whom, and how many cores they leave."""
+"""The claimed values that apply to a pod or group, and the cores that they leave."""
 
 import pytest
 
@@ -76,5 +76,5 @@ def claimed(target, resource, value, original=-1, state=ClaimState.IN_FORCE):
     ],
 )
 def test_what_holds_a_qos_class_down(values, limits):
-    """The least of quota and CPUs, when it is in force and not what was there before."""
+    """The least of quota and CPUs, when it is in force and not the original."""
     assert cpu_limits(values) == limits

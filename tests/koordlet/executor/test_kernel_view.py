@@ -1,4 +1,4 @@
-"""What a plugin sees of the kernel: values off the loop, over files that stay open."""
+"""A plugin's view of the kernel: values off the loop, over files that stay open."""
 
 import asyncio
 import threading
@@ -82,7 +82,7 @@ async def test_the_layout_follows_the_pods(fake, clock):
     assert await view.supports(CPU_IDLE, BE)
 
 
-async def test_files_stay_open_until_nobody_reads_them(fake, clock):
+async def test_files_stay_open_until_no_reader_needs_them(fake, clock):
     """A file that is read each second is opened once; one that is read no more is closed."""
     descriptors = Descriptors()
     view = KernelView(Host(fake.paths, descriptors), InlineWorker(), clock)
@@ -143,7 +143,7 @@ class TestWatcher:
         """Nobody has to be noticed."""
         assert not await watcher.watch(some_reads(), 0.001, lambda _: False, 0.01)
 
-    async def test_it_ends_when_nobody_waits(self, watcher, fake):
+    async def test_it_ends_without_a_waiter(self, watcher, fake):
         """A plugin that is stopped does not leave a thread behind that is busy."""
         started, loop = asyncio.Event(), asyncio.get_running_loop()
 

@@ -42,7 +42,7 @@ async def test_without_an_api_server_pods_are_killed_where_that_is_asked_for(alo
     assert value("koordlet_pod_eviction", {"node": "n1", "reason": "evicted"}) == 1
 
 
-async def test_nobody_is_killed_unless_it_is_asked_for(bench) -> None:
+async def test_no_pod_is_killed_unless_the_flag_says_so(bench) -> None:
     """Not even when an accepted eviction is ignored."""
     await bench.evict("crunch")
     await bench.clock.advance(GRACE)
@@ -68,7 +68,7 @@ NO = [
 
 
 @pytest.mark.parametrize(("outcome", "message"), NO)
-async def test_an_answer_that_is_no_yes_kills_nobody(lethal, killer, outcome, message) -> None:
+async def test_an_answer_that_is_no_yes_kills_no_pod(lethal, killer, outcome, message) -> None:
     """Neither at once nor when a plugin insists later: a disruption budget may protect the pod."""
     lethal.api.answer(outcome, message=message, pod="jobs/crunch")
     for _ in range(3):
@@ -184,7 +184,7 @@ async def test_static_pods_are_not_killed(lethal, alone, killer) -> None:
     assert killer.killed == []
 
 
-async def test_in_dry_run_nobody_is_killed(lethal, alone, killer) -> None:
+async def test_in_dry_run_no_pod_is_killed(lethal, alone, killer) -> None:
     """Neither at first nor at last."""
     for bench in (lethal, alone):
         bench.dry_run.add("MemoryEvict")
@@ -252,7 +252,7 @@ def test_both_drivers_name_pods_cgroups(group) -> None:
     check_group(group, UID)
 
 
-async def test_what_cannot_be_killed_is_told(tmp_path, clock) -> None:
+async def test_what_cannot_be_killed_is_reported(tmp_path, clock) -> None:
     """Of processes outside of our pid namespace the kernel shows only zeros."""
     host = FakeHost(tmp_path, version=1)
     pod = host.add_pod("u1")

@@ -1,4 +1,4 @@
-"""What an earlier process left: put back, or taken over; what cannot be is tried again."""
+"""Values of an earlier process are restored or taken over; failures are tried again."""
 
 import asyncio
 
@@ -40,7 +40,7 @@ async def bench(tree, killed):
     await running
 
 
-async def test_everything_is_put_back_at_the_start(tree, bench):
+async def test_everything_is_restored_at_the_start(tree, bench):
     """And told, with whose it was."""
     await bench.restorer.begin()
 
@@ -53,7 +53,7 @@ async def test_everything_is_put_back_at_the_start(tree, bench):
 
 
 async def test_kept_values_wait_two_minutes_for_their_owner(tree, bench):
-    """What it claims again keeps its original; the rest is put back."""
+    """What it claims again keeps its original; the rest is restored."""
     await bench.restorer.begin(["Squeeze"])
     assert bench.restorer.counts() == {"changed": 2, "kept": 2}
     [applied] = bench.writer.apply([desired(QUOTA, "be", 60_000)])
@@ -68,13 +68,13 @@ async def test_kept_values_wait_two_minutes_for_their_owner(tree, bench):
 
 
 async def test_plugins_that_are_off_have_nothing_to_take_over(tree, bench):
-    """Their values are put back at once."""
+    """Their values are restored at once."""
     await bench.restorer.begin(["Another"])
 
     assert tree.read(QUOTA, "be") == "-1"
 
 
-async def test_what_cannot_be_put_back_is_told_and_tried_again(tree, bench):
+async def test_what_cannot_be_restored_is_reported_and_tried_again(tree, bench):
     """Here a limit of the group above that is in the way for a while."""
     bench.writer.apply([desired(QUOTA, "be/pod1", 20_000, original=80_000)])
     await bench.restorer.end()  # also what is claimed

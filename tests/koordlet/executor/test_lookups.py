@@ -1,4 +1,4 @@
-"""What the kernel holds of claimed values when somebody asks, whatever the kernel does."""
+"""The kernel's present values of claims, read on demand, whatever the kernel does."""
 
 import asyncio
 

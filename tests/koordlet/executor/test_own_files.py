@@ -108,7 +108,7 @@ def test_after_death_at_any_step_the_next_start_restores_without_the_plugin(node
 
 
 def test_a_later_declaration_of_the_file_goes_on_with_the_record(node):
-    """Another range and another form: the value is still ours, with what was there before."""
+    """Another range and another form: the value is still ours, with its original."""
     live(node)
     wider = KernelFile("pids.max", "processes", WholeNumber(0, 200))
     writer = node.writer()

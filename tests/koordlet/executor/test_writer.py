@@ -1,4 +1,4 @@
-"""Wishes become kernel values in an order the kernel accepts, and are put back from the journal."""
+"""Desired values reach the kernel in an order it accepts, and are restored from the journal."""
 
 import errno
 
@@ -49,7 +49,7 @@ def states(applied):
     return [one.state for one in applied]
 
 
-def test_a_value_is_written_once_and_put_back(tree):
+def test_a_value_is_written_once_and_restored(tree):
     """The journal is empty when nothing is ours any more."""
     before, writer = tree.snapshot(), tree.writer()
 
@@ -77,7 +77,7 @@ def test_what_is_there_already_is_not_ours(tree):
     assert tree.read(QUOTA, "be") == "50000"
 
 
-def test_the_original_that_was_said_is_put_back(tree):
+def test_the_given_original_is_restored(tree):
     """Also where the value was in force before: left behind by another agent, say."""
     tree.foreign(QUOTA, "be", "50000")
     writer = tree.writer()
@@ -89,7 +89,7 @@ def test_the_original_that_was_said_is_put_back(tree):
     assert tree.read(QUOTA, "be") == "120000"
 
 
-def test_shares_are_put_back_exactly(tree):
+def test_shares_are_restored_exactly(tree):
     """A weight of 100 is no whole number of shares."""
     before, writer = tree.snapshot(), tree.writer()
 
@@ -102,7 +102,7 @@ def test_shares_are_put_back_exactly(tree):
 
 
 def test_a_tree_shrinks_and_grows_in_one_batch(tree):
-    """Whatever the order of the wishes: parents and children never contradict each other."""
+    """In whatever order values are desired: parents and children never contradict each other."""
     before, writer = tree.snapshot(), tree.writer()
     places = ("be", "be/pod2", "be/pod1/c1", "be/pod1")
 
@@ -150,7 +150,7 @@ def test_idleness_sets_shares_aside_and_they_come_back(tree):
     assert tree.snapshot() == before
 
 
-def test_what_the_kernel_refuses_is_told_and_not_tried_each_time(v1):
+def test_what_the_kernel_refuses_is_reported_and_not_tried_each_time(v1):
     """Another value is tried at once, the same one after a while."""
     v1.foreign(QUOTA, "be/pod1", "50000")
     step = Mortal()
@@ -169,7 +169,7 @@ def test_what_the_kernel_refuses_is_told_and_not_tried_each_time(v1):
 
 
 def test_an_ended_group_is_forgotten(tree):
-    """There is nothing to put back."""
+    """There is nothing to restore."""
     writer = tree.writer()
     writer.apply([desired(QUOTA, "be/pod2", 50_000)])
     tree.remove("be/pod2")
@@ -180,7 +180,7 @@ def test_an_ended_group_is_forgotten(tree):
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_nothing_is_put_back_into_a_group_of_the_same_name(tree, crash):
+def test_nothing_is_restored_into_a_group_of_the_same_name(tree, crash):
     """It is another group, with a life of its own."""
     writer = tree.writer()
     writer.apply([desired(QUOTA, "be/pod2", 50_000)])
@@ -221,7 +221,7 @@ def test_a_group_born_under_a_squeezed_one_gets_its_original(v1):
     assert all(group.cpus == MOST for group in v1.kernel.groups.values())
 
 
-def test_a_foreign_value_is_retaken_after_a_while_and_put_back_in_the_end(tree):
+def test_a_foreign_value_is_retaken_after_a_while_and_restored_in_the_end(tree):
     """Ten seconds, then twice as long; the value that the other wanted last is the original."""
     writer, ours = tree.writer(), desired(QUOTA, "be", 50_000)
     writer.apply([ours])
@@ -272,7 +272,7 @@ def test_the_policy_may_be_to_yield(tree):
     assert tree.read(QUOTA, "be") == "70000"
 
 
-def test_without_a_record_nothing_is_written_but_put_back(tree, monkeypatch):
+def test_without_a_record_nothing_is_written_but_values_are_restored(tree, monkeypatch):
     """A full disk keeps new values from being set, not old ones from being restored."""
     before, writer = tree.snapshot(), tree.writer()
     writer.apply([desired(QUOTA, "be", 50_000)])

@@ -77,7 +77,7 @@ def test_a_held_file_that_grows_too_large_is_closed(tmp_path):
     assert held.stats().held == 0
 
 
-def test_a_missing_file_tells_whether_its_group_is_there(tmp_path):
+def test_a_missing_file_shows_whether_its_group_is_there(tmp_path):
     """With its directory it is a kernel without that file; without, the group has ended."""
     held = Descriptors()
 

@@ -1,4 +1,4 @@
-"""Which open files count as the kernel's."""
+"""Open files that count as the kernel's."""
 
 import os
 

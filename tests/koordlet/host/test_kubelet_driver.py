@@ -77,7 +77,7 @@ def test_else_the_config_file_decides(tmp_path, config, driver, path):
     assert driver_of_kubelet(tmp_path) is driver
 
 
-def test_a_missing_config_file_tells_nothing(tmp_path):
+def test_a_missing_config_file_gives_no_driver(tmp_path):
     """The kubelet would not run with it, so no default is assumed."""
     run_kubelet(tmp_path, "--config", "/nowhere")
 
@@ -161,7 +161,7 @@ def link_to_anothers(path):
     ids=range(9),
 )
 @pytest.mark.parametrize("path", [CONFIG, "relative.yaml"])
-def test_a_config_file_that_cannot_be_trusted_tells_nothing(tmp_path, path, spoil, found):
+def test_a_config_file_that_cannot_be_trusted_gives_no_driver(tmp_path, path, spoil, found):
     """It is logged, once however often it is asked."""
     run_kubelet(tmp_path, f"--config={path}", config="cgroupDriver: systemd\n")
     place = tmp_path / "4711/root" / CONFIG[1:] if path == CONFIG else tmp_path / "4711/cwd" / path

@@ -24,7 +24,7 @@ from koordlet.host.cgroups.layout import Driver, Layout
         ("", None),
     ],
 )
-def test_a_root_is_told_by_its_name(path: str, driver: Driver | None) -> None:
+def test_a_root_is_recognized_by_its_name(path: str, driver: Driver | None) -> None:
     """Names of both drivers, also below a kubelet's --cgroup-root, and nothing else."""
     assert layout_of(path) == (Layout(driver, path) if driver else None)
 

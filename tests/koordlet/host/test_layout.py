@@ -173,7 +173,7 @@ def test_an_ambiguous_sandbox_is_refused(children):
         ("kubepods/poda", KubeQoS.GUARANTEED),
     ],
 )
-def test_the_path_tells_the_qos_class(path, qos):
+def test_the_path_gives_the_qos_class(path, qos):
     """A pod without API object still has a class."""
     assert qos_of(path) is qos
 

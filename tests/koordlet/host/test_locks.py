@@ -1,4 +1,4 @@
-"""Who holds a lock, as /proc/locks has it."""
+"""The holder of a lock, from /proc/locks."""
 
 import contextlib
 import fcntl

@@ -1,4 +1,4 @@
-"""Which namespaces are shared with the node, on directories and on this machine."""
+"""The namespaces that are shared with the node, on directories and on this machine."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How mount points lead to disks, on machines built in a directory."""
+"""Mount points lead to disks, on machines built in a directory."""
 
 import contextlib
 import shutil

@@ -1,4 +1,4 @@
-"""What the doctor finds on this machine and on hosts built in a directory."""
+"""The doctor's findings on this machine and on hosts built in a directory."""
 
 import os
 import resource

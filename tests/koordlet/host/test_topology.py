@@ -127,7 +127,7 @@ def test_offline_cpus_are_left_out(two_sockets):
     }
 
 
-def test_a_kernel_that_tells_nothing(tmp_path):
+def test_a_kernel_without_topology_files(tmp_path):
     """Each CPU is a core of its own, all in socket, node and caches 0."""
     write(tmp_path / "devices/system/cpu/online", "0-1")
 

@@ -1,4 +1,4 @@
-"""What may be written into kernel files."""
+"""Values that may be written into kernel files."""
 
 import pytest
 from hypothesis import given

@@ -204,7 +204,7 @@ def test_a_node_that_does_not_say_where(node: Node, found: str) -> None:
         (drop, errors.Unreachable, "wanted an answer"),
     ],
 )  # fmt: skip
-async def test_each_fault_is_told(
+async def test_each_fault_is_reported(
     kubelet: Kubelet, connect, fault: Handler, error: type[errors.KubeError], text: str
 ) -> None:
     """And the next request works."""

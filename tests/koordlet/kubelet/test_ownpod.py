@@ -1,4 +1,4 @@
-"""Which pod we are, by our own token."""
+"""The agent's own pod, by its token."""
 
 import base64
 import json

@@ -302,7 +302,7 @@ async def test_a_conflict_is_tried_again(agent: Agent, fault: Any) -> None:
     await agent.until(lambda: agent.reasons() == "")
 
 
-async def test_a_change_of_somebody_else_is_not_overwritten_unseen(agent: Agent) -> None:
+async def test_a_change_of_another_writer_is_not_overwritten_unseen(agent: Agent) -> None:
     """A patch that is based on an old version does not count."""
     await begin(agent)
 

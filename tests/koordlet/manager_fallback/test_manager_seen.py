@@ -1,4 +1,4 @@
-"""Who keeps the objects: the agent steps back for koord-manager, and comes back when it is gone."""
+"""The keeper of the objects: the agent yields to koord-manager, and takes over when it is gone."""
 
 import asyncio
 
@@ -116,7 +116,7 @@ async def test_a_manager_that_was_seen_has_ten_minutes(agent: Agent, hour: int) 
     await agent.until(lambda: agent.found(SLOS)["spec"]["cpuBurstStrategy"]["policy"] == "auto")
 
 
-async def test_a_lease_that_nobody_renews_is_a_leftover(agent: Agent) -> None:
+async def test_a_lease_without_renewals_is_a_leftover(agent: Agent) -> None:
     """Of a manager that was removed before we came: a minute is enough to be sure."""
     agent.renew("2030-01-01T00:00:00Z")
     await agent.start()
@@ -161,7 +161,7 @@ async def test_without_a_look_at_the_lease_nothing_is_done(agent: Agent) -> None
     await agent.until(lambda: agent.found(METRICS))
 
 
-async def test_an_object_that_somebody_else_writes_is_left_alone(agent: Agent) -> None:
+async def test_an_object_with_another_writer_is_left_alone(agent: Agent) -> None:
     """For an hour, and longer each time; the other object is kept."""
     agent.configure(cpu_burst={"clusterStrategy": {"policy": "auto"}})
     agent.store(SLOS, written_by("kubectl-edit", {"cpuBurstStrategy": {"policy": "none"}}))

@@ -1,4 +1,4 @@
-"""What writers and readers may rely on, in memory."""
+"""Guarantees of the cache to writers and readers, in memory."""
 
 import math
 import threading
@@ -81,7 +81,7 @@ def test_last_is_at_most_two_intervals_old(cache, feed, clock):
     assert cache.newest(NODE_CPU_USAGE) == newest
 
 
-def test_newest_tells_both_times_of_a_series(cache, clock):
+def test_newest_returns_both_times_of_a_series(cache, clock):
     """The report's updateTime comes from here, per series and not per table."""
     clock.tick(1)
     first = stamp(clock)

@@ -362,7 +362,7 @@ def _no_space(*_):
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small tmpfs, which needs root")
-def test_a_really_full_disk_kills_nobody(make_cache, clock, tmp_path):
+def test_a_really_full_disk_kills_no_process(make_cache, clock, tmp_path):
     """On a tmpfs without space a mapped write would be SIGBUS; it must not come to that."""
     small = tmp_path / "small"
     small.mkdir()

@@ -1,4 +1,4 @@
-"""What a type checker says of queries; `make lint` checks this file, nothing runs it.
+"""Queries for the type checker; `make lint` checks this file, nothing runs it.
 
 An `ignore` that is not needed is an error, so each of them proves that the mistake is found.
 """

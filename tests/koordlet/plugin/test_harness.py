@@ -259,7 +259,7 @@ async def test_without_an_api_server_evictions_are_unavailable():
         ({"reason": "r", "grace_seconds": -1}, "use 0 or more"),
     ],
 )
-async def test_a_wrong_request_is_told_at_once(wrong, message):
+async def test_a_wrong_request_fails_at_once(wrong, message):
     """Labels of metrics and events stay bounded and true."""
     async with PluginHarness(Reaper()) as harness:
         with pytest.raises(OptionError, match=message):

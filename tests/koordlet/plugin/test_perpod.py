@@ -1,4 +1,4 @@
-"""What plugins work out per pod, and flags that several of them share."""
+"""Values that plugins compute per pod, and flags that several of them share."""
 
 import dataclasses
 

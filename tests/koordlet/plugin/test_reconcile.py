@@ -67,7 +67,7 @@ def asking(name: str, shares: str | None = "100") -> PodMeta:
 
 
 async def test_changes_of_pods_are_seen_at_once(host: Pods) -> None:
-    """A new pod, another wish, and a wish that is taken back."""
+    """A new pod, another setting, and a setting that is withdrawn."""
     harness = PluginHarness(Shares(), gates=(), pods=[asking("a")], host=host)
     async with harness:
         assert shares_of(host, "a") == 100
@@ -100,8 +100,8 @@ async def test_the_rule_is_looked_at_once_in_an_interval(host: Pods) -> None:
         assert (shares_of(host, "a"), harness.claims()) == (1024, [])
 
 
-async def test_a_bad_wish_changes_nothing_and_that_of_a_new_pod_is_none(host: Pods) -> None:
-    """A pod keeps its last good wish for its new containers, too."""
+async def test_a_bad_setting_changes_nothing_and_that_of_a_new_pod_is_none(host: Pods) -> None:
+    """A pod keeps its last good setting for its new containers, too."""
     harness = PluginHarness(Shares(), gates=(), pods=[asking("a")], host=host)
     async with harness:
         harness.set_pods(asking("a", "many"), asking("b", "few"))
@@ -152,7 +152,7 @@ def test_which_containers_count() -> None:
     assert not [*containers_of(kata), *containers_of(unnamed)]
 
 
-async def test_times_are_told_under_koordinators_name(host: Pods) -> None:
+async def test_times_are_exported_under_koordinators_name(host: Pods) -> None:
     """Once for each level and resource of a pod that has changed, and of no other."""
     harness = PluginHarness(Shares(), gates=(), pods=[asking("a")], host=host)
     family = "koordlet_runtime_hook_reconciler_invoked_duration_milliseconds_count"

@@ -125,7 +125,7 @@ def test_shipped_plugins_come_before_strangers(site: Path):
         ("missing", "AttributeError"),
     ],
 )
-def test_a_bad_entry_point_keeps_nobody_away(site: Path, value: str, message: str):
+def test_a_bad_entry_point_blocks_no_other_plugin(site: Path, value: str, message: str):
     """Each bad entry point is one problem; the good one after it is there."""
     install(site, "acme", "1", "strangers_g", {"x": value, "y": "Watcher"})
     registry = PluginRegistry()
@@ -148,7 +148,7 @@ def test_a_module_that_cannot_be_imported_keeps_its_name(site: Path):
     assert (entry.gates, entry.version) == (("x",), "1")
 
 
-def test_a_module_that_cannot_be_imported_takes_nobodys_name(site: Path):
+def test_a_module_that_cannot_be_imported_takes_no_other_plugins_name(site: Path):
     """Where another plugin has the name, it is one problem."""
     install(site, "acme", "1", "strangers_i", {"x": "Watcher"})
     install(site, "best", "1", "strangers_j", {"x": "Watcher"})

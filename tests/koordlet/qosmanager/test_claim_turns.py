@@ -60,7 +60,7 @@ def claimed(bench):
     return [(value["claims"][0]["plugin"], value["value"]) for value in bench.claims.in_force()]
 
 
-async def test_a_plugin_that_is_off_stands_in_nobodys_way(bench, claimer):
+async def test_a_plugin_that_is_off_blocks_no_other(bench, claimer):
     """What counts is what is on, not what is installed."""
     claimer("Shipped", 100)
     claimer("Mine", 300)
@@ -128,7 +128,7 @@ async def test_a_refused_plugin_that_is_switched_off_waits_no_longer(bench, clai
     assert states(bench) == {"A": "disabled", "B": "disabled"}
 
 
-async def test_a_plugin_that_never_runs_keeps_nobody_out(bench, claimer, tmp_path):
+async def test_a_plugin_that_never_runs_blocks_no_other(bench, claimer, tmp_path):
     """In quarantine, or with a setup that failed, it claims nothing."""
     sentence = {"reason": "hung", "at": "2026-01-01T00:00:00Z", "version": "1.0"}
     content = {"boot_id": "boot-1", "plugins": {"A": sentence}}

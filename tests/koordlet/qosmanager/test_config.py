@@ -78,7 +78,7 @@ def test_a_plugin_cannot_take_a_gate_of_the_daemon(bench):
     assert "gate of koordlet; test of CPUBurst must choose" in bench.part("CPUBurst").reason
 
 
-def test_a_plugin_whose_gates_nobody_knows_is_left_out(bench):
+def test_a_plugin_with_unknown_gates_is_left_out(bench):
     """A gate that does not exist could never be switched on."""
     plugin = bench.Recorder()
     plugin.gates = ("NoSuchGate",)

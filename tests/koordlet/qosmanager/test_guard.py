@@ -243,14 +243,14 @@ def test_plugins_that_behave_never_meet_the_guard(tmp_path):
     assert previous_hang(owned(tmp_path), "boot-1") is None
 
 
-def test_a_kill_during_a_step_blames_nobody(tmp_path):
+def test_a_kill_during_a_step_blames_no_plugin(tmp_path):
     """A process that was killed from outside leaves no stacks, so nobody is to blame."""
     record = HangRecord(owned(tmp_path), "boot-1")
     record.begin("Bad")
     assert previous_hang(owned(tmp_path), "boot-1") is None
 
 
-def test_a_hang_of_another_boot_blames_nobody(tmp_path):
+def test_a_hang_of_another_boot_blames_no_plugin(tmp_path):
     """The run directory may outlive the boot; its records do not."""
     record = HangRecord(owned(tmp_path), "boot-1")
     record.begin("Bad")
@@ -301,7 +301,7 @@ def test_without_any_place_to_write_the_record_is_kept_in_memory(tmp_path, monke
     record.close()
 
 
-def test_the_record_is_nobody_elses_business(tmp_path):
+def test_the_record_is_readable_by_its_owner_only(tmp_path):
     HangRecord(owned(tmp_path), "boot-1").close()
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o640}
 

@@ -79,7 +79,7 @@ async def test_a_plugin_that_is_off_is_left_alone(bench):
     assert sorted(plugin.calls[5:]) == ["AllPods", "NodeSLOSpec", "run"]
 
 
-async def test_a_state_that_nobody_published_is_not_an_initial_state(bench):
+async def test_an_unpublished_state_is_not_an_initial_state(bench):
     """There is no NodeSLO: nothing to be told."""
     plugin = bench.add("P", Listener())
     await bench.start()

@@ -183,7 +183,7 @@ async def test_what_was_in_force_before_counts_as_done():
     [row] = compare(await play(record(), Squeeze(), in_force=before))
 
     assert row.resource == "cpu_quota"
-    # Held at 2000 for six seconds, at 80000 for six, then put back.
+    # Held at 2000 for six seconds, at 80000 for six, then restored.
     assert (row.done.changes, row.done.seconds, row.done.mean) == (2, 12.0, 41000)
     assert row.would.lowest == 50000
 
@@ -222,7 +222,7 @@ async def test_an_evicted_pod_is_gone():
     assert plugin.usage[-1] == {}
 
 
-async def test_a_plugin_that_fails_is_told():
+async def test_a_plugin_that_fails_is_reported():
     """And the others go on."""
     played = await play(record(), Broken(), Squeeze())
 
@@ -230,7 +230,7 @@ async def test_a_plugin_that_fails_is_told():
     assert len(played.would) == 2
 
 
-async def test_lines_that_make_no_sense_are_told_and_left_out():
+async def test_lines_that_make_no_sense_are_reported_and_left_out():
     """A record of another version may have such."""
     lines = list(record())
     lines[3:3] = [

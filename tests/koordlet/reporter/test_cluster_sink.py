@@ -218,7 +218,7 @@ async def test_a_status_that_breaks_the_schema_is_not_sent_again(server, fail, r
     assert len(server.requests) == 1
 
 
-async def test_an_object_made_anew_gets_a_report_when_the_watch_has_told(
+async def test_an_object_made_anew_gets_a_report_when_the_watch_has_shown_it(
     server, fail, sink, target, write, report
 ) -> None:
     """Never by its name alone: whose it is must be known."""

@@ -1,4 +1,4 @@
-"""When reports are made, withheld, tried again, and what health and metrics say about it."""
+"""Reports are made, withheld and retried, and health and metrics show it."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What a status says for given samples: Koordinator's rules, and ours where they differ."""
+"""The status for given samples: Koordinator's rules, and ours where they differ."""
 
 import json
 

@@ -287,7 +287,7 @@ async def test_an_object_goes_with_its_node(scene, server):
     assert scene.object()["metadata"]["ownerReferences"][0]["uid"] == "of the new one"
 
 
-async def test_an_object_that_was_made_anew_by_somebody_else(scene, server):
+async def test_an_object_that_was_made_anew_by_another_client(scene, server):
     """Gets our part, under its own uid."""
     await scene.start()
     server.objects.delete(TOPOLOGIES, "n1")

@@ -365,7 +365,7 @@ class TestObject:
         assert corrected(bare, node=labelled)["metadata"]["labels"] == {NUMA_RESERVATION: "true"}
 
     def test_a_kubelet_that_is_ignored(self):
-        """By the user's wish: then its CPUs are nobody's."""
+        """By a flag of the user: then none of its CPUs count as given away."""
         state = CpuManagerState("static", {"p": frozenset({1})})
         found = stored(kubelet=KubeletFacts(None, state, ignored=True))
         meta = found["metadata"]["annotations"]
@@ -373,7 +373,7 @@ class TestObject:
         assert meta["node.koordinator.sh/pod-cpu-allocs"] == "null"
         assert found["topologyPolicies"] == ["None"]
 
-    def test_a_kubelet_that_has_not_told(self):
+    def test_a_kubelet_without_a_configuration_yet(self):
         """Its checkpoint says what it has given away; what it told before stays."""
         state = CpuManagerState("static", {"p": frozenset({1})})
         unknown = KubeletFacts(None, state)

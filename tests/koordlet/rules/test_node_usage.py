@@ -1,4 +1,4 @@
-"""How what a node uses splits into pods, host applications and the system."""
+"""The split of a node's usage into pods, host applications and the system."""
 
 import pytest
 

@@ -117,7 +117,7 @@ def test_the_image_is_the_agent_s_not_a_sidecar_s():
     assert image_of(replace(OWN, containers=())) == ""
 
 
-def test_what_a_pod_tells_of_its_maker():
+def test_the_daemonset_that_a_pod_shows():
     """The owner that controls it, of several."""
     found = parse_pod(
         {

@@ -127,7 +127,7 @@ async def test_a_size_that_cannot_be(client, size, text):
     assert (answer.status, await answer.text()) == (400, text)
 
 
-async def test_a_token_of_nobody(client):
+async def test_a_token_of_no_user(client):
     """A conflict, in Koordinator's words, and nothing else in the body."""
     answer = await client.get("/events", params={"pageToken": "unknown"})
     assert (answer.status, await answer.text()) == (409, "invalid pageToken unknown\n")

@@ -439,7 +439,7 @@ class TestPods:
 
         assert informer.pods() is before
 
-    async def test_pods_whose_end_was_told_are_gone(
+    async def test_pods_whose_end_was_reported_are_gone(
         self, server, clock, informer, pods, pass_time
     ) -> None:
         """The last pod, too: a watch does not err as a list may."""

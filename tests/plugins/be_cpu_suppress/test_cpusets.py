@@ -1,4 +1,4 @@
-"""Which CPUs best-effort pods get: the worked examples of Koordinator's rules, and our own."""
+"""The CPUs of best-effort pods: the worked examples of Koordinator's rules, and our own."""
 
 import json
 

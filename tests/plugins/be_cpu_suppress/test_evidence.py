@@ -48,7 +48,7 @@ def judge(counters):
     return judge
 
 
-def test_looks_tell_who_uses_how_much(counters):
+def test_looks_split_the_usage(counters):
     """Others use what kubepods does beside its best-effort group, and what the node does beside."""
     looks = Looks()
     for _ in range(LOOKS):
@@ -122,7 +122,7 @@ def test_without_looks_a_round_is_followed_as_it_is():
     assert judge.after_look(FRAME) is None
 
 
-def test_the_system_is_what_the_round_says_where_no_counter_tells():
+def test_the_system_is_that_of_the_round_without_a_counter():
     """On cgroup v2 its usage counts at once, as no look would see it."""
     judge, counters = Judge(), Counters(node=False)
     for _ in range(LOOKS + 1):

@@ -115,7 +115,7 @@ async def test_the_pool_under_a_quota(make_node):
 
 
 async def test_a_policy_follows_another(make_node):
-    """What the one has changed is put back when the other begins."""
+    """What the one has changed is restored when the other begins."""
     node = eight(make_node)
     node.use(ls=3.2)
     before = cpus(node)

@@ -1,4 +1,4 @@
-"""Policy cfsQuota on a fake host: fast attack, slow release, and everything put back."""
+"""Policy cfsQuota on a fake host: fast attack, slow release, and everything restored."""
 
 import random
 from itertools import pairwise
@@ -123,7 +123,7 @@ async def stopped(node):
 
 
 @pytest.mark.parametrize("end", [off, gone, stopped])
-async def test_the_quota_is_put_back(make_node, end):
+async def test_the_quota_is_restored(make_node, end):
     """The strategy off, the NodeSLO gone or the gate off: as before within one round."""
     async with make_node() as node:
         await node.run(1.5)
@@ -173,7 +173,7 @@ async def test_stale_samples_decide_nothing(make_node):
         assert node.quota == before
 
 
-async def test_dry_run_pretends_the_same(make_node):
+async def test_dry_run_decides_the_same(make_node):
     """Nothing is written, and what would be does not change with every round."""
     async with make_node(dry_run=True) as node:
         await node.run(10.0)

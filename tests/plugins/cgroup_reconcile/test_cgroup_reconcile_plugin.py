@@ -1,4 +1,4 @@
-"""CgroupReconcile on fake hosts: what it writes, at which level, and what it puts back."""
+"""CgroupReconcile on fake hosts: what it writes, at which level, and what it restores."""
 
 import mmap
 from dataclasses import replace

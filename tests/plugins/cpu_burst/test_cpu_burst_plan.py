@@ -1,4 +1,4 @@
-"""What CPUBurst makes of a pod: whom it is for, base quotas, budgets and the pod's annotation."""
+"""CPUBurst's plan for a pod: eligibility, base quotas, budgets and the pod's annotation."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""CPUBurst on fake hosts of both cgroup versions: what it writes, and what it puts back."""
+"""CPUBurst on fake hosts of both cgroup versions: what it writes, and what it restores."""
 
 import pytest
 
@@ -217,7 +217,7 @@ async def test_a_normalized_quota_bursts_from_where_it_is(tmp_path, version):
 
 
 @pytest.mark.parametrize("found", [-1, 150_000])
-async def test_a_quota_that_somebody_else_set_stays(tmp_path, found):
+async def test_a_quota_that_another_program_set_stays(tmp_path, found):
     """Removed (a kubelet without CFS quotas, a CPU set) or lowered: there is nothing to add to.
 
     Koordinator's sets such a quota to that of the limit.
@@ -306,7 +306,7 @@ async def test_a_kernel_without_burst_budgets(tmp_path):
         assert bed.quota() > 200_000
 
 
-async def test_a_wrong_annotation_is_told_once(tmp_path):
+async def test_a_wrong_annotation_is_reported_once(tmp_path):
     """The node's settings hold, and the log does not fill up."""
     bed = Bed(tmp_path, 1, annotations={"koordinator.sh/cpuBurst": '{"policy":'})
     async with bed.harness as harness:

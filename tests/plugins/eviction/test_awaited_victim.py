@@ -1,4 +1,4 @@
-"""What has become of a victim, by what is seen of it and of the node's usage."""
+"""The state of a victim, by its pod and the node's usage."""
 
 import dataclasses
 

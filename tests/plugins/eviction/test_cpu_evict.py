@@ -73,7 +73,7 @@ async def test_victims_by_usage(make_bench):
         assert bench.explain("a")[0]["inputs"]["release"] == 5000
 
 
-async def test_pretended_victims_by_usage(make_bench):
+async def test_victims_by_usage_in_dry_run(make_bench):
     """Without a measured effect what they use is counted."""
     bench = make_bench("CPUEvict", dry_run=True)
     bench.configure(**USAGE | {"cpuEvictThresholdPercent": 78})

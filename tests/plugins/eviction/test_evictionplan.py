@@ -91,7 +91,7 @@ def test_a_pod_that_cannot_be_evicted_is_passed_over():
     assert plan.wanting() == []
 
 
-def test_nobody_is_evicted_who_gives_nothing_back():
+def test_a_pod_that_releases_nothing_is_not_evicted():
     """Who asks for nothing of what is wanted is no victim, whatever else it asks for."""
     gains = {"b1": {"batch-cpu": 0}, "b2": {"mid-cpu": 500}, "m1": {"batch-cpu": 1}}
     plan = EvictionPlan([task("A", REQUEST, {"batch-cpu": 900}, B1, B2, M1, gains=gains)])

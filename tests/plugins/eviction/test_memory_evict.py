@@ -45,7 +45,7 @@ def make_bench(tmp_path: Path):
     ],
 )
 async def test_best_effort_victims(make_bench, thresholds, victims):
-    """Low priority first, then the largest; as many as the amount needs. Here, pretended."""
+    """Low priority first, then the largest; as many as the amount needs. Here in dry-run."""
     bench = make_bench(gates=BE_ONLY, dry_run=True)
     bench.configure(**thresholds)
     async with bench:
@@ -314,7 +314,7 @@ async def test_a_server_that_hangs(make_bench):
         assert bench.asked == ["b20", "b5"]
 
 
-async def test_nobody_to_evict(make_bench):
+async def test_no_pod_to_evict(make_bench):
     """All candidates refused, or none there: told once, and looked at again."""
     bench = make_bench(gates=BE_ONLY)
     bench.configure(memoryEvictThresholdPercent=82)
@@ -409,7 +409,7 @@ async def test_pods_that_end_anyway_are_counted(make_bench):
         assert bench.asked == ["b20"]
 
 
-async def test_without_kubernetes_nobody_is_evicted(make_bench):
+async def test_without_kubernetes_no_pod_is_evicted(make_bench):
     """Which is recorded; in dry-run the same plugin shows what it would do."""
     bench = make_bench(gates=BE_ONLY, standalone=True)
     bench.configure(memoryEvictThresholdPercent=82)

@@ -1,4 +1,4 @@
-"""How much victims must give back: Koordinator's worked examples, to the last unit."""
+"""The amounts that victims must release: Koordinator's worked examples, to the last unit."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Who may be evicted, and who first: the tables of Koordinator's rules."""
+"""Candidates for eviction and their order: the tables of Koordinator's rules."""
 
 import json
 import random

@@ -188,7 +188,7 @@ def test_a_pair_that_cannot_be_used_stops_the_start(files):
         assert str(part) in str(raised.value)
 
 
-def test_an_encrypted_key_asks_nobody(files):
+def test_an_encrypted_key_prompts_for_no_password(files):
     """OpenSSL would ask at the terminal."""
     key, locked = files.key, files.key.with_suffix(".locked")
     command = f"openssl ec -in {key} -aes256 -passout pass:secret -out {locked}"

@@ -1,4 +1,4 @@
-"""What the metrics endpoints say, and what becomes of it when something fails."""
+"""The metrics endpoints, also while a source of metrics fails."""
 
 import asyncio
 import gzip

@@ -1,4 +1,4 @@
-"""Who counts as a client on this machine, and who only says so."""
+"""Local clients, and clients that only claim to be local."""
 
 import ipaddress
 
@@ -17,7 +17,7 @@ from koord.util.simulatedclock import SimulatedClock
     "host",
     ["localhost", "LOCALHOST:9316", "127.0.0.1", "127.0.0.1:9316", "10.1.2.3:80", "[::1]:9316"],
 )
-def test_localhost_and_addresses_are_nobody_s_names(host):
+def test_localhost_and_addresses_are_no_foreign_names(host):
     """What curl, kubectl port-forward and a script send."""
     assert is_no_name(host)
 

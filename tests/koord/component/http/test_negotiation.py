@@ -1,4 +1,4 @@
-"""Accept headers as real clients send them, and as nobody should."""
+"""Accept headers of real clients, and malformed ones."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""How a scrape is put together from what works."""
+"""A scrape consists of the families that can be made."""
 
 import pytest
 from prometheus_client import Metric

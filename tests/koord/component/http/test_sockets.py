@@ -1,4 +1,4 @@
-"""Where the daemon listens, and what it says when it cannot."""
+"""The daemon's listening address, and the messages when it cannot listen."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Who is let in by the API server's word, and what a client hears who is not."""
+"""Clients that the API server admits, and the answers to those that it does not."""
 
 import asyncio
 
@@ -149,7 +149,7 @@ async def test_a_token_with_the_grant(get, far_away, cluster, registry):
     assert counted(registry, "allowed") == 2
 
 
-async def test_a_token_of_nobody(get, far_away, registry):
+async def test_a_token_of_no_user(get, far_away, registry):
     """Another 401, by which a client knows that another token may help."""
     status, text, headers = await get("stolen")
 
@@ -197,7 +197,7 @@ async def test_one_review_for_many_requests_at_once(get, far_away, cluster, cloc
     assert cluster.asked == ["annas", ("anna", "/nodemetric")]
 
 
-async def test_without_the_api_server_nobody_gets_in(
+async def test_without_the_api_server_no_token_is_accepted(
     get, far_away, cluster, guard, clock, registry
 ):
     """And as soon as it is back, those who may. The reason is for the log, not for strangers."""
@@ -234,7 +234,7 @@ async def test_what_was_known_holds_while_the_api_server_is_away(
     assert (await get("annas"))[0] == 503
 
 
-async def test_an_old_trouble_is_not_told_for_ever(get, far_away, cluster, guard, clock):
+async def test_an_old_failure_is_not_reported_for_ever(get, far_away, cluster, guard, clock):
     """Nobody has asked since, so nobody knows."""
     cluster.error = KoordError("away")
     await get("annas")

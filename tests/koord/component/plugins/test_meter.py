@@ -49,7 +49,7 @@ async def test_waiting_is_not_charged():
     assert 0.01 <= meter.longest_step < 0.1
 
 
-async def test_each_step_is_told_to_the_guard():
+async def test_each_step_is_reported_to_the_guard():
     """The guard knows exactly when the plugin's code runs."""
     guard = Guard()
 

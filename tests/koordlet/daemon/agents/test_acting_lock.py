@@ -80,7 +80,7 @@ async def test_it_is_taken_by_who_is_about_to_act_and_by_none_before(world, tmp_
     assert world.lock.health() == OK
 
 
-async def test_it_is_released_when_nobody_may_act_any_more(world, tmp_path):
+async def test_it_is_released_when_no_plugin_may_act_any_more(world, tmp_path):
     await world.lock.judged()
     await world.lock.settle()
     assert is_locked(tmp_path)
@@ -124,7 +124,7 @@ async def test_who_does_not_want_to_act_any_more_is_not_refused(world, tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be another user")
-async def test_another_users_lock_stops_nobody():
+async def test_another_users_lock_stops_no_daemon():
     """Everybody may lock a directory that everybody can read; only a koordlet's lock counts."""
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         os.chmod(directory, 0o755)

@@ -1,4 +1,4 @@
-"""When this agent acts and when it only observes, look by look."""
+"""This agent acts, or only observes, look by look."""
 
 import asyncio
 

@@ -126,7 +126,7 @@ def test_what_cannot_be_used_is_refused_with_the_nearest_name(args, message):
     assert message in str(caught.value)
 
 
-def test_what_has_no_effect_is_told_once_at_the_start():
+def test_what_has_no_effect_is_logged_once_at_the_start():
     """Inert flags, and gates that are not built."""
     settings = load("--cpi-collector-interval=1s", "--feature-gates=CPUBurst=true")
     found = dict(settings.warnings())

@@ -37,7 +37,7 @@ def event(target, resource=CPU_QUOTA, *, what="set", old=-1, new=71100, wording=
         (Target.of_process(POD, 4711, 5), "shop/web", "UpdateSystemConfig"),
     ],
 )
-def test_any_value_is_told_as_koordinator_tells_it(target, subject, reason):
+def test_any_value_is_recorded_as_koordinator_records_it(target, subject, reason):
     """What it is about follows from where the value is; then who wanted it, and why."""
     path = f"/cg/{target.place}"
     assert event(target) == (subject, reason, f"update {path} to 71100, A, B: node at 70 %")
@@ -56,13 +56,13 @@ def test_a_plugin_may_have_words_of_its_own():
 
 
 @pytest.mark.parametrize("what", ["would_set", "would_restore"])
-def test_what_is_pretended_is_called_so(what):
+def test_what_dry_run_would_do_is_marked(what):
     """A reason that nobody takes for a change."""
     assert event(BE, what=what)[1] == "would_UpdateCgroups"
     assert event(BE, what=what, wording=WORDS)[1] == "would_AdjustBEByNodeCPUUsage"
 
 
-def test_the_numbers_of_the_decision_are_told():
+def test_the_numbers_of_the_decision_are_recorded():
     """After the rule, short enough to read."""
     noted = []
     audit = ChangeAudit(noted.append, lambda key: "/cg/cpu.max", lambda change: None)

@@ -91,7 +91,7 @@ async def test_files_are_rotated_and_the_oldest_removed(bench):
     assert len(numbers) > 500
 
 
-async def test_rotations_of_one_second_are_told_apart(bench):
+async def test_rotations_of_one_second_are_distinguished(bench):
     """By a number; the ninth takes the last one's place."""
     bench.log = bench.make(megabytes=32)
     for number in range(11):
@@ -115,7 +115,7 @@ async def test_a_restart_goes_on_after_half_a_line(bench):
     assert bench.messages() == ["second", "first"]
 
 
-async def test_a_full_disk_is_told_and_costs_nothing_but_the_log(bench, monkeypatch):
+async def test_a_full_disk_is_reported_and_costs_nothing_but_the_log(bench, monkeypatch):
     """Events wait in memory, whole lines only reach the file, and all is well afterwards."""
     bench.note("before")
     await bench.log.flush()

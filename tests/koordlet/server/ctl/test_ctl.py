@@ -1,4 +1,4 @@
-"""What koordletctl gets over the control socket."""
+"""Answers to koordletctl over the control socket."""
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
