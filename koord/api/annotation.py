@@ -51,5 +51,5 @@ def json_annotation(pod: Pod, key: str, shape: Shape) -> object:
 
 
 def place(pod: Pod, key: str) -> str:
-    """What to call a pod's annotation in messages."""
+    """The name of a pod's annotation in messages."""
     return f"pod {pod.namespace}/{pod.name}: {key}"

@@ -1,11 +1,11 @@
-"""What can become of an eviction, and what the API server made of one."""
+"""Outcomes of an eviction, and the API server's answer to one."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class EvictionOutcome(StrEnum):
-    """What became of an eviction."""
+    """The outcome of an eviction."""
 
     EVICTED = "evicted"  # the API server accepted it: the pod ends within its grace period
     WOULD_EVICT = "would_evict"  # dry-run: the API server would have been asked
@@ -18,15 +18,15 @@ class EvictionOutcome(StrEnum):
     FAILED = "failed"  # anything else; the pod may have been evicted all the same
     KILLED = "killed"  # its processes were killed (--evict-fallback=kill)
     IGNORED = "ignored"  # the pod still runs after its grace period, and is not killed
-    NO_VICTIM = "no_victim"  # nobody asked: of the pods that are there none may be evicted
-    NO_PRESSURE = "no_pressure"  # nobody asked: usage alone is not reason enough
-    NO_DATA = "no_data"  # nobody asked: figures are missing or too old
-    NOT_CONFIGURED = "not_configured"  # nobody asked: the NodeSLO lacks what the feature needs
+    NO_VICTIM = "no_victim"  # no request: none of the pods may be evicted
+    NO_PRESSURE = "no_pressure"  # no request: usage alone is not reason enough
+    NO_DATA = "no_data"  # no request: figures are missing or too old
+    NOT_CONFIGURED = "not_configured"  # no request: the NodeSLO lacks what the feature needs
 
 
 @dataclass(frozen=True, slots=True)
 class EvictionAnswer:
-    """What the API server made of an eviction.
+    """The API server's answer to an eviction.
 
     retry_after is how many seconds it asked to wait, None when it asked for nothing. busy: not
     only this pod's eviction has to wait. certain False: the pod may have been evicted all the same.

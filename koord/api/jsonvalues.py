@@ -15,7 +15,7 @@ from koord.util.errors import InvalidObject
 
 
 class Shape:
-    """What one JSON value must look like."""
+    """The shape of one JSON value."""
 
     zero: object = None  # what Go makes of a null inside of a list or map
 
@@ -151,7 +151,7 @@ def words(enum: type[StrEnum], *, otherwise: StrEnum | None) -> Scalar:
 
 @dataclass(frozen=True, eq=False)
 class Limit:
-    """What a value of the right type must also fulfil, as the CRD or Koordinator has it."""
+    """A bound on values of the right type, as the CRD or Koordinator has it."""
 
     wanted: str
     holds: Callable[[object], bool]

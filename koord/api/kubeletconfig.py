@@ -40,7 +40,7 @@ class KubeletConfig:
 
     @property
     def topology_policy(self) -> str:
-        """What a NodeResourceTopology says of the topology manager."""
+        """The topology manager's part of a NodeResourceTopology."""
         policy = _POLICIES.get(self.topology_manager_policy)
         scope = _SCOPES.get(self.topology_manager_scope)
         return f"{policy}{scope}" if policy and scope else NO_POLICY

@@ -20,7 +20,7 @@ _WITH_VALUES, _WITHOUT_VALUES = ("In", "NotIn"), ("Exists", "DoesNotExist")
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What one label has to be."""
+    """A requirement on one label."""
 
     key: str = wire("key", "")
     operator: str = wire("operator", "")

@@ -50,7 +50,7 @@ class CpuTopology:
 
 @dataclass(frozen=True, slots=True)
 class CpuBasics:
-    """What Koordinator publishes about a node's CPU. What cannot be found out is "" or False."""
+    """The facts that Koordinator publishes of a node's CPU. Unknown ones are "" or False."""
 
     model: str
     vendor: str

@@ -11,7 +11,7 @@ _ADDRESS = re.compile(r"[0-9A-Za-z._:-]{1,253}", re.ASCII)  # an IP address or a
 
 
 class AddressType(StrEnum):
-    """What kind of address a node can be reached at."""
+    """The type of a node's address."""
 
     HOSTNAME = "Hostname"
     EXTERNAL_IP = "ExternalIP"
@@ -22,7 +22,7 @@ class AddressType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeAddress:
-    """Where the node can be reached. type may be one that AddressType does not have.
+    """An address of a node. type may be one that AddressType does not have.
 
     address looks like an IP address or a host's name; others of the Node's are left out.
     """

@@ -17,7 +17,7 @@ SHORTEST_REPORT_INTERVAL = 30.0  # seconds
 
 
 class MemoryPolicy(StrEnum):
-    """Which memory counts as used, for node, pods and host applications."""
+    """The memory that counts as used, for node, pods and host applications."""
 
     WITHOUT_PAGE_CACHE = "usageWithoutPageCache"
     WITH_HOT_PAGE_CACHE = "usageWithHotPageCache"
@@ -26,7 +26,7 @@ class MemoryPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeMetricSpec:
-    """What to report, effective: defaults filled in and limits applied. Times in seconds."""
+    """The effective spec: defaults filled in and limits applied. Times in seconds."""
 
     aggregate_duration: float = 300.0  # window of the plain averages
     report_interval: float = 60.0

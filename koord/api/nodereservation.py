@@ -19,7 +19,7 @@ SYSTEM_QOS_RESOURCE = "node.koordinator.sh/system-qos-resource"  # annotation of
 
 @dataclass(frozen=True, slots=True)
 class NodeReservation:
-    """What is reserved on a node, for whatever runs there outside of Kubernetes."""
+    """Resources reserved on a node for what runs there outside of Kubernetes."""
 
     resources: Mapping[str, Quantity] = field(default_factory=dict)
     cpus: frozenset[int] = frozenset()

@@ -14,21 +14,21 @@ from koord.api.wire import wire
 
 
 class CPUPolicy(StrEnum):
-    """How CPU QoS is enforced."""
+    """The mechanism that enforces CPU QoS."""
 
     GROUP_IDENTITY = "groupIdentity"
     CORE_SCHED = "coreSched"
 
 
 class NetQoSPolicy(StrEnum):
-    """How network QoS is enforced."""
+    """The mechanism that enforces network QoS."""
 
     TC = "tc"
     TERWAY = "terway-qos"
 
 
 class BlockType(StrEnum):
-    """What the name of a block device stands for."""
+    """The meaning of a block device's name."""
 
     DEVICE = "device"  # a device file such as /dev/sdb
     VOLUME_GROUP = "volumegroup"  # an LVM volume group

@@ -25,7 +25,7 @@ from koord.api.wire import wire
 
 
 class CPUSuppressPolicy(StrEnum):
-    """How best-effort pods are kept below their share of the CPU."""
+    """The policy that keeps best-effort pods below their share of the CPU."""
 
     CPUSET = "cpuset"
     CFS_QUOTA = "cfsQuota"
@@ -33,14 +33,14 @@ class CPUSuppressPolicy(StrEnum):
 
 
 class CPUEvictPolicy(StrEnum):
-    """What the satisfaction of best-effort pods is measured against."""
+    """The base of the satisfaction of best-effort pods."""
 
     BY_REAL_LIMIT = "evictByRealLimit"
     BY_ALLOCATABLE = "evictByAllocatable"
 
 
 class CPUBurstPolicy(StrEnum):
-    """Which of the two ways to burst are used."""
+    """The ways to burst that are used, of two."""
 
     NONE = "none"
     CPU_BURST_ONLY = "cpuBurstOnly"

@@ -33,7 +33,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class ContainerStatus:
-    """What the kubelet says about a container."""
+    """The kubelet's status of a container."""
 
     name: str
     container_id: str = ""  # "containerd://<64 hex>"; empty until it was created
@@ -42,7 +42,7 @@ class ContainerStatus:
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """What made a pod and makes another when it is gone, for example a DaemonSet."""
+    """The controller of a pod, which replaces it when it is gone, for example a DaemonSet."""
 
     kind: str
     name: str
@@ -225,7 +225,7 @@ def distinct(pods: Iterable[Pod]) -> PodList:
 
 
 def _place(item: object, index: int) -> str:
-    """What to call an item: by its name, as the kubelet lists pods in another order each time."""
+    """The label of an item: its name, as the kubelet lists pods in another order each time."""
     meta = item.get("metadata") if isinstance(item, Mapping) else None
     name = meta.get("name") if isinstance(meta, Mapping) else None
     if not isinstance(meta, Mapping) or not name or not isinstance(name, str):

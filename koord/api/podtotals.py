@@ -12,7 +12,7 @@ from koord.api.quantity import Quantity
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one init container adds, in any unit."""
+    """The addition of one init container, in any unit."""
 
     amount: int
     sidecar: bool

@@ -16,7 +16,7 @@ RESOURCE_STATUS = "scheduling.koordinator.sh/resource-status"  # annotation of a
 
 @dataclass(frozen=True, slots=True)
 class NumaAllocation:
-    """What a pod has been given on one NUMA node."""
+    """The resources of a pod on one NUMA node."""
 
     node: int = wire("node", 0)
     resources: Mapping[str, Quantity] = wire("resources", factory=dict)

@@ -32,7 +32,7 @@ class NodeEntry:
 
 @dataclass(frozen=True, slots=True)
 class StrategyConfig:
-    """What one key says: strategies as canonical JSON, merged with what they inherit."""
+    """The value of one key: strategies as canonical JSON, merged with what they inherit."""
 
     cluster: JsonObject
     entries: tuple[NodeEntry, ...] = ()

@@ -1,4 +1,4 @@
-"""What runs in the background of a daemon, and how it is doing."""
+"""The background components of a daemon, and their health."""
 
 from typing import Protocol
 

@@ -9,7 +9,7 @@ from koord.util.nearest import nearest
 
 
 class Stage(StrEnum):
-    """How ripe a feature is."""
+    """The maturity of a feature."""
 
     ALPHA = "ALPHA"
     BETA = "BETA"

@@ -22,7 +22,7 @@ _INT64 = range(-(2**63), 2**63)
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[T]):
-    """How values of one type are read and written.
+    """Reads and writes flag values of one type.
 
     read takes the text of a command line, from_yaml a value of a YAML file; both raise ValueError
     with a message for people. merge joins an occurrence of the flag with the earlier ones. default
@@ -187,7 +187,7 @@ STRING_LIST: Kind[tuple[str, ...]] = Kind(
 
 
 class Tri(Enum):
-    """A switch that may be left to the daemon."""
+    """A switch that has a third position: auto, decided by the daemon."""
 
     AUTO = "auto"
     ON = "true"

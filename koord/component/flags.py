@@ -105,7 +105,7 @@ class Flag(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class FlagRow:
-    """What the flags reference says about a flag."""
+    """A row of the flags reference."""
 
     name: str
     kind: str

@@ -1,4 +1,4 @@
-"""Tell systemd how the service is doing. Source: sd_notify(3), the NOTIFY_SOCKET protocol."""
+"""Notifies systemd of the service's state. Source: sd_notify(3), the NOTIFY_SOCKET protocol."""
 
 import os
 import socket

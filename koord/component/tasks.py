@@ -1,4 +1,4 @@
-"""Supervision: a component that crashes is started again, and everybody can see that it did."""
+"""Supervision: a component that crashes is started again, and health and log report it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

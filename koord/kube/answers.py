@@ -97,7 +97,7 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, *, where: str)
 
 
 def _plain(headers: Mapping[str, str], body: bytes) -> Object:
-    """What a refusal in plain text says, as the message of a Status."""
+    """The text of a plain refusal, as the message of a Status."""
     if not headers.get("Content-Type", "").startswith("text/plain"):
         return {}
     return {"message": " ".join(body[:LONGEST_TEXT].decode(errors="replace").split())}

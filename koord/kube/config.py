@@ -17,7 +17,7 @@ class ExecPlugin:
     args: tuple[str, ...] = ()
     env: Mapping[str, str] | None = None  # added to ours
     install_hint: str = ""
-    cluster: Mapping[str, object] | None = None  # what it is told about the cluster, if it asks
+    cluster: Mapping[str, object] | None = None  # the facts of the cluster that it gets, if it asks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -34,10 +34,10 @@ class Credential:
 
 
 class Credentials(Protocol):
-    """Where credentials come from."""
+    """A source of credentials."""
 
     async def current(self) -> Credential:
-        """What to show the server now. Raises ConfigError when there is nothing."""
+        """Return the credentials for the server now. Raises ConfigError when there are none."""
 
     def refused(self) -> None:
         """The server did not accept the last ones: the next call of current renews them."""

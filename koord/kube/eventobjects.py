@@ -13,7 +13,7 @@ _CLUSTER_SCOPED = "default"  # the namespace of events about objects that have n
 
 
 class EventType(StrEnum):
-    """How Kubernetes classes events."""
+    """The class of an event in Kubernetes."""
 
     NORMAL = "Normal"
     WARNING = "Warning"
@@ -32,9 +32,9 @@ class ObjectRef:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What happened. Two that are equal are one event that happened twice.
+    """An event to report. Two that are equal are one event that happened twice.
 
-    message is for everybody who may read events in the object's namespace, so it must hold nothing
+    message is for every reader of events in the object's namespace, so it must hold nothing
     secret; it is cut to what Kubernetes takes. component is the part of the daemon that reports it.
     """
 
@@ -47,7 +47,7 @@ class Event:
 
 @dataclass(slots=True)
 class Series:
-    """How often an event happened, and when; Unix seconds."""
+    """The count of an event, and when it happened; Unix seconds."""
 
     first: float
     last: float
@@ -66,7 +66,7 @@ class Series:
 
 
 def namespace_of(event: Event) -> str:
-    """Where the event's object goes."""
+    """The path of the event's object."""
     return event.about.namespace or _CLUSTER_SCOPED
 
 
@@ -102,7 +102,7 @@ def new_event(event: Event, series: Series, node: str) -> Object:
 
 
 def repeated(series: Series) -> Object:
-    """What changes when an event happens again."""
+    """The patch of an event that happens again."""
     return {"count": series.count, "lastTimestamp": _time(series.last)}
 
 

@@ -193,7 +193,7 @@ class EventRecorder:
             self._full.ended("events.flowing")
 
     def _series_of(self, event: Event) -> Series:
-        """What is known of an event; it is the latest then."""
+        """Return the record of an event, which becomes the latest."""
         known, now = self._series, self._clock.wall()
         series = known.pop(event, None)
         if series is None or now - series.last > FORGOTTEN_AFTER:

@@ -88,7 +88,7 @@ def _check_yes(answer: Object, path: str) -> None:
 
 
 def read_refusal(err: KubeError) -> EvictionAnswer:
-    """What it means for an eviction that the request has ended with this error."""
+    """The outcome of an eviction whose request has ended with this error."""
     if not isinstance(err, ApiError):
         nothing_sent = isinstance(err, NotTrusted | ConfigError)
         # The error's text may name a proxy with its password; this one goes into an event.

@@ -24,7 +24,7 @@ TIMEOUT = 30.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class ExecCredential:
-    """What a plugin printed. expires is in Unix seconds; None means not before we are refused."""
+    """A plugin's credential. expires is in Unix seconds; None means not before we are refused."""
 
     token: str
     certificate: bytes | None

@@ -41,7 +41,7 @@ def find_config(
 def in_cluster(
     environment: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT
 ) -> ApiConfig:
-    """Return the API server that Kubernetes tells the pods it runs about.
+    """Return the API server that a pod finds in its environment and service account.
 
     Raises:
         ConfigError: a part of that is missing.
@@ -76,4 +76,4 @@ def _namespace(path: Path) -> str:
     try:
         return path.read_text().strip()
     except OSError:
-        return ""  # only a default for others; nobody needs it to talk to the server
+        return ""  # only a default for others; requests do not need it

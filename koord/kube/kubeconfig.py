@@ -168,7 +168,7 @@ class _Merged:
         if version not in EXEC_VERSIONS:
             self._fail(f"{plugin.path('apiVersion')}: {' or '.join(EXEC_VERSIONS)}", version)
         if plugin.text("interactiveMode") == "Always":
-            self._fail("an exec plugin that asks nobody", "interactiveMode: Always")
+            self._fail("an exec plugin that asks no user", "interactiveMode: Always")
         return ExecPlugin(
             api_version=version,
             command=user.command(plugin.required_text("command")),

@@ -44,7 +44,7 @@ def translated(where: str) -> Iterator[None]:
 
 
 def _tls_cause(err: BaseException) -> str | None:
-    """What TLS did not like; None when it was not TLS."""
+    """The failure of TLS; None when it was not TLS."""
     found: BaseException | None = err
     while found is not None:
         if isinstance(found, aiohttp.ClientConnectorCertificateError):

@@ -36,7 +36,7 @@ log = get_logger("koord.kube")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Absent:
-    """What to do where the cluster does not have the kind at all, because its CRD is missing."""
+    """The hint for a cluster that does not have the kind at all, because its CRD is missing."""
 
     pause: float  # seconds at least until the next question, doubled at most by jitter
     hint: str  # what can be done about it
@@ -44,7 +44,7 @@ class Absent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watched(Generic[T]):
-    """What a reflector follows, and what it makes of it.
+    """The resource that a reflector follows, and how its objects are read.
 
     query narrows the collection, as {"fieldSelector": "metadata.name=worker-1"} does. read is
     called for each new version of an object; see Store. on_change is called on the event loop, for
@@ -218,7 +218,7 @@ class Reflector(Generic[T]):
         self._trouble.failed("watch.failed", watched=self._watched.name, error=self._reason)
 
     def _hint(self, err: KubeError) -> str:
-        """What to do about it; "" when there is nothing to say."""
+        """A hint for an error; "" when there is none."""
         watched = self._watched
         if watched.absent and isinstance(err, NotFound):
             return watched.absent.hint

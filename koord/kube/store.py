@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class ChangeKind(Enum):
-    """What happened. After each list comes one SYNCED, when all its changes were reported."""
+    """The kind of a change. One SYNCED follows each list, when all its changes were reported."""
 
     ADDED = "added"
     MODIFIED = "modified"

@@ -37,7 +37,7 @@ log = get_logger("koord.kube")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What a request may cost. Times in seconds."""
+    """Limits of a request. Times in seconds."""
 
     connect: float = 10.0  # name look-up, connection and TLS
     headers: float = 30.0  # from then on until the server begins to answer
@@ -67,7 +67,7 @@ class Call:
 
 @dataclass(slots=True)
 class Traffic:
-    """What became of a request. status is 0 when no answer came; seconds end with the headers."""
+    """A finished request. status is 0 when no answer came; seconds end with the headers."""
 
     call: Call
     status: int = 0

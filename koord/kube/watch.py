@@ -16,7 +16,7 @@ MAX_LINE = 8 << 20  # bytes; etcd stores objects of 1.5 MiB, and JSON is less de
 
 
 class WatchEventType(StrEnum):
-    """What happened to an object."""
+    """The kind of a watch event."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -73,7 +73,7 @@ async def watch(
 
 
 class _Patience:
-    """How long the server may be silent."""
+    """The longest silence of the server that is accepted."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

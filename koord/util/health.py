@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Status(Enum):
-    """How a part is doing, worst last."""
+    """The status of a part, worst last."""
 
     OK = "ok"
     DEGRADED = "degraded"  # works with less; /healthz stays 200 and names it

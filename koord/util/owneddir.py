@@ -23,7 +23,7 @@ FILE_MODE = 0o640
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40  # in one path, as the kernel allows
-_REMOVE = "find out who made it, remove it, or choose another directory"
+_REMOVE = "find the process or user that made it, remove it, or choose another directory"
 _MODE = "take the write permission of group and others away (chmod go-w), or choose another one"
 
 

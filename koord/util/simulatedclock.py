@@ -51,7 +51,7 @@ class SimulatedClock:
 
     @property
     def sleepers(self) -> int:
-        """How many tasks sleep on this clock."""
+        """The number of tasks that sleep on this clock."""
         return sum(not woken.done() for _, _, woken in self._sleepers)
 
     def rests(self, seconds: float) -> bool:

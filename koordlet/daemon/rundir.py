@@ -17,7 +17,7 @@ class RunDirError(KoordError):
 
 
 def default_run_dir(*, host_mode: bool, uid: int, environ: Mapping[str, str]) -> Path:
-    """Where state goes when --run-dir is not given.
+    """Return the directory of state when --run-dir is not given.
 
     Without root it is below XDG_RUNTIME_DIR, or in /tmp under a name of this user's own.
     """
@@ -28,7 +28,7 @@ def default_run_dir(*, host_mode: bool, uid: int, environ: Mapping[str, str]) ->
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     if runtime and os.access(runtime, os.W_OK):
         return Path(runtime) / "koordlet"
-    return Path(f"/tmp/koordlet-{uid}")  # noqa: S108 - RunDir.open checks who owns it
+    return Path(f"/tmp/koordlet-{uid}")  # noqa: S108 - RunDir.open checks its owner
 
 
 class RunDirHeld(RunDirError):

@@ -1,4 +1,4 @@
-"""How long the metric cache keeps samples: as long as the reports need them."""
+"""Retention of samples in the metric cache: as long as the reports need them."""
 
 from koord.api.nodemetric import DEFAULT_SPEC, NodeMetricSpec
 from koordlet.metriccache.kinds import Keep

@@ -1,4 +1,4 @@
-"""How much time and memory a plugin may take."""
+"""Limits on the time and memory of a plugin."""
 
 import math
 from dataclasses import dataclass

@@ -23,7 +23,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HttpSources:
-    """What the endpoints show.
+    """The sources of the endpoints.
 
     node_metric returns the latest NodeMetric object as JSON, or raises Unavailable with the reason
     why there is none. It is called on the event loop.
@@ -38,7 +38,7 @@ class HttpSources:
 
 
 def create_app(sources: HttpSources, *, guard: Guard = local_only) -> web.Application:
-    """The application; guard decides who may read /nodemetric, /explain and /events."""
+    """The application; guard decides which clients may read /nodemetric, /explain and /events."""
     app = web.Application(middlewares=[limits(sources.clock)], client_max_size=MAX_BODY)
     for path, view in (
         ("/metrics", View.ALL),

@@ -17,7 +17,7 @@ PAGE_SIZE = 256  # events, when the client does not say
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EventSources:
-    """What /events shows: served says whether it is there at all, recorded whether events are.
+    """The sources of /events: served says whether it is there at all, recorded whether events are.
 
     flush has readers see what was noted before. most is the largest page a client may ask for.
     """

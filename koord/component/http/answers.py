@@ -20,7 +20,7 @@ class Busy(Unavailable):
 
 
 class Budget:
-    """How many questions may be under way, and be asked a second: no flood is passed on."""
+    """The most requests under way, and per second, so that no flood is passed on."""
 
     def __init__(self, clock: Clock, *, at_once: int, rate: float, burst: int) -> None:
         self._at_once = at_once

@@ -71,7 +71,7 @@ class ServingCertificate:
         self._problem = str(err)
 
     def _read(self) -> tuple[bytes, bytes]:
-        """Return both files, tried on a context that nobody uses.
+        """Return both files, tried on a context of their own.
 
         The one in use would be left with half a pair.
         """

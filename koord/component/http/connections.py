@@ -1,4 +1,4 @@
-"""Which clients stay connected: each has a few connections, and who has none always gets one."""
+"""Bounds connections: each client has a few, and one that has none always gets one."""
 
 import asyncio
 import ipaddress
@@ -74,7 +74,7 @@ class Connections:
     def admit(self, sock: socket.socket, address: object) -> bool:
         """Take a new connection in; if need be the one that is idle the longest makes room.
 
-        Returns False when it shall be closed: nobody of those who would make room is idle.
+        Returns False when it shall be closed: no connection that could make room is idle.
         """
         self._forget_closed()
         peer = peer_of(address)
@@ -115,7 +115,7 @@ class Connections:
         return held.total() < most or self._displace(held)
 
     def _displace(self, held: Counter[str], *, only: str | None = None) -> bool:
-        """Close an idle connection: of whoever has most, the one that is idle the longest."""
+        """Close an idle connection: of the client with most, the one that is idle the longest."""
         idle = [
             one
             for one in self._held.values()

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FamilyRules:
-    """How the metric families of one daemon are named, placed and written.
+    """Names, places and forms of one daemon's metric families.
 
     Families that its sources make on demand are for users, except those named in internal.
     unsuffixed_counters are counters whose name has no `_total`. Text 0.0.4 calls them counters all

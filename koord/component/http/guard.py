@@ -1,4 +1,4 @@
-"""Who may see more than metrics and health: whoever is on this machine, and nobody else."""
+"""The guard of a daemon without an API server: it admits clients on this machine only."""
 
 import ipaddress
 import re
@@ -20,7 +20,7 @@ Raises:
 
 
 async def local_only(request: web.Request) -> None:
-    """The guard of a daemon that has nobody to ask about tokens."""
+    """The guard of a daemon without an API server that could review tokens."""
     if is_loopback(peer(request)) and not is_local(request):
         raise Refusal(
             403,
@@ -40,7 +40,7 @@ def is_local(request: web.Request) -> bool:
     """Whether the connection comes over the loopback interface, and not from a web page.
 
     Only the socket's other end makes a client local, never a header: anybody may send those. In the
-    node's network everybody on the node is local, in a pod's own only the pod and `kubectl
+    node's network every process on the node is local, in a pod's own only the pod and `kubectl
     port-forward`. A page in a browser on this machine may reach us by a name of its own that leads
     to 127.0.0.1 (DNS rebinding): its requests carry that name.
     """
@@ -49,7 +49,7 @@ def is_local(request: web.Request) -> bool:
 
 
 def is_no_name(host: str) -> bool:
-    """Whether a Host header is localhost or an IP address: nobody else's DNS leads to those."""
+    """Whether a Host header is localhost or an IP address: no foreign DNS leads to those."""
     found = _HOST.fullmatch(host)
     if found is None:
         return False

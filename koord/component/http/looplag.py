@@ -1,4 +1,4 @@
-"""How late the event loop is: the delay of everything that runs on it."""
+"""Measures the lag of the event loop: the delay of everything that runs on it."""
 
 import asyncio
 

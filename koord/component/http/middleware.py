@@ -1,4 +1,4 @@
-"""What holds for every request: a time limit, and errors as one readable line."""
+"""Middleware of every request: a time limit, and errors as one readable line."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""What aiohttp has to say about requests, as events of our log: few, and without tracebacks."""
+"""Writes aiohttp's messages about requests as events of our log: few, and without tracebacks."""
 
 import logging
 
@@ -21,7 +21,7 @@ def request_logger(clock: Clock) -> logging.Logger:
 
 
 class _Events(logging.Handler):
-    """Tells a malformed request, which any client can send, from an error of ours."""
+    """Separates a malformed request, which any client can send, from an error of ours."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()

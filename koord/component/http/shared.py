@@ -1,4 +1,4 @@
-"""Values made once for all who wait for them, and kept for as long as they hold."""
+"""Values made once for all waiting callers, and kept for as long as they are valid."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable
@@ -12,7 +12,7 @@ V = TypeVar("V")
 
 
 class Shared(Generic[K, V]):
-    """Values by key, at most size of them. Errors are shared by those who wait, and not kept."""
+    """Values by key, at most size of them. Waiting callers share an error; it is not kept."""
 
     def __init__(self, clock: Clock, size: int, *, lasts: Callable[[V], float]) -> None:
         """lasts returns for how many seconds a value holds, from the moment it is made."""
@@ -49,6 +49,6 @@ class Shared(Generic[K, V]):
 
 
 def _retrieve(making: "asyncio.Task[Any]") -> None:
-    """Look at an error that nobody waits for any more, or asyncio complains of it."""
+    """Look at an error that no task awaits any more, or asyncio complains of it."""
     if not making.cancelled():
         making.exception()

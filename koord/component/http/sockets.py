@@ -28,7 +28,7 @@ class ListenError(KoordError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a TCP server listens. An empty host is every address of the machine."""
+    """The address of a TCP server. An empty host is every address of the machine."""
 
     host: str
     port: int  # 0: any free one
@@ -53,7 +53,7 @@ class GuardedListener(socket.socket):
     """A listening socket that hangs up on clients that are not let in.
 
     It does so before anything is spent on them: a TLS handshake may take its time. Of a crowd it
-    takes a few in each turn of the event loop, so that those who came first get heard in between.
+    takes a few in each turn of the event loop, so that the first ones are served in between.
     """
 
     def __init__(self, listening: socket.socket, admit: Admit) -> None:
@@ -100,10 +100,10 @@ def listen_tcp(address: Address) -> socket.socket:
 
 
 def listen_unix(path: OwnedPath) -> socket.socket:
-    """A listening Unix socket with mode 0600, in place of a stale one that nobody answers on.
+    """A listening Unix socket with mode 0600, in place of a stale one without a listener.
 
     Raises:
-        ListenError: somebody answers there, something else is there, or it cannot be made.
+        ListenError: a process listens there, something else is there, or it cannot be made.
     """
     length = len(os.fsencode(path.path))  # which clients connect to
     if length > _LONGEST_UNIX_PATH:
@@ -115,7 +115,7 @@ def listen_unix(path: OwnedPath) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.bind(path.address)
-        # Before listen: until then nobody can connect.
+        # Before listen: until then no client can connect.
         os.chmod(path.name, 0o600, dir_fd=path.directory.descriptor)
         sock.listen()
     except OSError as err:
@@ -157,7 +157,7 @@ def _tcp_problem(address: Address, err: OSError) -> str:
 
 
 def _listener(port: int) -> str:
-    """Who listens on the port, as far as one may know."""
+    """Return the process that listens on the port as part of a message; "": it is not visible."""
     import psutil  # only after a failed start: it costs memory
 
     with contextlib.suppress(psutil.Error, OSError):
@@ -188,7 +188,7 @@ def _remove_stale(path: OwnedPath) -> None:
             return
         except FileNotFoundError:
             return
-        except OSError as err:  # a timeout: the backlog is full, so somebody is there
+        except OSError as err:  # a timeout: the backlog is full, so a process listens
             raise ListenError(f"{path}: wanted a free socket, found {err}; {_SECOND}") from err
     raise ListenError(f"{path}: wanted a free socket, found another daemon on it; {_SECOND}")
 

@@ -1,4 +1,4 @@
-"""Who may see more than metrics and health in a cluster: whoever the API server says."""
+"""The guard of a daemon in a cluster: tokens and their rights are checked by the API server."""
 
 import hashlib
 import os
@@ -30,7 +30,7 @@ log = get_logger("koord.server")
 
 
 class Named(Protocol):
-    """Somebody who has a name."""
+    """A user with a name."""
 
     @property
     def name(self) -> str: ...
@@ -41,7 +41,7 @@ U = TypeVar("U", bound=Named)
 
 
 class Reviewer(Protocol[U]):
-    """Who can be asked; see koord.kube.reviews. Raises KoordError for want of an answer."""
+    """Reviews of the API server; see koord.kube.reviews. Raises KoordError without an answer."""
 
     async def user(self, token: str) -> U | None: ...
 
@@ -52,7 +52,7 @@ class TokenGuard(Generic[U]):
     """Lets local clients in, and those whose bearer token the API server vouches for.
 
     Answers are remembered for seconds by a keyed hash of the token; tokens themselves are neither
-    kept nor logged. Without an answer nobody gets in.
+    kept nor logged. Without an answer no client gets in.
     """
 
     def __init__(

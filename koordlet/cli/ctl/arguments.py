@@ -39,7 +39,7 @@ _TOP_KEYS = "Keys: q quits; c, m, p, t, n sort by cpu, memory, pressure, throttl
 
 
 class Options(argparse.Namespace):
-    """What the command line says. Fields of other commands keep their defaults."""
+    """The options of a command line. Fields of other commands keep their defaults."""
 
     command: str
     output: Literal["table", "json"] = "table"

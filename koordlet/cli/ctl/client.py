@@ -43,7 +43,7 @@ class BadQuestion(KoordError):
 
 
 def default_run_dirs(uid: int, environ: Mapping[str, str]) -> list[Path]:
-    """Where a daemon may be: this user's own, the host's, that of Koordinator's DaemonSet."""
+    """The run directories to try: this user's own, the host's, that of Koordinator's DaemonSet."""
     own = default_run_dir(host_mode=True, uid=uid, environ=environ)
     return list(dict.fromkeys([own, HOST_RUN_DIR, CONTAINER_RUN_DIR]))
 
@@ -142,7 +142,7 @@ def _check_server(path: Path, sock: socket.socket) -> None:
         sock.close()
         raise NotTheDaemon(
             f"{path}: wanted a daemon of root or of this user, found process {pid} of user {uid}; "
-            "ask as that user, or find out who made the socket"
+            "ask as that user, or find the process that made the socket"
         )
 
 

@@ -22,7 +22,7 @@ def run(client: CtlClient, options: Options) -> int:
 
 
 def view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """What is there, what only other gates would need, what is not known, and last what lacks."""
+    """Findings in order: present, needed by other gates only, unknown, and last what lacks."""
     findings = report["findings"]
     missing = [finding for finding in findings if _is_missing(finding)]
     unknown = [finding for finding in findings if finding["supported"] is None]
@@ -57,7 +57,7 @@ def _report(client: CtlClient, options: Options) -> dict[str, Any]:
 
 
 def _local(options: Options, seen_by: str) -> dict[str, Any]:
-    """What this process finds. Imports are here because asking a daemon needs none of them."""
+    """The findings of this process. Imports are here because asking a daemon needs none of them."""
     from dataclasses import asdict
 
     from koord.component.plugins.discovery import discover

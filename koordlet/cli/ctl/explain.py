@@ -37,7 +37,7 @@ def run(client: CtlClient, options: Options) -> int:
 
 
 def view(found: _Json, pod: str | None, now: datetime) -> Iterator[RenderableType]:
-    """What holds for all, the values in force, then the decisions."""
+    """The lines for all plugins, the values in force, then the decisions."""
     budget = found["evictionBudget"]
     yield pairs(
         [
@@ -56,7 +56,7 @@ def view(found: _Json, pod: str | None, now: datetime) -> Iterator[RenderableTyp
 
 
 def budget_text(used: int, per_hour: int) -> str:
-    """How many pods were evicted, of how many."""
+    """The number of evicted pods, of the budget."""
     limit = f"of {per_hour}" if per_hour else "without bound"
     return f"{used} {limit} in the past hour"
 
@@ -130,7 +130,7 @@ def _stories(decisions: Sequence[_Json]) -> Iterator[RenderableType]:
 
 
 def _now(value: _Json, now: datetime) -> str:
-    """What the kernel holds, with its age where it could not be read just now."""
+    """The kernel's value, with its age where it could not be read just now."""
     text = kernel_value(value["value"], value["unit"])
     age = (now - datetime.fromisoformat(value["valueAt"])).total_seconds()
     return f"{text}, {span(age)} ago" if age >= _STALE else text

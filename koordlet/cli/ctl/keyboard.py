@@ -17,7 +17,7 @@ _ESCAPE = b"\x1b"  # begins what arrows and function keys send
 
 
 class Keyboard:
-    """What the user types, key by key. Made by `keyboard`."""
+    """The user's keys, one by one. Made by `keyboard`."""
 
     def __init__(self, terminal: int, signals: int) -> None:
         self._terminal = terminal

@@ -23,7 +23,7 @@ def run(client: CtlClient, options: Options) -> int:
 
 
 def view(found: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """What it says of the node, by window, and of the pods."""
+    """Its figures of the node, by window, and of the pods."""
     policy, status = found["spec"]["metricCollectPolicy"], found["status"]
     node = status["nodeMetric"]
     yield pairs(

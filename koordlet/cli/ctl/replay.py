@@ -123,7 +123,7 @@ def _read_slo(path: Path) -> NodeSLO:
 
 
 def view(answer: Mapping[str, Any], *, timeline: bool) -> Iterator[RenderableType]:
-    """How long, what changed value by value, evictions, and what went wrong."""
+    """Print the length, changes value by value, evictions, and failures."""
     speed = answer["seconds"] / max(answer["tookSeconds"], 0.001)
     yield prose(
         f"{span(answer['seconds'])} of the node in {answer['tookSeconds']:.1f} s "

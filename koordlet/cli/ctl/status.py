@@ -33,7 +33,7 @@ def run(client: CtlClient, options: Options) -> int:
 
 
 def kept_view(kept: Sequence[Mapping[str, Any]], why: str) -> Iterator[RenderableType]:
-    """What a daemon that is gone left in the kernel."""
+    """Kernel values that a daemon that is gone has left."""
     yield prose(why)
     yield prose("")
     yield heading(f"{len(kept)} kernel values are still changed; koordletctl restore ends that")
@@ -120,7 +120,7 @@ def _facts(status: Mapping[str, Any], now: datetime) -> Iterator[tuple[str, str,
 
 
 def _claims(claims: Mapping[str, Mapping[str, int]]) -> str:
-    """How many kernel values each plugin has claimed, and what became of them."""
+    """The number of kernel values that each plugin has claimed, by state."""
     return (
         "; ".join(
             f"{plugin}: " + ", ".join(f"{count} {state}" for state, count in sorted(states.items()))

@@ -71,14 +71,14 @@ def kernel_value(value: Any, unit: str) -> str:
 
 
 def _settings(value: Any) -> str:
-    """What one device is set to: a number, or numbers by name."""
+    """The setting of one device: a number, or numbers by name."""
     if not isinstance(value, dict):
         return str(value)
     return " ".join(f"{name}={number}" for name, number in value.items())
 
 
 def formatter(unit: str) -> Callable[[float | None], str]:
-    """How figures of a metric kind are written, by its unit."""
+    """Return the form of a metric kind's figures, by its unit."""
     return _BY_UNIT.get(unit, number)
 
 

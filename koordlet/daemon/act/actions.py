@@ -1,4 +1,4 @@
-"""What acts on the node's pods, and the record of what it did."""
+"""Builds what acts on the node's pods: claims, evictions, and the record of both."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ def build_actions(
     listeners: Sequence[Listener],
     layout: Callable[[], Layout],
 ) -> Actions:
-    """Make the parts. api None: there is no API server. listeners are told of changed values.
+    """Make the parts. api None: there is no API server. listeners are notified of changed values.
 
     layout: as the pods' cgroups show it now.
     """
@@ -117,15 +117,15 @@ def build_actions(
         "so that this one only observes.",
         registry=registry,
     ).set_function(lambda: other_agent.observing or bool(lock.refusal))
-    told = [audit_listener(settings, audit), claim_metrics.note, *listeners]
-    claims = ClaimManager(writer, worker, clock, dry_run=is_dry_run, listeners=told)
+    all_listeners = [audit_listener(settings, audit), claim_metrics.note, *listeners]
+    claims = ClaimManager(writer, worker, clock, dry_run=is_dry_run, listeners=all_listeners)
     claim_metrics.watch(claims.count, journal)
     return Actions(
         decisions=decisions,
         budget=budget,
         evictor=evictor,
         claims=claims,
-        restorer=Restorer(writer, worker, clock, told),
+        restorer=Restorer(writer, worker, clock, all_listeners),
         kernel=_kernel(settings, clock, layout),
         other_agent=other_agent,
         lock=lock,

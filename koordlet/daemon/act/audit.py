@@ -1,4 +1,4 @@
-"""The audit log of this daemon: written, served page by page, asked for by koordletctl."""
+"""The audit log of this daemon: written, served page by page, queried by koordletctl."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from koordlet.server.events import EventSources
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Audit:
-    """The log and who reads it."""
+    """The log and its readers."""
 
     directory: Path
     log: AuditLog
@@ -44,7 +44,7 @@ class Audit:
         await self.log.flush()
 
     def answer(self, query: AuditQuery) -> dict[str, object]:
-        """What `koordletctl audit` shows. Blocks: not for the event loop."""
+        """Return what `koordletctl audit` shows. Blocks: not for the event loop."""
         return {
             "enabled": self.log.enabled(),
             "directory": str(self.directory),
@@ -79,7 +79,7 @@ def build_audit(settings: Settings, clock: Clock, registry: CollectorRegistry) -
 
 
 def audit_listener(settings: Settings, audit: AuditLog) -> Listener:
-    """What turns changes of values into events of the audit log."""
+    """Return the listener that turns changes of values into events of the audit log."""
     host, registry = Host(settings.paths), settings.plugins.registry
 
     def path(key: Key) -> str:
@@ -90,7 +90,7 @@ def audit_listener(settings: Settings, audit: AuditLog) -> Listener:
             return str(key)
 
     def wording(change: Change) -> Wording | None:
-        """What the first of the owners that has words of its own says."""
+        """The wording of the first owner that has one."""
         found = filter(None, map(registry.get, change.owners))
         return next(filter(None, (_words(each.plugin, change.key) for each in found)), None)
 

@@ -35,9 +35,9 @@ class DryRunSwitch:
         }
 
     async def switch(self, plugin: str, *, on: bool) -> Mapping[str, object]:
-        """Put a plugin, or all, in dry-run or have it act; return what describe then says.
+        """Put a plugin, or all, in dry-run or have it act; return the new description.
 
-        Switched on, the values that it has in force are put back first.
+        Switched on, the values that it has in force are restored first.
 
         Raises:
             OptionError: there is no such plugin.

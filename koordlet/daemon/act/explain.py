@@ -1,4 +1,4 @@
-"""What plugins decided and what is in force because of it: the answer of /explain."""
+"""Explains decisions of plugins and the values in force: the answer of /explain."""
 
 import asyncio
 from collections.abc import Callable, Mapping

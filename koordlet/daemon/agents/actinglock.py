@@ -26,7 +26,7 @@ log = get_logger("koordlet.daemon")
 class ActingLock:
     """Taken when a plugin is about to act, released when none may act any more.
 
-    Any user may lock a directory that everybody can read. So the lock of a process that is neither
+    Any user may lock a directory that is readable to all. So the lock of a process that is neither
     root's nor of this user, and that of one that has ended, does not keep this daemon from acting:
     no koordlet that could act would hold it. Belongs to the event loop.
     """

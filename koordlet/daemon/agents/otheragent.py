@@ -13,7 +13,7 @@ SHORT_INTERVAL = 1.0  # until the node's pods are known
 GONE_AFTER = 60.0  # seconds without a sign; a crashed agent is started again by then, as a rule
 
 Sign = Callable[[], str]
-"""What tells of another agent at this moment, as a sentence; "" when nothing does.
+"""Returns a sign of another agent at this moment, as a sentence; "" when there is none.
 
 Called in a worker thread.
 """
@@ -34,7 +34,7 @@ class OtherAgent:
         synced: Callable[[], bool],
         force: bool = False,
     ) -> None:
-        """synced says whether the pods are known; force has this agent act whoever else is here."""
+        """synced says whether the pods are known; force has this agent act beside another one."""
         self._signs: list[Sign] = []
         self._clock = clock
         self._synced = synced

@@ -1,4 +1,4 @@
-"""What the cluster tells of another QoS agent on this node; see OtherAgent."""
+"""Signs of another QoS agent on this node that a cluster has; see OtherAgent."""
 
 from collections.abc import Collection
 
@@ -19,6 +19,6 @@ def pod_sign(config: ApiConfig, states: StatesInformer, namespaces: Collection[s
 
 
 def writer_sign(others: StatusWriters) -> str:
-    """Somebody who writes the reports that are ours to write; "" when nobody does."""
+    """Another writer of the reports that are ours to write; "" when there is none."""
     name = others.present
     return f"{name} writes the status of this node's NodeMetric, too" if name else ""

@@ -51,7 +51,7 @@ EVICTING = "koordlet-qosManager"  # component of the events on evictions, as Koo
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
-    """What a daemon in a cluster has beyond a standalone one. Close it at the end."""
+    """The parts of a daemon in a cluster that a standalone one lacks. Close it at the end."""
 
     client: ApiClient
     kubelet: KubeletClient
@@ -95,7 +95,7 @@ def connect(
     """Make the parts. Nothing is sent yet: the API server may be away.
 
     Raises:
-        ConfigError: it is not clear which API server to use, and as whom.
+        ConfigError: it is not clear which API server to use, or as which user.
     """
     options, node = settings.options, settings.node_name
     config = _api_config(settings)
@@ -154,7 +154,7 @@ def connect(
 
 
 def _api_config(settings: Settings) -> ApiConfig:
-    """Which API server to use, and as whom."""
+    """Return the API server to use, and the user."""
     config = find_config(
         settings.options.kubeconfig.value,
         settings.environ,

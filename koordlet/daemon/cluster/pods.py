@@ -1,4 +1,4 @@
-"""The pods of a node in a cluster: who lists them, and what tells that they come and go."""
+"""Builds what lists the pods of a node in a cluster, and what notices new and removed ones."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from koordlet.statesinformer.podlistguard import PodListGuard
 
 @dataclass(frozen=True, slots=True)
 class ClusterPods:
-    """What a PodSource needs in a cluster."""
+    """The parts that a PodSource needs in a cluster."""
 
     listing: NodePods | KubePods
     alarms: PodAlarms

@@ -28,7 +28,7 @@ class Source(Part, Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateSources:
-    """Where pods come from, and where the other states do."""
+    """The source of pods, and those of the other states."""
 
     pods: PodSource
     others: Sequence[Source]
@@ -71,7 +71,7 @@ def _pod_source(
     clock: Clock,
     cluster: "Cluster | None",
 ) -> PodSource:
-    """Where pods come from: a file that the user names, else the cluster, else the cgroup tree."""
+    """Return the source of pods: a file of the user's, else the cluster, else the cgroup tree."""
     tree = CgroupTree(host.cgroups.hierarchy("cpu", host.cgroups.version("cpu")), clock)
     file, live = settings.options.pods_file.value, cluster.pods if cluster else None
     return PodSource(
@@ -89,7 +89,7 @@ def _pod_source(
 def _other_sources(
     settings: Settings, states: StatesInformer, clock: Clock, cluster: "Cluster | None"
 ) -> Sequence[Source]:
-    """Where the rest comes from: files that the user names, else the cluster, else the host."""
+    """Return the other sources: files that the user names, else the cluster, else the host."""
     sources = [_node_source(settings, states, clock, cluster)]
     if cluster is not None:
         sources += [cluster.node_metric, cluster.topology.source]

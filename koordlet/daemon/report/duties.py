@@ -64,7 +64,7 @@ def _kept(
 ) -> list[tuple[Duty, OwnObject[Any]]]:
     """The objects to keep: not those that are not used, or that a file stands for.
 
-    With a file for the Node nobody follows the cluster's, which has to own the objects.
+    With a file for the Node the cluster's is not followed, which has to own the objects.
     """
     if options.manager_duties.value is DutyMode.OFF or options.node_file.value:
         return []

@@ -1,4 +1,4 @@
-"""Builds what tells the cluster about this node's topology. Imported only where there is one."""
+"""Builds what reports this node's topology to the cluster. Imported only where there is one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _KIB = 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Topology:
-    """The topology is always known to this daemon; its gate decides whether the cluster is told."""
+    """The topology is always known to this daemon; its gate decides whether it is reported."""
 
     source: TopologySource
     report: Gated
@@ -44,7 +44,7 @@ def build_topology(
     node: OwnObject[Node],
     observe_only: Callable[[], str],
 ) -> Topology:
-    """Make both parts. observe_only says why the cluster is not told, "" when it may be."""
+    """Make both parts. observe_only is the reason for no report, "" when it may be made."""
     options, gates, name = settings.options, settings.gates, settings.node_name
     interval = options.node_topology_sync_interval.value
     ask = None if options.disable_query_kubelet_config.value else kubelet.configz

@@ -1,4 +1,4 @@
-"""What a record says of the daemon beside what happens in it."""
+"""Records the daemon: the facts about it, and what happens in it."""
 
 from collections.abc import AsyncGenerator
 

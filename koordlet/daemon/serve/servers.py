@@ -20,7 +20,7 @@ from koordlet.server.ctl.app import CtlSources, create_ctl_app
 
 
 class DaemonServers:
-    """Serves what the components of one daemon answer."""
+    """Serves the answers of one daemon's components."""
 
     def __init__(self, components: DaemonComponents, run_dir: OwnedDirectory) -> None:
         self._address = Address.parse(components.settings.options.addr.value)
@@ -46,7 +46,7 @@ class DaemonServers:
 
     @property
     def address(self) -> Address:
-        """Where HTTP listens; its port is known after start."""
+        """The address of HTTP; its port is known after start."""
         return self._address
 
     async def start(self) -> None:

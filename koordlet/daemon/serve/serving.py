@@ -12,7 +12,7 @@ from koordlet.daemon.settings.settings import Settings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Serving:
-    """What the daemon serves and answers with, beside its parts' own answers."""
+    """The exposition, the followed config file and the certificate of the daemon."""
 
     exposition: Exposition
     live_config: LiveConfig | None  # None: no --config

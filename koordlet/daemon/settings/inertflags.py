@@ -87,7 +87,7 @@ INERT_FLAGS = (
         "/var/run/koordlet/koordlet.sock",
         "its address as seen from the host",
     ),
-    InertFlag("runtime-hooks-failure-policy", STRING, "Ignore", "told to the proxy", _POLICY),
+    InertFlag("runtime-hooks-failure-policy", STRING, "Ignore", "passed to the proxy", _POLICY),
     InertFlag(
         "runtime-hooks-plugin-failure-policy", STRING, "Ignore", "after a failed hook", _POLICY
     ),

@@ -1,4 +1,4 @@
-"""Where this daemon runs: alone on a host or in a cluster, with host paths or container paths."""
+"""The mode of the daemon: standalone or in a cluster, with host paths or container paths."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ def detect_mode(
 
 
 def _api_access(environ: Mapping[str, str], kubeconfig: str, token: Path) -> str:
-    """What leads to an API server, in the order of Koordinator's client; empty when nothing."""
+    """Return the way to an API server, in the order of Koordinator's client; "": there is none."""
     if kubeconfig:
         return f"--kubeconfig={kubeconfig}"
     if environ.get("KUBECONFIG"):

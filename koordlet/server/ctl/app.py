@@ -30,7 +30,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class DryRunSource(Protocol):
-    """Which plugins run dry, and the switch for each."""
+    """The plugins in dry-run, and the switch for each."""
 
     def describe(self) -> Mapping[str, object]: ...
 
@@ -47,7 +47,7 @@ class AuditSource(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CtlSources:
-    """What the endpoints show. All results must be JSON, or know how to be text.
+    """The sources of the endpoints. All results must be JSON, or know how to be text.
 
     cpu_limits, status, plugins, release and node_metric are called on the event loop and must be
     quick; the last is as in HttpSources. cpu_limits are the cores that plugins hold cgroups to.

@@ -88,7 +88,7 @@ def aggregates(
 
 
 def _owners(kind: AnyKind, pods: Iterable[PodMeta]) -> dict[SeriesKey, str]:
-    """Namespace/name of the pod by the first property of a key, as far as that tells the pod."""
+    """Namespace/name of the pod by the first property of a key, where that identifies a pod."""
     if kind.properties[:1] == ("pod_uid",):
         return {(pod.uid,): _full_name(pod) for pod in pods}
     if kind.properties[:1] == ("container_id",):

@@ -213,7 +213,7 @@ def _with(**changes: object) -> dict:
         (kubeconfig(user={"exec": {"command": "c", "apiVersion": "v1"}}), "authentication.k8s.io"),
         (kubeconfig(user={"exec": {"apiVersion": "client.authentication.k8s.io/v1"}}), "command"),
         (kubeconfig(user={"exec": {"apiVersion": "client.authentication.k8s.io/v1",
-                                   "command": "c", "interactiveMode": "Always"}}), "asks nobody"),
+                                   "command": "c", "interactiveMode": "Always"}}), "asks no user"),
     ],
 )  # fmt: skip
 def test_a_malformed_kubeconfig_says_where(tmp_path: Path, found: object, message: str) -> None:
