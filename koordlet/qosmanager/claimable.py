@@ -11,6 +11,6 @@ def claimable_by_others(registrations: Iterable[Registration]) -> list[Claimable
     return [
         Claimable(each.name, each.gates, may.resource)
         for each in registrations
-        if f"({PluginRegistry.shipped} " not in each.source
+        if each.origin.distribution != PluginRegistry.shipped
         for may in each.plugin.may_claim
     ]

@@ -58,7 +58,7 @@ def discover(
     problems = []
     entries = entry_points(group=registry.group) if found is None else found
     for each in sorted(installed(entries), key=lambda each: _order(each, registry.shipped)):
-        view = registry.from_source(each.source, each.version)
+        view = registry.from_source(each.source, each.version, each.distribution)
         try:
             with time_limit(seconds):
                 _register(each, view)

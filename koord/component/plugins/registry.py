@@ -17,6 +17,7 @@ class Origin:
 
     source: str  # for people: entry point and distribution, or file and line
     version: str = ""  # of the distribution; empty: unknown
+    distribution: str = ""  # its name; empty: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +83,10 @@ class Registry(ABC, Generic[R]):
         self._entries[name] = self.unloadable(name, self.origin(), error)
         return True
 
-    def from_source(self, source: str, version: str = "") -> Self:
-        """The same registry for one distribution: what it registers carries name and version."""
+    def from_source(self, source: str, version: str = "", distribution: str = "") -> Self:
+        """The same registry for one distribution: what it registers carries this origin."""
         view = type(self)()
-        view._entries, view._origin = self._entries, Origin(source, version)
+        view._entries, view._origin = self._entries, Origin(source, version, distribution)
         return view
 
     def origin(self) -> Origin:
