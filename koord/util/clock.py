@@ -46,8 +46,7 @@ class SystemClock:
     def wall(self) -> float:
         return time.time()
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)  # by name: it is called 2000 times a second
 
     def boottime(self) -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME)

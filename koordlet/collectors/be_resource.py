@@ -13,6 +13,7 @@ from koordlet.collectors.rates import Previous
 from koordlet.host.resources import CPU_PERIOD, CPU_QUOTA, CPU_USAGE, CPUSET_CPUS
 from koordlet.metriccache.kinds import NODE_BE, Cadence
 from koordlet.metriccache.sample import Sample
+from koordlet.statesinformer.model import PodMeta
 
 _KEY = "cpu"  # the only be_resource that Koordinator knows
 
@@ -46,17 +47,29 @@ class BEResourceCollector:
         self._node = node
         self._previous: Previous[int] = Previous(interval)
         self._used_milli: int | None = None
+        self._pods: tuple[PodMeta, ...] = ()
+        self._requested = 0  # milli-cores, by the best-effort pods of these
+        self._groups: tuple[str, ...] = ()  # of their containers
 
     def collect(self, tick: Tick) -> Iterable[Sample]:
+        if tick.pods is not self._pods:
+            self._take(tick.pods)
         group = tick.layouts[0].qos_dir(KubeQoS.BEST_EFFORT)
-        limit = _real_limit(tick, group)
+        limit = _real_limit(tick, group, self._groups)
         self._used_milli = usage = self._usage(tick, group)
-        asked = (pod.pod for pod in tick.pods if pod.pod.raw_qos_class is QoSClass.BE)
-        yield _sample("request", sum(pod_request(pod, BATCH_CPU) for pod in asked))
+        yield _sample("request", self._requested)
         if limit is not None:
             yield _sample("real-limit", limit)
         if usage is not None:
             yield _sample("usage", usage)
+
+    def _take(self, pods: tuple[PodMeta, ...]) -> None:
+        """Work out what follows from the pods alone, which are seldom others."""
+        requesting = (pod.pod for pod in pods if pod.pod.raw_qos_class is QoSClass.BE)
+        self._requested = sum(pod_request(pod, BATCH_CPU) for pod in requesting)
+        best_effort = (pod for pod in pods if pod.kube_qos is KubeQoS.BEST_EFFORT)
+        self._groups = tuple(each.cgroup for pod in best_effort for each in pod.containers)
+        self._pods = pods
 
     def _usage(self, tick: Tick, group: str) -> int | None:
         usage = tick.get_at(CPU_USAGE, group)
@@ -83,20 +96,11 @@ def _sample(allocation: str, milli: int) -> Sample:
     return Sample(NODE_BE, milli, (_KEY, allocation))
 
 
-def _real_limit(tick: Tick, group: str) -> int | None:
+def _real_limit(tick: Tick, group: str, containers: tuple[str, ...]) -> int | None:
     own = tick.get(CPUSET_CPUS, group)
     quota, period = tick.get(CPU_QUOTA, group), tick.get(CPU_PERIOD, group)
     if own is None or quota is None or period is None:
         return None
-    return real_limit_milli([len(own), *_container_cpuset_sizes(tick)], quota, period)
-
-
-def _container_cpuset_sizes(tick: Tick) -> list[int]:
-    groups = tuple(
-        container.cgroup
-        for pod in tick.pods
-        if pod.kube_qos is KubeQoS.BEST_EFFORT
-        for container in pod.containers
-    )
     # A container that has just ended says nothing about the others.
-    return [len(found[0]) for found in tick.get_all(CPUSET_CPUS, groups) if found is not None]
+    sizes = [len(found[0]) for found in tick.get_all(CPUSET_CPUS, containers) if found is not None]
+    return real_limit_milli([len(own), *sizes], quota, period)

@@ -1,6 +1,11 @@
 """Keeps a thread that hangs in the kernel from touching anything once it was given up."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from koord.util.clock import Clock
+
+T = TypeVar("T")
 
 
 class GivenUp(BaseException):
@@ -13,31 +18,30 @@ class GivenUp(BaseException):
 class Lease:
     """The right of one thread to work, which can be taken away while it waits for the kernel.
 
-    The thread brackets every kernel read with begin and end. The watching side may revoke the lease
-    only between the two, so from then on exactly one of both works with the shared objects: the one
-    that took the announcement off the list, which is atomic and much cheaper than a lock.
+    The thread does every kernel read with `during`. The watching side may revoke the lease only in
+    one, so from then on exactly one of both works with the shared objects: the one that took the
+    announcement off the list, which is atomic and much cheaper than a lock.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._monotonic = clock.monotonic
         self._reading: list[tuple[str, float]] = []  # the read that goes on, if any
 
-    def begin(self, what: str) -> float:
-        """Announce the read that begins now. Returns the monotonic time."""
-        now = self._monotonic()
-        self._reading.append((what, now))
-        return now
-
-    def end(self) -> None:
-        """Announce that the read returned.
+    def during(self, what: str, read: Callable[[], T]) -> tuple[T, float]:
+        """Read, announced as what. Return what was read, and the monotonic time before.
 
         Raises:
             GivenUp: the lease was revoked meanwhile.
         """
+        now = self._monotonic()
+        self._reading.append((what, now))
         try:
-            self._reading.pop()
-        except IndexError:
-            raise GivenUp from None
+            return read(), now
+        finally:
+            try:
+                self._reading.pop()
+            except IndexError:
+                raise GivenUp from None
 
     def revoke_if_hung(self, limit: float) -> str | None:
         """Revoke the lease if one read lasts longer than limit seconds; return what it reads."""

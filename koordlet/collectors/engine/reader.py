@@ -15,7 +15,7 @@ from koordlet.host.boundfile import BoundFile
 from koordlet.host.cgroups.layout import Layout
 from koordlet.host.errors import KernelFileError, Unsupported, Vanished
 from koordlet.host.host import Host
-from koordlet.host.resource import Resource
+from koordlet.host.resource import Resource, Support
 from koordlet.host.resources import RESOURCES
 from koordlet.statesinformer.model import PodMeta
 
@@ -116,18 +116,14 @@ class Reader:
     def call(self, what: str, read: Callable[[], T]) -> tuple[T, float] | None:
         try:
             self._skips.check(what)
-            at = self._lease.begin(what)
-            try:
-                value = read()
-            finally:
-                self._lease.end()
+            found = self._lease.during(what, read)
         except KernelFileError as err:
             self._read_errors.note(what, err)
             self._bad.append(err)
             return None
         self._read_errors.went_well(what)
         self._good += 1
-        return value, at
+        return found
 
     def begin(self, at: Stamp, pods: tuple[PodMeta, ...], slo: NodeSLO | None) -> None:
         """Start a tick: nothing is read yet."""
@@ -184,7 +180,8 @@ class Reader:
     def _enter(self, resource: Resource[Any], group: str) -> _Entry:
         try:
             file = self.host.bind(resource, group, if_supported=True)
-            entry = _Entry(resource.name, file, shares=resource in self._sharing)
+            # Few files are of the root group, so all of those may be of several resources.
+            entry = _Entry(resource.name, file, shares=not group or resource in self._sharing)
         except Unsupported as err:
             entry = _Entry(resource.name, None, shares=False)
             entry.error = err
@@ -197,7 +194,12 @@ class Reader:
         file = entry.file
         try:
             if file is not None:
-                text, at = self._shared(file) if entry.shares else self._text(file)
+                if entry.shares:
+                    text, at = self._shared(file)
+                elif self._skipping:
+                    text, at = self._text(file)
+                else:
+                    text, at = self._lease.during(file.path, file.text)
                 entry.found = file.parse(text), at
                 entry.error = None
         except KernelFileError as err:
@@ -216,11 +218,7 @@ class Reader:
         """Return the text of a file, and when it was read. Raises KernelFileError."""
         if self._skipping:
             self._skips.check(file.path)
-        at = self._lease.begin(file.path)
-        try:
-            return file.text(), at
-        finally:
-            self._lease.end()
+        return self._lease.during(file.path, file.text)
 
     def _take(self, pods: tuple[PodMeta, ...]) -> None:
         """Forget the groups of pods that are gone, and look where new ones are."""
@@ -250,11 +248,15 @@ class Reader:
 
 
 def _sharing_files(host: Host) -> frozenset[Resource[Any]]:
-    """Return the resources whose files hold others too, as cpu.stat does on cgroup v2."""
+    """Return the resources whose files hold others too, as cpu.stat does on cgroup v2.
+
+    Those of the root group alone are left out.
+    """
     paths = {}
     for resource in RESOURCES:
         try:
-            paths[resource] = host.path(resource, "*")
+            if host.file(resource).support is not Support.ROOT:
+                paths[resource] = host.path(resource, "*")
         except Unsupported:
             continue
     count = Counter(paths.values())

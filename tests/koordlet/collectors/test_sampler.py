@@ -223,18 +223,31 @@ def test_a_lease_can_be_revoked_only_while_its_thread_waits_for_the_kernel():
     """From then on exactly one thread works with the shared objects."""
     clock = SimulatedClock()
     lease = Lease(clock)
-    lease.begin("file")
-    clock.tick(5.0)
-    lease.end()
+    assert lease.during("file", lambda: clock.tick(5.0) or "text") == ("text", 500.0)
     assert lease.revoke_if_hung(3.0) is None
 
-    lease.begin("file")
-    clock.tick(2.0)
-    assert lease.revoke_if_hung(3.0) is None
-    clock.tick(1.0)
-    assert lease.revoke_if_hung(3.0) == "file"
+    def hang():
+        clock.tick(2.0)
+        revoked.append(lease.revoke_if_hung(3.0))
+        clock.tick(1.0)
+        revoked.append(lease.revoke_if_hung(3.0))
+        revoked.append(lease.revoke_if_hung(3.0))
+
+    revoked = []
     with pytest.raises(GivenUp):
-        lease.end()
+        lease.during("file", hang)
+    assert revoked == [None, "file", None]
+
+
+def test_a_lease_outlives_a_read_that_raises():
+    """What could not be read is not what hangs."""
+    lease = Lease(clock := SimulatedClock())
+    with pytest.raises(OSError, match="gone"):
+        lease.during("file", lambda: (_ for _ in ()).throw(OSError("gone")))
+    clock.tick(5.0)
+
+    assert lease.revoke_if_hung(3.0) is None
+    assert lease.during("file", lambda: 7) == (7, 505.0)
 
 
 def test_a_call_can_hang_like_a_file(machine):
