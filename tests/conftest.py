@@ -113,7 +113,7 @@ class Koordlet:
         return [event for event in map(json.loads, lines) if event["event"] == name]
 
     def ctl(self, path: str) -> Any:
-        """What koordletctl is told."""
+        """The answers to koordletctl."""
         _, body = _get(UnixConnection(self.run_dir / "ctl.sock"), f"/{path}")
         return json.loads(body)
 

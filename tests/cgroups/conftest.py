@@ -128,7 +128,7 @@ def make_group(directory: Path) -> None:
         enable_controllers(directory.parent)
     directory.mkdir()
     if VERSION == 1:
-        for name in ("cpuset.cpus", "cpuset.mems"):  # v1 lets nobody in before these are set
+        for name in ("cpuset.cpus", "cpuset.mems"):  # v1 lets no process in before these are set
             if (directory / name).exists():
                 (directory / name).write_text((directory.parent / name).read_text())
 
@@ -154,7 +154,7 @@ class Group:
 
 
 class Process:
-    """A Python process that joined a group before it runs what it is told."""
+    """A Python process that joins a group before it runs its program."""
 
     def __init__(self, directories: list[Path]) -> None:
         procs = [directory / "cgroup.procs" for directory in directories]

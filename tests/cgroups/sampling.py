@@ -26,9 +26,9 @@ from koordlet.statesinformer.podmeta import discovered
 
 from .conftest import VERSION, Process, Tree
 
-PERIODS = dict.fromkeys(Cadence, 60.0)  # of an emulated machine nobody expects to be in time
+PERIODS = dict.fromkeys(Cadence, 60.0)  # an emulated machine need not be in time
 
-# Seconds of CPU that a process is charged while it tells what it used. The processors of an
+# Seconds of CPU that a process is charged while it reports its usage. The processors of an
 # emulated machine stand still now and then, in the middle of that, too.
 SLACK, PRECISION = (0.005, 0.05) if VERSION == 1 else (0.04, 0.2)
 

@@ -108,7 +108,7 @@ def test_shares_come_back_after_idleness(host, writer):
 
 
 def test_what_the_kernel_refuses_is_an_outcome(tree, host, writer):
-    """EINVAL, EBUSY and a group that ends: told in words, and nothing is left behind."""
+    """EINVAL, EBUSY and a group that ends: reported in words, and nothing is left behind."""
     before, squeeze = texts(host), writer()
 
     [short] = squeeze.apply([desired(r.CPU_QUOTA, "be/pod2", 999)])

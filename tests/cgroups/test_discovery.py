@@ -75,7 +75,7 @@ def test_directories_have_a_link_count_but_no_useful_time(base: Path) -> None:
 
 
 def test_a_container_replaced_between_two_scans_is_found_in_turn(base: Path) -> None:
-    """The link count cannot tell; the real kernel gives the new one another inode number."""
+    """The link count is the same; the real kernel gives the new one another inode number."""
     (base / "kubepods/pod1/c1").mkdir(parents=True)
     tree = CgroupTree(base, SystemClock())
     tree.scan()

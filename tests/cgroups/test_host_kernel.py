@@ -96,7 +96,7 @@ def test_throttling_is_counted(host: Host, group: Group) -> None:
 
 
 def test_limits_are_read_back(host: Host, group: Group) -> None:
-    """What the kernel was told is what the table says."""
+    """The kernel holds the value that the table writes."""
     group.write(r.MEMORY_LIMIT, str(64 * MIB))
     group.write(r.CPU_SHARES, "512" if VERSION == 1 else "20")
     group.write(r.CPUSET_CPUS_WANTED, "0")

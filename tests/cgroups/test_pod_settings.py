@@ -79,7 +79,7 @@ async def test_batch_resources_land_and_go(tree):
 
 
 async def test_a_pinned_process_runs_on_its_cpus_alone(tree):
-    """And on those it had before when nobody pins it any more."""
+    """And on its original CPUs when no plugin pins it any more."""
     annotation = {RESOURCE_STATUS: '{"cpuset": "0"}'}
     meta = make_pod("web", labels={QOS_LABEL: "LSR"}, annotations=annotation)
     pod = Pod(tree, meta)

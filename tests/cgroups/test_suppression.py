@@ -73,7 +73,7 @@ class Node:
         return float(best_effort / (best_effort + sensitive))
 
     def _idle_proc(self) -> Path:
-        """/proc, but that nobody seems to use the processors."""
+        """/proc, but with processors that seem idle."""
         proc = self._directory / "proc"
         proc.mkdir()
         for entry in Path("/proc").iterdir():

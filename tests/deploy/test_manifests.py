@@ -87,7 +87,7 @@ def mount(container: dict[str, Any], path: Path) -> dict[str, Any] | None:
 
 
 def test_every_file_is_in_its_kustomization() -> None:
-    """A manifest that nobody lists would be applied by nobody."""
+    """A manifest that no kustomization lists would never be applied."""
     for path in DEPLOY.glob("**/kustomization.yaml"):
         listed = yaml.safe_load(path.read_text()).get("resources", ())
         there = {path.name for path in path.parent.glob("*.yaml")} - {"kustomization.yaml"}

@@ -113,7 +113,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_make_targets_exist() -> None:
-    """Each `make X` that a reader is told to run is a target."""
+    """Each `make X` in the docs is a target."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
     wanted = words_after("make")
@@ -145,7 +145,7 @@ def test_koordletctl_commands_exist() -> None:
 
 
 def test_endpoints_exist() -> None:
-    """Each path that a reader is told to curl is served."""
+    """Each path that the docs curl is served."""
     paths = {
         match[1]
         for line in shell_lines()

@@ -17,9 +17,9 @@ from koordlet.plugin.testing import FakeHost
 async def running(
     directory: Path, host: FakeHost, server: str, node: str, *args: str, token: str = ""
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run it against the server at that URL; what it says is in directory/log, and told at the end.
+    """Run it against the server at that URL; its output is in directory/log, printed at the end.
 
-    It must end well, at once when it is told to and with status 0, unless the test kills it.
+    It must end at once after SIGTERM and with status 0, unless the test kills it.
     """
     config = directory / "kubeconfig"
     config.write_text(kubeconfig(server, token))

@@ -330,7 +330,7 @@ async def _until_served(client: ApiClient) -> None:
 
 
 class Followed:
-    """A reflector of one NodeMetric, and what it told."""
+    """A reflector of one NodeMetric, and the changes that it reported."""
 
     def __init__(self, client: ApiClient, name: str) -> None:
         self.changes: list[Change[dict[str, Any]]] = []

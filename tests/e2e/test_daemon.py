@@ -56,7 +56,7 @@ async def front(
 ) -> AsyncIterator[Front]:
     """The cluster as our node sees it, before koord-manager saw it.
 
-    Its pods have another name than with the kubelet, to tell who listed them.
+    Its pods have another name than with the kubelet, which shows the source of the list.
     """
     front = Front(api_config)
     capacity = {"cpu": "4", "memory": "16Gi"}
@@ -100,7 +100,7 @@ async def busy(tmp_path: Path) -> AsyncIterator[BusyHost]:
 
 
 class Daemon:
-    """What the process tells on its control socket."""
+    """The process's answers on its control socket."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
@@ -218,7 +218,7 @@ async def test_what_a_pod_uses_reaches_the_cluster(
 async def test_a_new_pod_is_known_by_its_cgroup(
     daemon: Daemon, busy: BusyHost, kubelet: Kubelet, node_name: str
 ) -> None:
-    """It has the kubelet asked; nobody waits for the next turn. It goes the same way."""
+    """It triggers a request to the kubelet before the next turn. It goes the same way."""
     await daemon.until(lambda status: "states" not in status["problems"])  # has the first list
     kubelet.pods.append(pod(OTHER_UID, "new", node_name))
     group = busy.host.add_pod(OTHER_UID)

@@ -67,7 +67,7 @@ async def other(client: ApiClient, node_name: str) -> OtherAgent:
 
 
 class Daemon:
-    """What the process tells over its control socket and its port."""
+    """The process's answers over its control socket and its port."""
 
     def __init__(self, directory: Path) -> None:
         self._socket = directory / "run" / "ctl.sock"

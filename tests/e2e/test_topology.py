@@ -60,7 +60,7 @@ async def front(api_config: ApiConfig, kubelet: Kubelet, node_name: str) -> Asyn
 
 
 class Agent:
-    """Starts the daemon on one node, and looks at what it has told."""
+    """Starts the daemon on one node, and reads the topology that it has written."""
 
     def __init__(
         self, directory: Path, client: ApiClient, front: Front, kubelet: Kubelet, node: str
@@ -190,7 +190,7 @@ async def test_it_is_written_once_and_kept_right(
 async def test_a_restart_writes_nothing(
     agent: Agent, kubelet: Kubelet, front: Front, node_name: str
 ) -> None:
-    """What was told is still right; also while the kubelet refuses, whose checkpoint will do."""
+    """The topology is still right, also while the kubelet refuses: its checkpoint is enough."""
     async with agent.running():
         told = await agent.until(lambda found: pools(found) == RIGHT)
     await kubelet.stop()

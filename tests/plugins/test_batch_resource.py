@@ -168,7 +168,7 @@ async def test_limits_land_and_go(host, value) -> None:
 
 
 async def test_a_change_of_the_nodes_settings_is_seen_at_once(host, value) -> None:
-    """The ratio and the suppress policy come from outside; nobody waits for the next round."""
+    """The ratio and the suppress policy come from outside and take effect before the next round."""
     pod, groups = job(host)
     harness = PluginHarness(BatchResource(), pods=[pod], host=host)
 

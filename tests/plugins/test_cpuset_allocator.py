@@ -95,7 +95,7 @@ def pod(label: str = "", status: object = None, qos: KubeQoS = BURSTABLE) -> Pod
     ],
 )
 def test_cpus_of_a_pod(meta: PodMeta, known: CpusetRule, cpus: str | None) -> None:
-    """Own CPUs first, then those of the class, of NUMA nodes, and of everybody."""
+    """Own CPUs first, then those of the class, of NUMA nodes, and the shared ones."""
     choice = choose_cpus(pod_cpus(meta.pod), meta.kube_qos, known)
 
     assert (format_cpulist(choice.cpus) if choice else None) == cpus
@@ -111,7 +111,7 @@ def test_cpus_of_a_pod(meta: PodMeta, known: CpusetRule, cpus: str | None) -> No
     ],
 )
 def test_a_pod_without_a_class_is_lsr_when_it_has_cpus(label, status, qos) -> None:
-    """Somebody has reserved them for it."""
+    """The node's annotation has reserved them for it."""
     assert pod_cpus(pod(label, status).pod).qos is qos
 
 
@@ -132,7 +132,7 @@ def topology(
 
 
 def test_pools_of_a_topology() -> None:
-    """A list of CPUs that nobody can read is no empty list."""
+    """A malformed list of CPUs is no empty list."""
     found = pools_of(topology("1-2", STATIC, SystemQoS("0-1")))
 
     assert (found.by_kubelet, found.system) == (True, {0, 1})
@@ -198,7 +198,7 @@ async def test_latency_sensitive_host_applications_share_the_cpus(host: FakeHost
 
 
 async def test_a_new_topology_moves_pods_at_once(host: FakeHost, value) -> None:
-    """CPUs that were given to another pod are not shared any more; metrics tell how many are."""
+    """CPUs that were given to another pod are not shared any more; metrics count those that are."""
     main = host.add_pod("web", BURSTABLE, ("web-main",)).containers["web-main"]
     harness = PluginHarness(CPUSetAllocator(), pods=[pod("LS")], host=host)
 

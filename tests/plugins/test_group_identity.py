@@ -165,7 +165,7 @@ async def test_the_kernels_switch_goes_first_and_core_scheduling_ends(host, valu
 
 
 async def test_without_the_switch_nothing_else_is_done(host, value) -> None:
-    """A switch that cannot be set is told once."""
+    """A switch that cannot be set is logged once."""
     groups = Anolis(host)
     host.write("proc/sys/kernel/sched_group_identity_enabled", "no number\n")
     harness = PluginHarness(GroupIdentity(), pods=[pod("LS")], host=host)
@@ -194,7 +194,7 @@ async def test_host_applications_have_the_identity_of_their_class(host, value) -
 
 
 async def test_another_kernel_is_logged_once_and_left_alone(host) -> None:
-    """That is the kernel of nearly everybody."""
+    """Most kernels are like that."""
     host.add_pod("web", BURSTABLE, ("web-main",))
     harness = PluginHarness(GroupIdentity(), pods=[pod("LS")], host=host)
 

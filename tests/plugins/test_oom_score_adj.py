@@ -106,7 +106,7 @@ def processes(host: FakeHost) -> Processes:
 
 
 async def test_scores_are_given_and_taken_back(host, processes) -> None:
-    """To every process of a container, new ones in the next round, until nobody asks any more."""
+    """To every process of a container, new ones in the next round, until the annotation is gone."""
     processes.put("c1", 11, 12)
     processes.put("c2", 21)
     harness = PluginHarness(OOMScoreAdj(), pods=[pod({"c1": 100})], host=host)
@@ -140,7 +140,7 @@ async def test_a_process_that_has_ended_is_simply_gone(host, processes) -> None:
 
 
 async def test_a_pid_that_comes_again_is_another_process(host, processes) -> None:
-    """It is told by its start time."""
+    """It is distinguished by its start time."""
     processes.put("c1", 11)
     harness = PluginHarness(OOMScoreAdj(), pods=[pod(default="100")], host=host)
 
@@ -152,7 +152,7 @@ async def test_a_pid_that_comes_again_is_another_process(host, processes) -> Non
 
 
 async def test_quiet_rounds_claim_nothing_again(host, processes) -> None:
-    """The processes are looked at, as nothing tells of new ones, but no score is read or set."""
+    """The processes are listed, as nothing notifies of new ones, but no score is read or set."""
     processes.put("c1", 11)
     plugin = OOMScoreAdj()
     harness = PluginHarness(plugin, pods=[pod(default="100")], host=host)
@@ -164,7 +164,7 @@ async def test_quiet_rounds_claim_nothing_again(host, processes) -> None:
 
 
 async def test_a_bad_annotation_keeps_the_last_scores(host, processes) -> None:
-    """And is told on the pod."""
+    """And is reported on the pod."""
     processes.put("c1", 11)
     harness = PluginHarness(OOMScoreAdj(), pods=[pod(default="100")], host=host)
     async with harness:
@@ -176,7 +176,7 @@ async def test_a_bad_annotation_keeps_the_last_scores(host, processes) -> None:
 
 
 async def test_only_so_many_processes_are_looked_after(host, processes, monkeypatch) -> None:
-    """Of a container and in all; it is told once."""
+    """Of a container and in all; it is reported once."""
     monkeypatch.setattr(oom_score_adj, "MOST_PER_CONTAINER", 3)
     monkeypatch.setattr(oom_score_adj, "MOST", 4)
     processes.put("c1", *range(101, 106))

@@ -112,14 +112,14 @@ async def test_a_value_out_of_range_is_logged_once(host):
 
 
 async def test_scheduler_features(host):
-    """Only what differs is written, each by itself; unknown ones are told once."""
+    """Only what differs is written, each by itself; unknown ones are logged once."""
     file = "sys/kernel/debug/sched_features"
     host.write(file, "START_DEBIT NO_HRTICK ID_ABSOLUTE_EXPEL NO_UTIL_EST\n")
     features = {"HRTICK": True, "ID_ABSOLUTE_EXPEL": True, "FLUX": True}
     async with harness(host) as run:
         run.set_node_slo(slo(schedFeatures=features)[0])
         await run.rounds(3)
-        assert host.read(file) == "HRTICK"  # what the kernel would have been told
+        assert host.read(file) == "HRTICK"  # what would have been written
         states = {claim["resource"]: claim["state"] for claim in run.claims()}
         assert states["sched_feature_ID_ABSOLUTE_EXPEL"] == "in force"
         [event] = run.log.events

@@ -64,7 +64,7 @@ class Container:
     def execute(self, *command: str) -> str:
         """What a command prints that is run in the container, as `kubectl exec` does.
 
-        Its status may be 1, with which koordletctl tells of something amiss.
+        Its status may be 1, by which koordletctl reports a problem.
         """
         return self._do("exec", self.name, *command, good=(0, 1))
 

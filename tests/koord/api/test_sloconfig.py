@@ -274,7 +274,7 @@ def test_a_host_application_outside_of_its_directory_is_refused():
 
 
 def test_loading_the_same_again_changes_nothing():
-    """So that a change can be told by comparing."""
+    """So that a comparison shows a change."""
     values = {"threshold": TWO_POOLS, "colocation": {"enable": True}}
     assert load(load(**values), **values) == load(**values)
 

@@ -98,7 +98,7 @@ def test_start_values_accumulate():
 
 
 def test_gates_asked_for_but_not_built_are_named():
-    """What nobody asked for is not worth a warning, nor what somebody serves."""
+    """A gate that is not set is not worth a warning, nor one that a plugin serves."""
     gates = FeatureGates(TABLE, "agent")
     gates.mark_built(["PSICollector"])
     assert gates.not_built() == []

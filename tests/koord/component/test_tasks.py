@@ -13,7 +13,7 @@ from koord.util.stop import Stop
 
 
 class Component:
-    """Crashes as often as told, then runs until stopped."""
+    """Crashes a given number of times, then runs until stopped."""
 
     def __init__(self, crashes: int = 0) -> None:
         self.crashes = crashes
@@ -91,7 +91,7 @@ async def test_the_component_s_own_check_is_left_alone():
 
 
 async def test_stop_ends_a_pause():
-    """Nobody waits for a backoff at exit."""
+    """No backoff delays the exit."""
     component = Component(crashes=9)
     supervised = Supervised(component)
     await supervised.clock.settle()

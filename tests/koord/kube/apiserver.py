@@ -156,7 +156,7 @@ class ApiServer:
         self._scripts.append(_Script(method, path, list(handlers), watch))
 
     def unscript(self) -> None:
-        """Answer everything as nobody had scripted it."""
+        """Answer everything as without a script."""
         self._scripts.clear()
 
     def bookmark(self) -> None:
@@ -167,7 +167,7 @@ class ApiServer:
 
     @property
     def watched(self) -> bool:
-        """Whether somebody watches now."""
+        """Whether there is a watch now."""
         return bool(self._watches)
 
     def end_watches(self) -> None:
@@ -192,7 +192,7 @@ class ApiServer:
         return await self.answer(request)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer as a server that nobody has scripted. Is a handler as well."""
+        """Answer as a server without a script. Is a handler as well."""
         body = await request.read()
         if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
             return status(401, "Unauthorized")

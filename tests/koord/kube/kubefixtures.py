@@ -30,7 +30,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture
 async def server() -> AsyncIterator[ApiServer]:
-    """A server without TLS that answers everybody."""
+    """A server without TLS that answers all clients."""
     server = ApiServer()
     await server.start()
     yield server

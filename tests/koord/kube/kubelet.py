@@ -20,7 +20,7 @@ TOKEN = "secret"
 
 @dataclass
 class Kubelet(ApiServer):
-    """One kubelet, which tells what the test has put in here."""
+    """One kubelet, which answers with what the test has put in here."""
 
     pods: list[Object] = field(default_factory=list)
     config: Any = field(default_factory=lambda: {"cpuManagerPolicy": "none"})

@@ -99,7 +99,7 @@ class ObjectStore:
         return self.note(collection, item, kind)
 
     def note(self, collection: str, item: Object, kind: str) -> Object:
-        """Write an event into the history, and tell the watches."""
+        """Write an event into the history, and send it to the watches."""
         self.version += 1
         item["metadata"]["resourceVersion"] = str(self.version)
         self.history.append(Event(self.version, collection, kind, copy.deepcopy(item)))
@@ -171,7 +171,7 @@ def _apply(operation: Object, holder: Any, last: str) -> None:
 
 
 def _specified(item: Object) -> Object:
-    """What somebody wants of an object, in place of what is."""
+    """The desired content of an object, in place of the present one."""
     return {name: value for name, value in item.items() if name not in ("metadata", "status")}
 
 

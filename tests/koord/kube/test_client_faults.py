@@ -37,7 +37,7 @@ NODE = {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "worker-1"}}
 async def test_each_refusal_is_an_error_of_its_own(
     server: ApiServer, client: ApiClient, code: int, reason: str, kind: type[errors.ApiError]
 ) -> None:
-    """The caller can tell refusals apart, and reads why the server refused."""
+    """The caller can distinguish refusals, and reads why the server refused."""
     server.script(refuse(code, reason, details={"name": "worker-1"}))
 
     with pytest.raises(kind, match=f"GET {PATH}: refused with {code} {reason}") as caught:
@@ -78,7 +78,7 @@ async def test_broken_json_is_no_answer(server: ApiServer, client: ApiClient, bo
 
 
 async def test_a_redirect_is_not_followed(server: ApiServer, client: ApiClient) -> None:
-    """It would carry the token to somebody else."""
+    """It would carry the token to another server."""
     server.script(answer(b"", 307, {"Location": "http://127.0.0.1:1/"}))
 
     with pytest.raises(errors.BadAnswer, match="status 307"):

@@ -146,7 +146,7 @@ def test_data_goes_before_files(tmp_path: Path) -> None:
 
 
 def test_an_exec_plugin(tmp_path: Path) -> None:
-    """Everything a plugin is told, and its command found beside the file."""
+    """All inputs of a plugin, and its command found beside the file."""
     plugin = {
         "apiVersion": "client.authentication.k8s.io/v1",
         "command": "bin/login",

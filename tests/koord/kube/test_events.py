@@ -234,7 +234,7 @@ async def test_an_answer_that_is_lost_does_not_double_the_event(
 async def test_events_outlive_an_outage_within_bounds(
     server: ApiServer, recording: Recording, clock: SimulatedClock, pass_time: PassTime, capsys: Any
 ) -> None:
-    """What happened less than an hour ago is told when the server is back; the log says it once."""
+    """Events of the last hour are sent when the server is back; the log says it once."""
     await server.stop()
     recording.emit(event("too old then"))
     await pass_time(lambda: "events.delayed" in capsys.readouterr().err)

@@ -40,7 +40,7 @@ def add_pod(server: ApiServer, uid: str = POD.uid) -> None:
 async def test_exactly_this_pod_is_evicted(
     server: ApiServer, evictions: PodEvictions, grace: int | None
 ) -> None:
-    """policy/v1, with the UID as precondition, and the pod's own grace period unless told."""
+    """policy/v1, with the UID as precondition; the pod's own grace period unless one is given."""
     add_pod(server)
     found = await evictions.evict(POD, grace)
 

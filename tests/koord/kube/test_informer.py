@@ -73,7 +73,7 @@ async def test_indexes_follow_every_change(server: ApiServer, client: ApiClient,
 async def test_a_late_handler_hears_what_is_there(
     server: ApiServer, client: ApiClient, clock
 ) -> None:
-    """As ADDED, then SYNCED; after its end it hears nothing more. One that raises harms nobody."""
+    """As ADDED, then SYNCED; nothing after its end. One that raises does not affect others."""
     server.objects.create(COLLECTION, pod("a"))
     informed = Informed(client, clock)
     await informed.informer.wait_synced()

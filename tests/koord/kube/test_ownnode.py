@@ -30,7 +30,7 @@ RBAC = (
 
 @pytest.fixture
 async def server() -> AsyncIterator[ApiServer]:
-    """A cluster of three nodes; by default it lets everybody write everything."""
+    """A cluster of three nodes; by default it allows all writes."""
     server = ApiServer()
     for name in ("n1", "n2", "n3"):
         item = {"metadata": {"name": name}, "status": {"of": name}}

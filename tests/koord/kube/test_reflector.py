@@ -36,7 +36,7 @@ def read(item: dict[str, Any]) -> str:
 
 
 class Followed:
-    """A reflector that runs, and what it told."""
+    """A reflector that runs, and the changes that it reported."""
 
     def __init__(self, client: ApiClient, clock) -> None:
         self.changes: list[Change[str]] = []
@@ -141,7 +141,7 @@ async def test_the_first_list_is_cheap_for_the_server(
 async def test_a_watch_that_ends_is_resumed_where_it_was(
     server: ApiServer, following: Followed, clock, pass_time
 ) -> None:
-    """No list, nothing told twice, nothing missed; bookmarks move the place on."""
+    """No list, nothing reported twice, nothing missed; bookmarks move the place on."""
     await clock.advance(300)
     server.objects.create(COLLECTION, pod("z", node="worker-2"))
     server.bookmark()
@@ -161,7 +161,7 @@ async def test_a_watch_that_ends_is_resumed_where_it_was(
 async def test_410_lists_again(
     server: ApiServer, following: Followed, clock, pass_time, as_event: bool
 ) -> None:
-    """Only the differences are told, and health does not suffer."""
+    """Only the differences are reported, and health stays good."""
     server.objects.create(COLLECTION, pod("gone"))
     await clock.until(lambda: len(following.changes) == 1)
     following.changes.clear()
@@ -235,7 +235,7 @@ async def test_deleted_and_made_anew_while_we_were_away(
 async def test_a_late_deletion_of_the_older_object_does_not_hit_the_newer(
     server: ApiServer, following: Followed, clock
 ) -> None:
-    """Two lists and watches may tell the same story in another order."""
+    """Two lists and watches may have the same changes in another order."""
     old = server.objects.get(COLLECTION, "d/a")
     stale = old | {"metadata": old["metadata"] | {"uid": "older"}}
     server.objects.note(COLLECTION, stale, "DELETED")
@@ -460,7 +460,7 @@ async def test_a_spoilt_object_of_the_same_name_is_not_the_old_one(
 async def test_a_handler_that_raises_is_logged(
     server: ApiServer, following: Followed, clock
 ) -> None:
-    """The copy stays true for everybody else."""
+    """The copy stays true for all other readers."""
     following.raises = True
     with capture_logs() as logs:
         server.objects.create(COLLECTION, pod("b"))

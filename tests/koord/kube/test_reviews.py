@@ -146,7 +146,7 @@ async def test_no_word_on_a_grant(reviews: Reviews, server: ApiServer, status: A
 
 
 async def test_silence_ends(reviews: Reviews, server: ApiServer, pass_time: Any) -> None:
-    """After ten seconds, for somebody waits."""
+    """After ten seconds, for a client waits."""
     server.script(hang, path=TOKENS)
     asking = asyncio.ensure_future(reviews.user("abc"))
     await pass_time(asking.done)

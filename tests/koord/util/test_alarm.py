@@ -46,7 +46,7 @@ async def test_an_alarm_ends_it(clock, stop) -> None:
 
 
 async def test_an_alarm_is_not_lost(clock, stop) -> None:
-    """It may come while nobody waits, or nobody has time to."""
+    """It may come without a waiter, or while the waiter is busy."""
     alarm = Alarm()
     for seconds in (10, 0, -1):
         alarm.set()

@@ -91,7 +91,7 @@ async def test_more_than_the_queue_holds_is_still_a_call(
 
 
 async def test_no_instance_left(tmp_path: Path) -> None:
-    """The reason is told; later it works."""
+    """The reason is reported; later it works."""
     listener = Listener()
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
@@ -111,7 +111,7 @@ async def test_no_instance_left(tmp_path: Path) -> None:
 
 
 async def test_no_watch_left(listener, tmp_path: Path, monkeypatch) -> None:
-    """The reason is told and what did work goes on; later all of it does."""
+    """The reason is reported and what did work goes on; later all of it does."""
     real, left = listener.watch._libc, 1
 
     class Limited:
@@ -139,7 +139,7 @@ async def test_no_watch_left(listener, tmp_path: Path, monkeypatch) -> None:
 
 
 async def test_what_is_no_directory_cannot_be_followed(listener, tmp_path: Path) -> None:
-    """The reason is told."""
+    """The reason is reported."""
     (tmp_path / "file").touch()
     listener.watch.follow([tmp_path / "file"])
     assert "Not a directory" in listener.watch.problem

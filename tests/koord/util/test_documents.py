@@ -201,7 +201,7 @@ def test_half_a_character_is_left_to_callers_that_want_it() -> None:
 
 @given(st.binary(max_size=100) | st.text('[]{},:"01tn ', max_size=60).map(str.encode))
 def test_any_line_is_json_or_one_clear_error(data: bytes) -> None:
-    """As the standard library reads it, less what nobody could write."""
+    """As the standard library reads it, less what cannot be written."""
     try:
         found = decode_line(data, "line 3")
     except InvalidObject as err:

@@ -32,7 +32,7 @@ async def test_the_first_one_ends_the_wait() -> None:
 
 
 async def test_being_cancelled_cancels_what_it_waits_for() -> None:
-    """But not tasks, which are somebody else's."""
+    """But not tasks, which belong to the caller."""
     clock = SimulatedClock()
     task = asyncio.create_task(asyncio.Event().wait())
     waiting = asyncio.create_task(first_of(task, clock.sleep(5)))

@@ -67,7 +67,7 @@ def test_so_is_one_below_such_a_directory(tmp_path, mode):
 
 
 def test_below_a_sticky_directory_our_own_is_safe(tmp_path):
-    """As in /tmp, where nobody else can rename it."""
+    """As in /tmp, where no other user can rename it."""
     tmp_path.chmod(0o1777)
 
     OwnedDirectory.open(tmp_path / "ours").close()

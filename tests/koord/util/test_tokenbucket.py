@@ -33,7 +33,7 @@ def test_a_turn_now_or_not_at_all():
 
 
 def test_no_rate_is_no_bound():
-    """A rate of 0 lets everybody through."""
+    """A rate of 0 lets all calls through."""
     bucket = TokenBucket(SimulatedClock(), 0, 1)
 
     assert all(bucket.take_now() for _ in range(1000))

@@ -27,7 +27,7 @@ from koordlet.statesinformer.model import ContainerMeta, PodMeta
 
 
 async def no_record(seconds):
-    """The lines of a record that nobody asks for."""
+    """The lines of a record that no test needs."""
     yield b""
 
 
@@ -201,7 +201,7 @@ class Audited:
 
 @dataclass
 class Daemon:
-    """What a daemon would tell. Tests change it before they ask."""
+    """The answers of a daemon. Tests change them before a command."""
 
     run_dir: object
     clock: SimulatedClock

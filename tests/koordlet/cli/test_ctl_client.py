@@ -58,7 +58,7 @@ def test_a_stale_socket_means_a_killed_daemon(tmp_path):
 
 
 def test_another_users_daemon_needs_sudo(tmp_path):
-    """The socket is 0600; a refused permission tells more than a place without a socket."""
+    """The socket is 0600; a refused permission is a better reason than a place without a socket."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "ctl.sock"))
         server.listen()
@@ -126,7 +126,7 @@ def test_where_daemons_are_looked_for(tmp_path):
 
 @contextlib.contextmanager
 def served_by(uid, run_dir):
-    """A socket on which a user listens; nobody answers."""
+    """A socket on which a user listens; no answer comes."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(run_dir / "ctl.sock"))
         os.seteuid(uid)  # whose the other end is counts from listen on

@@ -67,7 +67,7 @@ VALUES = ((CPU_QUOTA, 50_000), (CPU_SHARES, 2))
 
 
 def test_a_killed_daemons_values_are_restored(host, restore, squeeze):
-    """What somebody else has changed since stays; a second time there is nothing to do."""
+    """Values that another agent has changed since stay; a second time there is nothing to do."""
     group = host.qos_group(KubeQoS.BEST_EFFORT)
     squeeze()
     group.write("cpu/cpu.shares", "77\n")

@@ -64,7 +64,7 @@ def test_a_shortened_name_fits_and_keeps_both_ends(text, width):
 
 
 def test_names_are_cut_in_the_middle():
-    """Namespace and the ReplicaSet's suffix tell pods apart."""
+    """Namespace and the ReplicaSet's suffix distinguish pods."""
     assert units.shorten("default/web-7d9c5b8f6-abcde", 16) == "default/…6-abcde"
 
 
@@ -72,5 +72,5 @@ def test_names_are_cut_in_the_middle():
     ("unit", "text"), [("cores", "2.00"), ("bytes", "2"), ("percent", "2.0"), ("furlongs", "2")]
 )
 def test_every_unit_can_be_written(unit, text):
-    """One that nobody thought of, too."""
+    """An unknown one, too."""
     assert units.formatter(unit)(2.0) == text

@@ -76,7 +76,7 @@ def test_netdev_names():
 
 
 def test_netclass_names():
-    """Only for interfaces about which rtnetlink told more than counters."""
+    """Only for interfaces of which rtnetlink has more than counters."""
     found = {"eth0": LinkStats(counters(), LINK), "eth1": LinkStats(counters())}
     named = samples(NodeExporter().netclass(found))
 

@@ -68,7 +68,7 @@ def test_a_kernel_without_the_full_line(pressed):
 
 
 def test_a_pod_with_one_unreadable_file_has_no_pressure(pressed):
-    """Its three figures are told together or not at all."""
+    """Its three figures are exported together or not at all."""
     machine, pod = pressed
     pod.group.write("io.pressure", "half avg10=1\n")
     machine.tick()

@@ -13,7 +13,7 @@ from koordlet.metriccache.sample import Sample
 
 
 class Scripted:
-    """A collector that does what it is told."""
+    """A collector that a test controls."""
 
     gates: tuple[str, ...] = ()
     cadence = Cadence.USAGE

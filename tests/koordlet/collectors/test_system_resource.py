@@ -55,7 +55,7 @@ def test_a_host_application_inside_kubepods_is_taken_off_once():
 
 
 def test_system_cpu_is_divided_as_the_whole_cpu_usage():
-    """The kernel does not tell which NUMA node a group's CPU time was on."""
+    """The kernel does not show which NUMA node a group's CPU time was on."""
     assert numa_cpu_shares(0.8, {0: 1.0, 1: 3.0}) == pytest.approx({0: 0.2, 1: 0.6})
     assert numa_cpu_shares(0.8, {0: 0.0}) == {0: 0.0}
 

@@ -173,7 +173,7 @@ def test_page_cache_only_while_it_is_wanted(machine):
         ({0: 0, 1: 0}, {0: 100, 1: 200}, {0: 1.0, 1: 2.0}),
         ({0: 0, 1: 300}, {0: 100, 1: 200}, {0: 1.0}),  # cpu1 went back and is alone on its node
         ({0: 0}, {0: 100, 1: 200}, {0: 1.0}),  # cpu1 was offline
-        ({0: 0, 9: 0}, {0: 100, 9: 200}, {0: 1.0}),  # nobody knows where cpu9 is
+        ({0: 0, 9: 0}, {0: 100, 9: 200}, {0: 1.0}),  # the NUMA node of cpu9 is not known
     ],
 )
 def test_cores_of_a_numa_node_are_the_sum_of_its_cpus(before, now, cores):

@@ -191,7 +191,7 @@ class WholeDaemon:
         return json.loads(text)
 
     async def ctl(self, path: str) -> Any:
-        """What koordletctl is told."""
+        """The answers to koordletctl."""
         connector = aiohttp.UnixConnector(str(self.run_dir / "ctl.sock"))
         async with (
             aiohttp.ClientSession(connector=connector) as session,

@@ -359,7 +359,7 @@ async def test_without_koord_manager_the_node_asks_itself_for_reports(
 async def test_duties_that_there_are(
     node: Node, server: ApiServer, flags: list[str], kept: list[str]
 ) -> None:
-    """None that are switched off, or for an object that nobody here uses."""
+    """None that are switched off, or for an object that is not used here."""
     await node.start(*flags, "--config-namespace=elsewhere", "--slo-config-name=own")
     await node.seconds(2)
 
@@ -562,7 +562,7 @@ async def test_strangers_need_the_cluster_s_word(
 
 
 class TestTopology:
-    """What the cluster is told of this node's CPUs."""
+    """The report of this node's CPUs to the cluster."""
 
     def told(self, server: ApiServer, key: str) -> Any:
         """What an annotation says; None while there is no object."""
@@ -596,7 +596,7 @@ class TestTopology:
         assert len(server.asked("patch", TOPOLOGIES)) == 1
 
     async def test_the_gate_may_be_switched(self, node: Node, server: ApiServer) -> None:
-        """Off, the cluster is neither told nor asked; this daemon knows all the same."""
+        """Off, no request is sent to the cluster; this daemon knows its topology all the same."""
         await node.start("--feature-gates=NodeTopologyReport=false")
         await node.until(lambda: node.states.node_topology())
         await node.seconds(6)
@@ -634,7 +634,7 @@ class TestTopology:
     async def test_what_the_kubelet_says_counts(
         self, node: Node, server: ApiServer, tmp_path: Path
     ) -> None:
-        """Its policy, and the CPUs that it has given to a pod; nothing is told before."""
+        """Its policy, and the CPUs that it has given to a pod; nothing is reported before."""
         kubelet = Kubelet(config={"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"})
         await kubelet.start()
         kubelet.script(*[refuse(403, "Forbidden")] * 3, path="/configz")
@@ -938,7 +938,7 @@ async def test_another_agent_on_the_node_is_left_to_do_its_work(
 
 
 async def test_force_reports_beside_another_agent(node: Node, server: ApiServer) -> None:
-    """And tells of it, without calling it a trouble."""
+    """And reports it, but not as a failure."""
     server.token = jwt({"kubernetes.io": {"pod": {"name": "koordlet-1", "uid": "own"}}})
     own, other = agent_pod("own", "ours/koordlet:2"), agent_pod("other", "theirs/koordlet:1")
     server.objects.create(ALL_PODS, own)

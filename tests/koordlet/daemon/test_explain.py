@@ -103,7 +103,7 @@ async def test_a_pods_explanation_has_the_limit_of_its_class(squeezed, place):
 
 
 async def test_others_are_not_concerned(squeezed):
-    """Another class, and a pod that nobody knows."""
+    """Another class, and an unknown pod."""
     for place in ("kubepods/burstable", "nobody"):
         assert (await squeezed.ctl(f"explain?pod={place}"))["values"] == []
 
@@ -134,7 +134,7 @@ async def test_changes_are_audited_in_the_plugins_words(squeezed, tmp_path):
 
 
 async def test_dry_run_restores_and_writes_nothing_until_it_is_off_again(squeezed):
-    """Switched by hand while the value is in force; nobody has to restart anything."""
+    """Switched by hand while the value is in force; no restart is needed."""
     assert quota(squeezed.host) == "50000"
     assert is_locked(squeezed.host)
     found = await squeezed.post("dry-run/Probe/on")

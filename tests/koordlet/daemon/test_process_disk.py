@@ -60,7 +60,7 @@ def degraded(daemon):
 
 
 def works(daemon):
-    """It measures, and tells the world over HTTP."""
+    """It measures, and serves the figures over HTTP."""
     rows = daemon.ctl("top")["pods"]
     return len(rows) == 3 and all(row["memory_bytes"] is not None for row in rows)
 

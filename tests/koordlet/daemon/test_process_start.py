@@ -99,7 +99,7 @@ def enabled_plugins(daemon):
 
 
 def test_the_arguments_of_koordinator_s_daemonset_start_it(koordlet, host):
-    """Unchanged but for the mount points; systemd, or who starts it, is told that it is ready."""
+    """Unchanged but for the mount points; the supervisor is notified that it is ready."""
     daemon = koordlet(
         *roots(host),
         "-feature-gates=AllAlpha=true,AllBeta=true",

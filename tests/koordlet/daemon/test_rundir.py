@@ -32,7 +32,7 @@ def test_the_lock_goes_with_the_daemon(tmp_path):
 
 
 def test_the_directory_is_private(tmp_path):
-    """State files are nobody else's business."""
+    """State files are for their owner alone."""
     with RunDir.open(tmp_path / "a" / "b") as run_dir:
         assert run_dir.directory.path.stat().st_mode & 0o777 == 0o750
 
@@ -47,7 +47,7 @@ def test_something_else_in_its_place_is_refused(tmp_path, make):
 
 
 def test_another_users_directory_is_refused(tmp_path, monkeypatch):
-    """A directory that somebody else owns can be swapped under us."""
+    """A directory of another user can be swapped under us."""
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     os.chown(tmp_path, 54321, -1) if os.getuid() == 0 else pytest.skip("needs root to chown")
 

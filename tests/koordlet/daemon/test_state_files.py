@@ -38,7 +38,7 @@ def pods_file(tmp_path):
 
 
 async def test_the_pods_of_a_file_are_joined_with_their_cgroups(daemon, pods_file):
-    """Names, priority and QoS are the file's, figures the kernel's; what is not listed is not told.
+    """Names, priority and QoS are the file's, figures the kernel's; other pods are not exported.
 
     A pod that was added to the file is reported within a few seconds, one taken off is not.
     """

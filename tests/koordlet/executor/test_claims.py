@@ -22,7 +22,7 @@ TEXTS = {1: ("-1", "50000"), 2: ("max 100000", "50000 100000")}
 
 
 class Squeeze(ExtensionPlugin):
-    """Claims what a test tells it to."""
+    """Makes the claims that a test asks for."""
 
     may_claim = (
         ClaimScope(resources.CPU_QUOTA, Level.QOS, frozenset({BE})),

@@ -81,7 +81,7 @@ def test_claims_that_cannot_be_made(table, owner, claim, problem):
 
 
 def test_a_ratio_needs_to_know_what_it_changes():
-    """Where nobody claims the value itself it would have nothing to divide."""
+    """Without a claim on the value itself it would have nothing to divide."""
     table = ClaimTable()
     table.declare("A", (ClaimScope(CPU_QUOTA, Level.POD, part=Part.RATIO),))
     claim = Claim(target=target("p1"), resource=CPU_QUOTA, value=1.2, reason="r", part=Part.RATIO)

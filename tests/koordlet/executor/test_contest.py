@@ -1,4 +1,4 @@
-"""Two who write one value: how often ours is written again, and what is told."""
+"""Two writers of one value: how often ours is written again, and the reports about it."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def clock():
 
 
 def fight(clock, policies, seconds):
-    """Somebody writes every second; return when ours was written again, and what was told."""
+    """Another agent writes every second; return when ours was written again, and the reports."""
     retaken, told, start = [], [], clock.monotonic()
     while clock.monotonic() < start + seconds:
         verdict = policies.judge(KEY, "12345")
@@ -53,7 +53,7 @@ def test_a_quarrel_that_ended_begins_anew_after_an_hour(clock):
 
 
 def test_yield_never_writes_again(clock):
-    """It is told once."""
+    """It is reported once."""
     policies = ConflictPolicy(clock, lambda: OnForeignChange.YIELD)
 
     assert fight(clock, policies, 100) == ([], [("yielded", ClaimState.YIELDED)])

@@ -23,7 +23,7 @@ SQUEEZER = Path(__file__).with_name("squeezer.py")
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
 def tree(request, monkeypatch):
     """In memory where there is such a place, as thousands of files are written."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)  # nobody pulls the plug here
+    monkeypatch.setattr(os, "fsync", lambda fd: None)  # no power failure here
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=memory) as root:
         yield ModelTree(Path(root) / "host", request.param)

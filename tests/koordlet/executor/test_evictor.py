@@ -177,7 +177,7 @@ async def test_what_is_not_certain_counts(bench, outcome, used) -> None:
 
 
 async def test_dry_run_takes_the_same_path_without_a_request(bench) -> None:
-    """Recorded, told and counted as what would be; the pod counts as ending."""
+    """Recorded, reported and counted as "would"; the pod counts as ending."""
     bench.dry_run.add("MemoryEvict")
     first, second = await bench.evict("crunch"), await bench.evict("crunch")
 
@@ -232,7 +232,7 @@ async def test_missing_rights_are_seen_in_health(bench) -> None:
 
 
 async def test_a_gone_pod_is_no_event(bench) -> None:
-    """There is nobody to read it; the plugin may go on."""
+    """There is no reader; the plugin may go on."""
     bench.api.answer(EvictionOutcome.GONE)
     eviction = await bench.evict("crunch")
 
@@ -298,7 +298,7 @@ async def test_the_record_is_bounded(bench) -> None:
 
 
 async def test_the_same_decision_much_later_is_a_new_one(bench) -> None:
-    """After ten minutes it is told again."""
+    """After ten minutes it is reported again."""
     bench.limit = 1
     await bench.evict("a")
     for _ in range(2):

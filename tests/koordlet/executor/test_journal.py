@@ -64,7 +64,7 @@ def test_the_format_stays():
 
 
 def test_the_next_process_reads_what_was_written(tmp_path):
-    """Every kind of change; nobody else may read it."""
+    """Every kind of change; no other user may read it."""
     journal = reopened(tmp_path)
     one, two, three = journal.begin([record("a"), record("b"), record("c")])
     journal.note(one, "-1", "50000", "40000")

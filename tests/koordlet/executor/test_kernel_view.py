@@ -62,7 +62,7 @@ async def test_groups_below_come_parents_first(view, fake):
 
 
 async def test_support(view, fake, clock):
-    """A kernel that lacks a file is told from one that has it."""
+    """A kernel that lacks a file is distinguished from one that has it."""
     assert await view.supports(CPU_IDLE, BE)
     for file in fake.paths.cgroup.rglob("cpu.idle"):
         file.unlink()

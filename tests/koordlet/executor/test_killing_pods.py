@@ -268,7 +268,7 @@ async def test_what_cannot_be_killed_is_reported(tmp_path, clock) -> None:
 
 
 async def test_koordlet_does_not_kill_itself(tmp_path, clock) -> None:
-    """Not even when it is told to, and not the others in its pod either."""
+    """Not even when the caller insists, and not the others in its pod either."""
     host = FakeHost(tmp_path, version=1)
     pod = host.add_pod("u1")
     pod.containers["c1"].set_processes(os.getpid())

@@ -41,7 +41,7 @@ async def bench(tree, killed):
 
 
 async def test_everything_is_restored_at_the_start(tree, bench):
-    """And told, with whose it was."""
+    """And reported, with the owner."""
     await bench.restorer.begin()
 
     assert (tree.read(QUOTA, "be"), tree.read(SHARES, "be")) == ("-1", "1024")

@@ -198,7 +198,7 @@ def test_nothing_is_restored_into_a_group_of_the_same_name(tree, crash):
 
 
 def test_a_group_born_under_a_squeezed_one_gets_its_original(v1):
-    """Whether it is claimed later or never; one that was pinned by somebody else keeps that."""
+    """Whether it is claimed later or never; one that another agent has pinned keeps that."""
     writer = v1.writer()
     squeezed = [
         desired(CPUS, place, {0, 1}) for place in ("be", "be/pod1", "be/pod1/c1", "be/pod2")

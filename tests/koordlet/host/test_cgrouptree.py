@@ -56,7 +56,7 @@ def test_a_pod_is_known_by_its_path(tmp_path: Path, cgroup: str, qos: KubeQoS) -
 
 
 def test_what_is_no_pod_or_container_is_left_out(tmp_path: Path) -> None:
-    """Other cgroups, files, monitors beside containers, and names nobody could print."""
+    """Other cgroups, files, monitors beside containers, and names that cannot be printed."""
     make(
         tmp_path,
         "kubepods/burstable/pod1/crio-11",
@@ -124,7 +124,7 @@ def test_the_first_pod_of_a_fresh_root_was_absent_too(tmp_path: Path) -> None:
 
 
 def test_a_pod_made_anew_under_its_old_name_is_a_new_one(tmp_path: Path) -> None:
-    """Its counters start again, which only the inode number tells."""
+    """Its counters start again, which only the inode number shows."""
     clock = SimulatedClock(monotonic=100.0)
     tree = CgroupTree(tmp_path, clock)
     make(tmp_path, "kubepods/pod1/c1")

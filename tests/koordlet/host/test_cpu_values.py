@@ -72,7 +72,7 @@ def test_requests_and_limits(milli, shares, quota):
     ("convert", "high"), [(shares_to_weight, 262_144), (weight_to_shares, 10_000)]
 )
 def test_values_the_kernel_refuses_are_refused(convert, high):
-    """Out of range is an error, not clamped: it is somebody's mistake."""
+    """Out of range is an error, not clamped: it is a mistake."""
     for value in (-1, 0, high + 1):
         with pytest.raises(ValueError, match="wanted"):
             convert(value)
@@ -80,5 +80,5 @@ def test_values_the_kernel_refuses_are_refused(convert, high):
 
 @given(st.integers(1, 10_000))
 def test_weights_survive_the_round_trip_but_for_rounding(weight):
-    """Comparing weights tells whether shares are in force; comparing shares would not."""
+    """Comparing weights shows whether shares are in force; comparing shares would not."""
     assert weight - 1 <= shares_to_weight(weight_to_shares(weight)) <= weight

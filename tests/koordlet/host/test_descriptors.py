@@ -100,7 +100,7 @@ def test_a_directory_is_an_error_with_a_hint(tmp_path):
 
 
 def test_the_budget_holds_and_least_recently_read_files_give_way(files):
-    """A file that nobody needed in the last tick is closed for a new one."""
+    """A file that was not needed in the last tick is closed for a new one."""
     held = Descriptors(budget=2)
     held.read(files[0])
     held.begin_tick()
@@ -169,7 +169,7 @@ def test_forget_closes_by_prefix(files):
 
 
 def test_a_file_that_hangs_is_left_alone(files):
-    """Its descriptor is not closed: another thread is still in there; nobody enters again."""
+    """Its descriptor is not closed: another thread is still in there; no other enters again."""
     held = Descriptors()
     held.read(files[0])
     held.give_up(files[0])

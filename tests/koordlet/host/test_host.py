@@ -372,7 +372,7 @@ class TestLayout:
 
 
 class TestFlavour:
-    """Anolis kernels are told by files that only they have."""
+    """Anolis kernels are recognized by files that only they have."""
 
     def test_mainline(self, host):
         assert not host.is_anolis()

@@ -1,4 +1,4 @@
-"""The cgroup driver that the kubelet was told to use."""
+"""The cgroup driver that the kubelet is configured with."""
 
 import json
 import os
@@ -138,7 +138,7 @@ def anothers(path):
 
 
 def link_to_anothers(path):
-    """A link of root's, into a directory of somebody else."""
+    """A link of root's, into a directory of another user."""
     target = path.with_name("target")
     path.rename(target)
     path.symlink_to(target)

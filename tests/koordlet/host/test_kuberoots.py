@@ -57,7 +57,7 @@ def test_what_lies_below_a_root_is_not_searched(tmp_path: Path) -> None:
 
 
 def test_a_root_below_the_search_depth_is_left_out(tmp_path: Path) -> None:
-    """The search is bounded: nobody nests kubelets this deep."""
+    """The search is bounded: kubelets are not nested this deep."""
     (tmp_path / "a/b/c/d/e/kubepods").mkdir(parents=True)
 
     assert KubeRoots(tmp_path).find(now=1.0) == {}

@@ -68,7 +68,7 @@ def test_pod_dir(layout, qos, uid, path):
     ],
 )
 def test_container_names(container_id, scope):
-    """systemd names tell the runtime, cgroupfs names are the id alone."""
+    """systemd names have the runtime, cgroupfs names are the id alone."""
     assert SYSTEMD.container_name(container_id) == scope
     assert CGROUPFS.container_name(container_id) == "H"
     assert SYSTEMD.container_dir("pod", container_id) == f"pod/{scope}"
@@ -77,7 +77,7 @@ def test_container_names(container_id, scope):
 
 @pytest.mark.parametrize("container_id", ["H", "", "://H", "lxc://H", "docker://"])
 def test_a_container_of_unknown_runtime_is_refused(container_id):
-    """An id without runtime, or with one that nobody knows, has no cgroup name."""
+    """An id without runtime, or with an unknown one, has no cgroup name."""
     with pytest.raises(ValueError, match="wanted <runtime>://<id>"):
         SYSTEMD.container_name(container_id)
 
@@ -190,7 +190,7 @@ def test_the_path_gives_the_qos_class(path, qos):
     ],
 )
 def test_a_host_application_without_path(qos, path):
-    """Its QoS class tells where it is."""
+    """Its QoS class decides where it is."""
     assert default_host_app_dir("a", qos) == path
 
 

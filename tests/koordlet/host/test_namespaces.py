@@ -65,7 +65,7 @@ def test_host_network_without_host_pids(container):
 
 
 def test_a_mounted_proc_of_the_host(container):
-    """It does not know us, so its pid 1 is somebody else's."""
+    """It does not know us, so its pid 1 is another process."""
     (container / "self/ns/pid").unlink()
     (container / "self/net/dev").unlink()
 

@@ -1,4 +1,4 @@
-"""Koordinator's koordlet among processes: told from ourselves by what runs, not by the name."""
+"""Koordinator's koordlet among processes: not this daemon, by the program, whatever the name."""
 
 import os
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_koordinators_koordlet(tmp_path, program):
     [
         (["/opt/koordlet/bin/python3", "/koordlet", "--v=4"], {}),  # ourselves, or a pod before us
         (["/usr/bin/python3", "-m", "koordlet.cli.koordlet"], {"comm": "python3"}),
-        ([], {}),  # it has crashed, and nobody has reaped it
+        ([], {}),  # it has crashed, and was not reaped
         (["/koordlet"], {"nspid": "{pid}\t1"}),  # of a kind node on this host
         (["/koordlet"], {"users": ("1000",) * 4}),  # anybody's
         (["/koordlet"], {"users": ("1000", OURS, OURS, OURS)}),  # anybody's, by a setuid program

@@ -111,7 +111,7 @@ def test_thin_pools_and_encryption_are_looked_through(block):
 
 
 def test_a_volume_group_on_several_disks_has_no_disk(block):
-    """Which disk a volume loads cannot be told then."""
+    """The disk that a volume loads is not known then."""
     block.device("sda", "8:0")
     block.device("sdb", "8:16")
     block.volume("dm-0", "254:0", "vg-a", "sda")

@@ -162,7 +162,7 @@ def test_cache_allocation_needs_cpu_and_mount(tmp_path, flags, mounted, supporte
 
 
 def test_namespaces(tmp_path):
-    """A container of its own is told what to share."""
+    """A container of its own gets a hint what to share."""
     for path in ("self/ns/pid", "self/cgroup", "1/cgroup", "self/net/dev", "1/net/dev"):
         write(tmp_path / "proc" / path)
     found = look(tmp_path)
@@ -172,7 +172,7 @@ def test_namespaces(tmp_path):
 
 
 def test_run_directory(tmp_path):
-    """Writable or not; left out when nobody asks."""
+    """Writable or not; left out when it is not asked for."""
     assert look(tmp_path, run_dir=tmp_path)["daemon run directory"].supported
     assert not look(tmp_path, run_dir=tmp_path / "none")["daemon run directory"].supported
     (tmp_path / "open").mkdir()

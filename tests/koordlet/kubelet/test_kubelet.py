@@ -165,7 +165,7 @@ async def test_a_kubelet_that_moves_is_followed(
     ],
 )
 def test_where_the_kubelet_is(options: dict[str, Any], url: str) -> None:
-    """The first address of the wanted type, and the port that the kubelet has told."""
+    """The first address of the wanted type, and the port that the kubelet has reported."""
     pairs = [("Hostname", "worker-7"), ("InternalIP", "10.0.0.7"), ("InternalIP", "10.0.0.8"),
              ("ExternalIP", "fd00::7")]  # fmt: skip
     node = Node("w", addresses=tuple(NodeAddress(*pair) for pair in pairs), kubelet_port=10250)

@@ -143,7 +143,7 @@ class Agent:
         })  # fmt: skip
 
     def store(self, collection: str, item: Object) -> None:
-        """Create or replace an object, as somebody else."""
+        """Create or replace an object, as another client."""
         name = item["metadata"]["name"]
         known = any(one["metadata"]["name"] == name for one in self.server.objects.all(collection))
         (self.server.objects.replace if known else self.server.objects.create)(collection, item)
@@ -153,7 +153,7 @@ def written_by(
     manager: str, spec: Object, *, time: str = "2026-07-24T06:00:00Z", field: str = "f:spec",
     subresource: str = "",
 ) -> Object:  # fmt: skip
-    """An object of n1 that somebody wrote."""
+    """An object of n1 that another client wrote."""
     entry = {"manager": manager, "operation": "Update", "time": time, "fieldsV1": {field: {}}}
     entry |= {"subresource": subresource} if subresource else {}
     return {"metadata": {"name": "n1", "managedFields": [entry]}, "spec": spec}

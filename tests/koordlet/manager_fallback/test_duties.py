@@ -255,7 +255,7 @@ async def test_no_objects_without_a_node(agent: Agent) -> None:
 
 @pytest.mark.parametrize("code", [403, 422])
 async def test_what_is_refused_is_said_once_and_tried_rarely(agent: Agent, code: int) -> None:
-    """No right to create, a schema that refuses: somebody has to mend that first."""
+    """No right to create, a schema that refuses: an operator has to mend that first."""
     causes = {"causes": [{"field": "spec"}]}
     agent.server.script(*[refuse(code, details=causes)] * 9, method="POST", path=METRICS)
     with capture_logs() as logs:

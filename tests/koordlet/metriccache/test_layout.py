@@ -51,7 +51,7 @@ def test_arbitrary_bytes_are_not_a_header(data):
 
 
 def test_another_version_is_named(monkeypatch):
-    """The log line must tell an upgrade from a broken disk."""
+    """The log line must distinguish an upgrade from a broken disk."""
     monkeypatch.setattr(layout, "VERSION", 2)
     data = pack_header(IDENTITY, GEOMETRY)
     monkeypatch.undo()

@@ -25,7 +25,7 @@ MADE_UP = Kind("made_up", "bytes", "nothing", no_key)
 
 
 def test_one_invalid_sample_is_left_out_alone(cache, clock):
-    """The rest of the tick is stored; stats tells how many were not."""
+    """The rest of the tick is stored; stats counts those that were not."""
     cache.append(
         stamp(clock),
         [

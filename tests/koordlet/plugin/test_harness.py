@@ -1,4 +1,4 @@
-"""The harness treats a plugin as the daemon does, and tells a test what went wrong."""
+"""The harness treats a plugin as the daemon does, and reports to a test what went wrong."""
 
 import asyncio
 import time

@@ -8,7 +8,7 @@ from koordlet.plugin.testing import make_pod
 
 
 async def test_a_result_is_kept_until_pod_or_settings_change():
-    """An equal pod, or equal settings, are no change; a pod that is gone is told of."""
+    """An equal pod, or equal settings, are no change; a pod that is gone is reported."""
     made, gone = [], []
 
     def work_out(pod, settings):

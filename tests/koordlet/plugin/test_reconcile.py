@@ -80,7 +80,7 @@ async def test_changes_of_pods_are_seen_at_once(host: Pods) -> None:
 
 
 async def test_the_rule_is_looked_at_once_in_an_interval(host: Pods) -> None:
-    """Whatever it is made of need not tell of its changes. No rule: nothing is claimed."""
+    """Its inputs need not notify of their changes. No rule: nothing is claimed."""
     plugin = Shares()
     harness = PluginHarness(
         plugin,

@@ -1,4 +1,4 @@
-"""Plugins are found by entry points; one that is bad or a duplicate keeps nobody else away."""
+"""Plugins are found by entry points; one that is bad or a duplicate blocks no other."""
 
 import sys
 from importlib.metadata import EntryPoint, distributions

@@ -113,7 +113,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("attributes", "message"), MISTAKES.values(), ids=MISTAKES.keys())
 def test_a_wrong_shape_is_said_at_registration(attributes, message):
-    """async def setup used to be a coroutine that nobody awaited, and a read-only claim waited."""
+    """async def setup used to be a coroutine never awaited, and a read-only claim waited."""
     plugin = of(**attributes)
 
     with pytest.raises(PluginError, match=re.escape(message)) as in_daemon:

@@ -131,7 +131,7 @@ class Bench:
             self.informer = None
 
     async def switch(self, **gates: bool) -> None:
-        """Switch gates, those that are not named as they are, and let everybody see it."""
+        """Switch gates, those that are not named as they are, and let all parts see it."""
         self.gates.set_from_map(gates)
         await self.clock.advance(0)
 

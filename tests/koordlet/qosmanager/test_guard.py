@@ -244,7 +244,7 @@ def test_plugins_that_behave_never_meet_the_guard(tmp_path):
 
 
 def test_a_kill_during_a_step_blames_no_plugin(tmp_path):
-    """A process that was killed from outside leaves no stacks, so nobody is to blame."""
+    """A process that was killed from outside leaves no stacks, so no plugin is blamed."""
     record = HangRecord(owned(tmp_path), "boot-1")
     record.begin("Bad")
     assert previous_hang(owned(tmp_path), "boot-1") is None

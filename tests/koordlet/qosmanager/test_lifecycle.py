@@ -63,7 +63,7 @@ async def test_toggling_a_gate_starts_and_stops_without_a_second_setup(bench):
 
 
 async def test_off_and_on_in_one_breath_is_another_run(bench):
-    """The plugin ends and starts again, also when it was off for a moment that nobody saw."""
+    """The plugin ends and starts again, also when it was off for a moment between two looks."""
     plugin = bench.add("P", bench.Recorder())
     await bench.start()
     bench.gates.replace_map({"P": False})

@@ -80,7 +80,7 @@ async def test_a_plugin_that_is_off_is_left_alone(bench):
 
 
 async def test_an_unpublished_state_is_not_an_initial_state(bench):
-    """There is no NodeSLO: nothing to be told."""
+    """There is no NodeSLO: no call."""
     plugin = bench.add("P", Listener())
     await bench.start()
     assert "NodeSLOSpec" not in plugin.calls

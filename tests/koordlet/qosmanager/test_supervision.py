@@ -370,7 +370,7 @@ async def test_cost_is_counted_and_exported(bench):
 
 
 async def test_health_names_a_collector_that_is_off(bench):
-    """A plugin that reads what nobody collects is degraded, until its collector is on."""
+    """A plugin that reads an uncollected kind is degraded, until its collector is on."""
     plugin = bench.Recorder()
     plugin.needs = ("PSICollector",)
     bench.add("P", plugin)
@@ -391,7 +391,7 @@ async def test_health_names_plugins_that_were_refused(bench):
 
 
 async def test_standalone_client_says_that_there_is_no_api_server(bench):
-    """Without Kubernetes the client is there, and its calls tell why they cannot work."""
+    """Without Kubernetes the client is there, and its calls raise with the reason."""
     seen: list[object] = []
 
     class Asks(bench.Recorder):

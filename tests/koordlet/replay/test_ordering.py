@@ -1,4 +1,4 @@
-"""Lines of a record come in the order of what they tell."""
+"""Lines of a record come in the order of the times in them."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ def tick(at):
 
 
 def test_what_was_watched_stands_where_it_was_read():
-    """Although it is told when the watch ends; what has no time stays where it is."""
+    """Although it is recorded when the watch ends; lines without a time stay where they are."""
     state = (Line.STATE, ["node", None])
     lines = [state, tick(1.0), tick(2.0), read(1.1), read(1.2), state, read(2.1), tick(3.0)]
     assert list(in_order(lines)) == [
@@ -35,6 +35,6 @@ def test_no_line_is_lost_and_all_are_in_order(late):
 
 @given(st.lists(st.sampled_from([None, "x", float("nan"), float("inf"), True, 5, -1.0])))
 def test_times_that_make_no_sense_lose_nothing(times):
-    """They are told where they are played."""
+    """They are reported where they are played."""
     lines = [(Line.TICK, [0.0, 0.0, at][: 3 if at else 1]) for at in times]
     assert len(list(in_order(lines))) == len(lines)

@@ -189,7 +189,7 @@ async def test_what_was_in_force_before_counts_as_done():
 
 
 async def test_what_was_watched_is_seen_in_its_time():
-    """A look is told after the watch, and stands in the record behind later samples."""
+    """A look is recorded after the watch, behind later samples."""
     plugin = Watch()
     looks = [
         write_line(Line.READ, 502.0 + look / 10, "cpu_usage", GROUP, look) for look in range(1, 10)

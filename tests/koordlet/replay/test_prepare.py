@@ -1,4 +1,4 @@
-"""The plugins that a record is played to are those that ran, unless told otherwise."""
+"""The plugins that a record is played to are those that ran, unless options say otherwise."""
 
 import pytest
 

@@ -69,7 +69,7 @@ async def nobody() -> str:
 
 
 class Target:
-    """What the watch has told of the object."""
+    """The object as the watch has shown it."""
 
     def __init__(self) -> None:
         self.now: ReportTarget | None = ReportTarget("uid-1")
@@ -258,7 +258,7 @@ async def test_an_object_that_is_gone_gets_none(server, sink, fail, target, repo
 async def test_an_object_that_is_not_found_is_only_asked_for(
     server, clock, sink, fail, write, target, report
 ) -> None:
-    """Its CRD was removed and the watch has not told: a small question every few seconds."""
+    """Its CRD was removed and the watch has not shown it: a small request every few seconds."""
     server.script(*[refuse(404)] * 99)
     while (pause := await fail(report, "404")) < 10:
         await clock.advance(pause)

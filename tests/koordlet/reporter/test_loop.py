@@ -250,7 +250,7 @@ async def test_nothing_is_reported_before_the_pods_are_known(cache, sink, clock,
 
 
 async def test_before_the_first_there_is_nothing_to_show(reporter, running):
-    """And the reason is told."""
+    """And the reason is reported."""
     with pytest.raises(Unavailable, match=r"no NodeMetric yet: .*node_cpu_usage"):
         reporter.latest()
 

@@ -225,7 +225,7 @@ async def test_nothing_is_written_before_the_topology_is_known(scene, server):
 
 
 async def test_damage_is_put_right(scene, server):
-    """And said, as somebody may wonder."""
+    """And logged."""
     await scene.start()
     with capture_logs() as logs:
         scene.damage()

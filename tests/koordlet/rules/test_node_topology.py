@@ -238,7 +238,7 @@ class TestAnnotations:
         assert text == r'{"cpuset":"\u003c\u0026é\u003e"}'
 
     def test_a_policy_without_reserved_cpus(self):
-        """What cannot be told is left out, and the reason is named."""
+        """What is not known is left out, and the reason is named."""
         config = replace(STATIC, kube_reserved={})
         found, problems = node_topology(replace(INPUTS, kubelet=KubeletFacts(config)))
         assert "reservedCPUs" not in annotations(found)["kubelet.koordinator.sh/cpu-manager-policy"]
@@ -287,7 +287,7 @@ class TestObject:
         assert patch(parse_published(found), derive()) == []
 
     def test_a_patch_is_for_one_version_of_one_object(self):
-        """Zones are replaced as a whole, and somebody else may just be writing to them."""
+        """Zones are replaced as a whole, and another client may just be writing to them."""
         found = stored()
         found["topologyPolicies"] = ["RestrictedPodLevel"]
         assert patch(parse_published(found), derive()) == [
@@ -329,7 +329,7 @@ class TestObject:
         assert right["zones"] == stored()["zones"]
 
     def test_what_others_wrote_stays(self):
-        """Annotations, labels, resources of zones, and what is told of a zone as a whole."""
+        """Annotations, labels, resources of zones, and attributes of a zone as a whole."""
         found = stored()
         found["metadata"]["annotations"]["theirs"] = "kept"
         found["metadata"]["labels"]["theirs"] = "kept"
@@ -374,7 +374,7 @@ class TestObject:
         assert found["topologyPolicies"] == ["None"]
 
     def test_a_kubelet_without_a_configuration_yet(self):
-        """Its checkpoint says what it has given away; what it told before stays."""
+        """Its checkpoint has its allocations; its last answer stays."""
         state = CpuManagerState("static", {"p": frozenset({1})})
         unknown = KubeletFacts(None, state)
         key = "kubelet.koordinator.sh/cpu-manager-policy"
@@ -412,7 +412,7 @@ class TestObject:
         )
     )
     def test_any_zones_can_be_put_right(self, zones):
-        """Whatever somebody has made of them."""
+        """Whatever another client has made of them."""
         right = corrected(stored() | {"zones": zones})
         assert patch(parse_published(right), derive()) == []
 

@@ -39,7 +39,7 @@ BE_APP = HostApplication("be-app", qos="BE", base=CgroupBase.KUBEPODS_BEST_EFFOR
     ],
 )
 def test_split(node, reserved, pods, apps, counted, split):
-    """Koordinator's examples: pods nobody knows count, and the system has what is reserved."""
+    """Koordinator's examples: unknown pods count, and the system has what is reserved."""
     found = split_usage(
         node,
         reserved,

@@ -65,7 +65,7 @@ def test_the_other_agent(other):
         [OWN, replace(OTHER, phase="Succeeded")],
         [OWN, replace(OTHER, statuses=WAITING)],  # crashed, and waits to be started again
         [OWN, replace(OTHER, statuses=())],
-        [OWN, replace(OTHER, controller=None)],  # somebody tries its image by hand
+        [OWN, replace(OTHER, controller=None)],  # its image started by hand
         [OWN, replace(OTHER, controller=Controller("ReplicaSet", "koordlet", "x"))],
         [OWN, replace(OTHER, controller=Controller("DaemonSet", "web", "x"), labels={})],
         [OWN, replace(OTHER, namespace="shop")],  # a tenant's: names and labels are free

@@ -236,7 +236,7 @@ async def test_the_guard_decides_about_more_than_metrics(client, daemon):
 async def test_without_a_cluster_only_this_machine_is_let_in(
     client, daemon, monkeypatch, peer, status
 ):
-    """Whoever is not, is told how to get there all the same."""
+    """Other clients get a hint how to get there all the same."""
     monkeypatch.setattr("koord.component.http.guard.peer", lambda _: peer)
     daemon.guard = local_only
 

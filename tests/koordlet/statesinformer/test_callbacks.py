@@ -229,7 +229,7 @@ async def test_a_callback_that_will_not_be_cancelled_is_not_called_twice(
 
 
 async def test_each_callback_runs_in_a_task_that_names_it(clock, informer, start) -> None:
-    """So that a watchdog can tell whose code holds the loop, in the registrant's context."""
+    """So that a watchdog knows whose code holds the loop, in the registrant's context."""
     names: list[str] = []
 
     def note(*_: object) -> None:
@@ -310,7 +310,7 @@ async def test_a_subscription_is_called_only_while_it_is_on(clock, informer, sta
 
 
 async def test_what_fails_in_a_subscription_is_its_owners_business(clock, informer, start) -> None:
-    """It is told why, and what was raised; the informer is well. Nothing is retried after the end.
+    """It gets the reason and the exception; the informer is well. Nothing is retried after the end.
 
     A callback that runs at the end is cancelled and returned, and does not count as failed.
     """

@@ -1,4 +1,4 @@
-"""States: what is known, since when, and who is told."""
+"""States: synced or not, snapshots, and callbacks."""
 
 import asyncio
 import dataclasses

@@ -243,7 +243,7 @@ class TestNodeMetric:
     """The spec to report by, and the object to report to."""
 
     async def test_no_object_no_target(self, server, client, clock, informer, start) -> None:
-        """It is made later, by koord-manager; and again after somebody has deleted it."""
+        """It is made later, by koord-manager; and again after it was deleted."""
         source = KubeNodeMetric(client, "n1", informer, clock)
         told = []
         informer.register_callbacks(
@@ -266,7 +266,7 @@ class TestNodeMetric:
         await clock.until(lambda: source.target() is not None)
         await clock.settle()
         assert source.target().uid == "uid-2"
-        # Whoever reports is told of a new object, also when its spec is that of the old one.
+        # The reporter is notified of a new object, also when its spec is that of the old one.
         assert [target.uid for target in told if target] == ["uid-1", "uid-2"]
 
     @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ class TestEvents:
     async def test_an_object_that_is_not_understood_at_all(
         self, server, client, clock, informer, start
     ) -> None:
-        """It is told about as well; the last good one stays."""
+        """It is reported as well; the last good one stays."""
         told = []
         server.objects.create(ALL_NODES, node("n1") | {"status": {"capacity": {"cpu": "many"}}})
         await start(kube_node(client, "n1", informer, clock, told.append))
@@ -452,7 +452,7 @@ class TestPods:
         assert len(server.asked("list")) == 1
 
     async def test_of_pods_with_one_uid_one_counts(self, server, informer, pods, pass_time) -> None:
-        """The first by name, and it is told that there is another."""
+        """The first by name, and the other one is reported."""
         for name in ("b", "a"):
             twin = pod("u1")
             twin["metadata"]["name"] = name
@@ -477,7 +477,7 @@ class TestPods:
 
 
 def lose(server: ApiServer, *keys: str) -> list[dict[str, Any]]:
-    """Let pods be missing in the next list, which no watch tells; return them."""
+    """Let pods be missing in the next list, without a watch event; return them."""
     server.silent = True
     lost = [server.objects.delete(ALL_PODS, key) for key in keys]
     server.objects.compact()

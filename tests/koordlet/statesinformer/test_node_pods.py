@@ -324,7 +324,7 @@ class TestFromTheKubelet:
         assert pods.problem == ""
 
     async def test_of_pods_with_one_uid_always_the_same_stays(self, pods: Pods) -> None:
-        """In whatever order the kubelet has them; and the problem is told, once."""
+        """In whatever order the kubelet has them; and the problem is reported, once."""
         metadata = {"namespace": "shop", "uid": "u1"}
         for name in ("web-u1-too", "web-u1-three"):
             pods.kubelet.pods.append(pod("u1") | {"metadata": {**metadata, "name": name}})

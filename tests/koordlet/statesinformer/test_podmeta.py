@@ -46,7 +46,7 @@ def known_pod(*container_ids: str, **fields: object) -> Pod:
 def test_a_discovered_container_goes_by_its_id(
     layout: Layout, directory: str, name: str, container_id: str
 ) -> None:
-    """As far as the directory's name tells; long ids are shortened to what people read."""
+    """As far as the directory's name shows it; long ids are shortened to what people read."""
     [pod] = tree_with(layout, directory).values()
 
     [container] = discovered(pod).containers

@@ -421,7 +421,7 @@ class TestPodSource:
     async def test_a_scan_that_hangs_makes_the_source_unhealthy(
         self, base, clock, informer, start, monkeypatch
     ) -> None:
-        """The loop goes on; /healthz tells what does not."""
+        """The loop goes on; /healthz names what does not."""
         release = threading.Event()
         tree = CgroupTree(base, clock)
         source = PodSource(tree, informer, clock)

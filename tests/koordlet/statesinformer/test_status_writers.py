@@ -70,7 +70,7 @@ def test_what_an_agent_has_left_behind(writers, clock):
 
 
 def test_one_write_by_hand(writers, clock):
-    """Makes nobody an agent."""
+    """Makes no client an agent."""
     writers.look(written())
     writers.look(written(entry("kubectl-patch", at(5))))
     clock.tick(600)

@@ -116,7 +116,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
 
 
 async def test_the_topology_is_there_at_once(scene):
-    """And whoever wants to know of it is told once, not at each look."""
+    """And callbacks are called once, not at each look."""
     await scene.start()
     assert scene.ls == "0-7"
     assert scene.source.health() == OK
@@ -224,7 +224,7 @@ class TestKubelet:
         assert 10 <= scene.kubelet.asked <= 11
 
     async def test_one_that_refuses_is_asked_more_and_more_rarely(self, scene):
-        """Until it tells, and then the topology is there."""
+        """Until it answers, and then the topology is there."""
         scene.kubelet.error = "kubelet: refused with 403"
         await scene.start()
         await scene.seconds(600)
@@ -241,7 +241,7 @@ class TestKubelet:
         assert scene.source.health() == OK
 
     async def test_its_checkpoint_will_do(self, scene):
-        """While it has never told its configuration."""
+        """While its configuration was never known."""
         scene.kubelet.error = "refused"
         scene.write(GIVEN)
         await scene.start()

@@ -122,6 +122,6 @@ def test_pool(pods, set_aside, pool):
     ],
 )
 def test_pinned(status, pinned):
-    """The scheduler has chosen a place for a pod, or not; what nobody understands is no place."""
+    """The scheduler has chosen a place for a pod, or not; what is not understood is no place."""
     annotations = {} if status is None else {RESOURCE_STATUS: status}
     assert is_pinned(Pod("d", "p", "u", annotations=annotations)) is pinned

@@ -60,7 +60,7 @@ def test_looks_split_the_usage(counters):
 
 @pytest.mark.parametrize("spoil", ["missing", "backwards", "gone"])
 def test_a_group_made_anew_starts_the_looks_anew(counters, judge, spoil):
-    """Counters that are missing or run backwards tell nothing."""
+    """Counters that are missing or run backwards give no usage."""
     readings = counters.after(pods=1.0)
     if spoil == "missing":
         readings[1] = None
@@ -106,7 +106,7 @@ def test_rounds_that_agree_are_believed(judge):
 
 
 def test_growth_waits_until_the_looks_agree(counters, judge):
-    """The mean of the last second has a time in it when nobody else worked."""
+    """The mean of the last second has a time in it when no other pod worked."""
     for _ in range(LOOKS):
         judge.looks.add(counters.after(pods=1.0))
     room = judge.after_round(measured(0.3)).room
@@ -147,7 +147,7 @@ def test_the_system_is_that_of_the_round_without_a_counter():
     ],
 )
 def test_a_look_is_split_like_a_round(frame, use, split):
-    """What looks cannot tell comes from the latest round."""
+    """What looks do not measure comes from the latest round."""
     assert Frame(FRAME.budget, *frame).split(FastUse(*use)) == pytest.approx(split)
 
 

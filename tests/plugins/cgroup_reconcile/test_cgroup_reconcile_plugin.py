@@ -151,7 +151,7 @@ async def test_changes_of_a_pod_reach_all_levels(tmp_path):
 
 
 async def test_an_annotation_that_cannot_be_used(tmp_path):
-    """The node's settings hold, or what the pod said before; it is told once."""
+    """The node's settings hold, or the pod's last good ones; it is reported once."""
     bed = Bed(tmp_path, annotation='{"minLimitPercent":-1}')
     bed.strategy(minLimitPercent=100)
     async with bed.harness as harness:

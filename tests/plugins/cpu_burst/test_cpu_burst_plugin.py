@@ -166,7 +166,7 @@ async def test_a_pod_without_a_limit_stays_so(tmp_path):
 
 
 async def test_policy_none_touches_nothing(tmp_path):
-    """A quota that is not that of the limit is somebody else's business while bursting is off."""
+    """A quota that is not that of the limit is left alone while bursting is off."""
     bed = Bed(tmp_path, 2)
     bed.set_quota(150_000)
     bed.strategy(policy="none")
@@ -337,7 +337,7 @@ async def test_without_input_nothing_grows(tmp_path, missing):
 
 
 async def test_nothing_happens_before_the_first_node_slo_or_without_pods(tmp_path):
-    """No strategy, or nobody to apply it to."""
+    """No strategy, or no pod to apply it to."""
     bed = Bed(tmp_path, 1)
     bed.harness.set_node_slo(None)
     async with bed.harness as harness:
@@ -362,7 +362,7 @@ async def test_dry_run_shows_what_it_would_do(tmp_path):
 
 
 async def test_a_steady_state_writes_nothing(tmp_path):
-    """Bursting has ended: nobody is throttled, the quota stays, and the kernel is left in peace."""
+    """Bursting has ended: no container is throttled, the quota stays, no kernel file is read."""
     bed = Bed(tmp_path, 2)
     bed.strategy(policy="auto")
     async with bed.harness as harness:

@@ -159,7 +159,7 @@ def test_another_period_starts_afresh():
 
 
 def test_tokens_of_a_container_that_is_gone_are_forgotten():
-    """After twice the period nobody remembers that it had spent its tokens."""
+    """After twice the period it is forgotten that it had spent its tokens."""
     limits = BurstLimits()
     for now in range(60):
         limits.allow("c1", limited(40), float(now), 300.0)

@@ -83,7 +83,7 @@ class EvictionBench(PluginHarness):
         return [asked.pod.name for asked in self.evictions.asked]
 
     def outcomes(self) -> dict[str, str]:
-        """What became of evictions at last, by pod; "" for those that nobody was asked for."""
+        """The last outcome of evictions, by pod; "" for those without a request."""
         decisions = reversed(self.explain())
         return {each["pod"].rpartition("/")[2]: each["outcome"] for each in decisions}
 

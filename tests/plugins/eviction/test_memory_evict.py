@@ -106,7 +106,7 @@ async def test_what_an_explanation_holds(make_bench):
 
 
 async def test_it_ends_when_enough_is_back(make_bench):
-    """Although the first victim has given back less than it was to: the node tells."""
+    """Although the first victim has released less than expected: the node's usage decides."""
     bench = make_bench(gates=BE_ONLY)
     bench.configure(memoryEvictThresholdPercent=80)
     async with bench:
@@ -118,7 +118,7 @@ async def test_it_ends_when_enough_is_back(make_bench):
 
 
 async def test_usage_alone_is_not_enough(make_bench):
-    """Nobody is evicted while no task waits for memory; that is told once, with both figures."""
+    """No pod is evicted while no task waits for memory; reported once, with both figures."""
     bench = make_bench(gates=BE_ONLY)
     bench.configure()
     bench.host.set_pressure("memory", 4.9)
@@ -235,7 +235,7 @@ async def test_the_pause_after_evictions(make_bench):
 
 
 async def test_a_victim_that_ignores_its_eviction(make_bench):
-    """It is waited for until its grace period is over; then it is told, and the next one goes."""
+    """It is waited for until its grace period is over; then it is reported, and the next goes."""
     bench = make_bench(gates=BE_ONLY)
     bench.configure(memoryEvictThresholdPercent=82)
     async with bench:
@@ -315,7 +315,7 @@ async def test_a_server_that_hangs(make_bench):
 
 
 async def test_no_pod_to_evict(make_bench):
-    """All candidates refused, or none there: told once, and looked at again."""
+    """All candidates refused, or none there: reported once, and looked at again."""
     bench = make_bench(gates=BE_ONLY)
     bench.configure(memoryEvictThresholdPercent=82)
     bench.set_pods()
@@ -398,7 +398,7 @@ async def test_an_interval_of_zero_switches_it_off(make_bench):
 
 
 async def test_pods_that_end_anyway_are_counted(make_bench):
-    """What somebody else has deleted gives its memory back; nobody is evicted in its place."""
+    """A pod that another client has deleted releases its memory; no pod is evicted in its place."""
     bench = make_bench(gates=BE_ONLY)
     bench.configure(memoryEvictThresholdPercent=82)
     bench.mark("b20", gone_by=bench.clock.wall() + 30)

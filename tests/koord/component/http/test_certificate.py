@@ -20,7 +20,7 @@ from koord.util.stop import Stop
 
 
 class Files:
-    """The two files as the daemon is told of them."""
+    """The two files as options of the daemon."""
 
     def __init__(self, directory, issue):
         self._issue = issue

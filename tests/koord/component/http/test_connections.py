@@ -32,7 +32,7 @@ PROBE = b"GET /livez HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n"
 
 
 class Clients:
-    """A server, and clients of it that say no more than they are told to."""
+    """A server, and clients of it that send only what the test makes them send."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -210,7 +210,7 @@ async def test_what_closes_a_connection_early_is_no_log_line(clients, capsys, mo
     ],
 )
 def test_who_counts_as_one_peer(address, peer):
-    """All of loopback, an IPv4 address, a network of IPv6, or everybody on a Unix socket."""
+    """All of loopback, an IPv4 address, a network of IPv6, or all clients of a Unix socket."""
     assert peer_of(address) == peer
 
 
@@ -260,7 +260,7 @@ async def test_one_peer_keeps_its_newest_connections(crowd):
 
 
 async def test_many_peers_leave_the_last_places_to_those_with_few(crowd):
-    """A crowd that would fill the server is held below it; a probe displaces nobody."""
+    """A crowd that would fill the server is held below it; a probe displaces no client."""
     held = [crowd.connect(f"10.0.0.{number % 10}") for number in range(200)]
     assert sum(is_open(client) for client in held) == MOST - LAST_PLACES
 
@@ -284,7 +284,7 @@ async def test_a_full_server_takes_from_whoever_has_most(crowd):
 
 
 async def test_connections_that_ended_count_no_more(crowd):
-    """Their places are free at once, and their deadlines concern nobody."""
+    """Their places are free at once, and their deadlines have no effect."""
     for _ in range(PER_PEER):
         crowd.connect("10.0.0.1")
     crowd.close()

@@ -98,14 +98,14 @@ def test_each_view_shows_its_families(exposition):
 
 
 def test_process_and_python_are_among_the_internal_families(exposition):
-    """As Koordinator tells about its process and language runtime."""
+    """As Koordinator exports metrics of its process and language runtime."""
     internal = names(exposition.render(View.INTERNAL, TEXT))
 
     assert {"process_resident_memory_bytes", "python_info", "python_gc_collections"} <= {*internal}
 
 
 def test_what_fails_is_left_out_and_counted(source):
-    """A source and a registered collector that raise cost nobody else their families."""
+    """A source and a registered collector that raise cost no other source its families."""
     broken = Broken()
     exposition = Exposition(RULES, lambda: [broken, source])
     exposition.external.register(broken)

@@ -35,7 +35,7 @@ PROMETHEUS_3 = (
     ],
 )
 def test_openmetrics_only_for_who_prefers_it(accept, form):
-    """Text 0.0.4 is what everybody gets who does not ask for OpenMetrics."""
+    """Clients that do not ask for OpenMetrics get text 0.0.4."""
     assert choose_format(accept) is form
 
 

@@ -28,7 +28,7 @@ def family(name, labels, value=1.0):
     ids=lambda family: family.name,
 )
 def test_a_family_that_cannot_be_written_is_left_out_alone(form, broken):
-    """Whatever a plugin puts into a family, its others are exported and the failure is told."""
+    """Whatever a plugin puts into a family, its others are exported and the failure is reported."""
     failures = []
     page = ScrapeBody(form, RULES, lambda name, err: failures.append(name))
 

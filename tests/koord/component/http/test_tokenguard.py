@@ -186,7 +186,7 @@ async def test_answers_hold_for_a_while(get, far_away, cluster, clock):
 
 
 async def test_one_review_for_many_requests_at_once(get, far_away, cluster, clock):
-    """A dashboard with twenty panels is one question; whoever leaves takes nobody along."""
+    """A dashboard with twenty panels is one review; a client that leaves does not end others."""
     cluster.silent.clear()
     asking = [asyncio.ensure_future(get("annas")) for _ in range(20)]
     await clock.until(lambda: cluster.asked == ["annas"])
@@ -235,7 +235,7 @@ async def test_what_was_known_holds_while_the_api_server_is_away(
 
 
 async def test_an_old_failure_is_not_reported_for_ever(get, far_away, cluster, guard, clock):
-    """Nobody has asked since, so nobody knows."""
+    """There was no request since, so the state is not known."""
     cluster.error = KoordError("away")
     await get("annas")
     clock.tick(300)
@@ -272,7 +272,7 @@ async def test_a_hanging_api_server_holds_few_requests(get, far_away, cluster, c
 
 
 async def test_tokens_are_neither_logged_nor_kept(get, far_away, cluster, guard):
-    """A memory dump or a log file gives nobody access."""
+    """A memory dump or a log file gives no access."""
     with capture_logs() as logs:
         await get("annas")
         cluster.error = KoordError("away")

@@ -10,7 +10,7 @@ from koord.component.plugins.meter import Meter, PluginExitError, ResidentMemory
 
 
 class Guard:
-    """Notes which steps it was told of."""
+    """Records the steps that were reported to it."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []
@@ -150,7 +150,7 @@ def test_memory_growth_is_net_and_never_negative():
         return meter.growth
 
     assert [step(50), step(-20), step(-100), step(10)] == [50, 30, 0, 10]
-    used += 1000  # somebody else
+    used += 1000  # by other code
     assert step(0) == 10
     meter.reset()
     assert meter.growth == 0

@@ -125,7 +125,7 @@ async def test_who_does_not_want_to_act_any_more_is_not_refused(world, tmp_path)
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be another user")
 async def test_another_users_lock_stops_no_daemon():
-    """Everybody may lock a directory that everybody can read; only a koordlet's lock counts."""
+    """Any user may lock a directory that any user can read; only a koordlet's lock counts."""
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         os.chmod(directory, 0o755)
         world = World(Path(directory))

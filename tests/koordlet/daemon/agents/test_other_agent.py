@@ -81,7 +81,7 @@ async def test_another_agent_comes_and_goes(sign):
 
 
 async def test_an_agent_that_crashes_and_is_started_again():
-    """Is there all the time: nobody takes its place for half a minute."""
+    """Is there all the time: its place is not free for half a minute."""
     async with World() as world:
         with capture_logs() as logs:
             for number in range(5):

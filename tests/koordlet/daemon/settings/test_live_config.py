@@ -203,7 +203,7 @@ async def test_an_unchanged_file_is_read_silently_at_the_start(daemon, config):
 
 
 async def test_a_file_that_is_gone_or_unreadable_keeps_its_say(daemon, config):
-    """A restart would fail, so /healthz tells; its return is seen even with its old times."""
+    """A restart would fail, so /healthz reports it; its return is seen even with its old times."""
     config.write_text("feature-gates: {Probe: true}\n")
     await daemon.start(f"--config={config}")
     await daemon.seconds(2)

@@ -68,7 +68,7 @@ def test_the_node_has_a_name_in_any_case(args, environ, name):
     ],
 )
 def test_defaults_follow_from_where_the_daemon_runs(args, environ, standalone, addr, cgroup):
-    """Alone it listens on loopback and reads the host's own paths, unless told otherwise."""
+    """Alone it listens on loopback and reads the host's own paths, unless flags say otherwise."""
     settings = load(*args, **environ)
 
     assert settings.mode.standalone is standalone

@@ -57,7 +57,7 @@ def test_a_plugin_may_have_words_of_its_own():
 
 @pytest.mark.parametrize("what", ["would_set", "would_restore"])
 def test_what_dry_run_would_do_is_marked(what):
-    """A reason that nobody takes for a change."""
+    """A reason that is not mistaken for a change."""
     assert event(BE, what=what)[1] == "would_UpdateCgroups"
     assert event(BE, what=what, wording=WORDS)[1] == "would_AdjustBEByNodeCPUUsage"
 

@@ -85,7 +85,7 @@ def test_any_text_is_one_line_that_can_be_read_again(event):
     ],
 )
 def test_what_is_no_event_is_none(line):
-    """A line that a crash cut, or that somebody else wrote."""
+    """A line that a crash cut, or that another program wrote."""
     assert decode(line) is None
 
 

@@ -162,7 +162,7 @@ async def test_events_that_cannot_be_written_are_bounded(bench):
 
 @pytest.mark.parametrize("what", ["link", "hard link", "pipe", "directory", "open to all"])
 async def test_only_a_plain_file_is_written_to(bench, tmp_path, what):
-    """What somebody planted there is neither followed nor waited for."""
+    """Files planted there are neither followed nor waited for."""
     bench.directory.mkdir()
     place, other = bench.directory / "audit.log", tmp_path / "other"
     other.write_text("precious")
@@ -185,7 +185,7 @@ async def test_only_a_plain_file_is_written_to(bench, tmp_path, what):
 
 
 async def test_a_log_that_is_removed_by_hand_begins_anew(bench):
-    """Nobody has to be told."""
+    """No notification is needed."""
     bench.note("first")
     await bench.log.flush()
     (bench.directory / "audit.log").unlink()

@@ -1,4 +1,4 @@
-"""Readers of the audit log are closed when nobody comes back."""
+"""Readers of the audit log are closed when no request follows."""
 
 import asyncio
 import os

@@ -143,7 +143,7 @@ def test_a_closed_reader_holds_no_file(tmp_path, write):
 
 
 def test_a_page_is_bounded_in_bytes_too(tmp_path, write):
-    """Whatever somebody has put into the file."""
+    """Whatever is in the file."""
     line = b'{"createdAt":"' + b"x" * 60_000 + b'"}'
     write("audit.log", *[line] * 200)
     reader = AuditReader(tmp_path)
