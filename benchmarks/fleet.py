@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from benchmarks import history
 from benchmarks.table import Row
 from benchmarks.tree import NotHereError
-from koord.api.node import Node
+from koord.api.nodes.node import Node
 from koord.kube.client import ApiClient
 from koord.kube.config import ApiConfig
 from koord.kube.errors import NotFound

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 from benchmarks.table import Row
-from koord.api.node import Node
-from koord.api.pod import Container
+from koord.api.nodes.node import Node
+from koord.api.pods.pod import Container
 from koord.api.qos import KubeQoS
 from koord.util.clock import Stamp
 from koord.util.simulatedclock import SimulatedClock

@@ -25,8 +25,8 @@ from prometheus_client import CollectorRegistry
 from benchmarks.process import running_daemon
 from benchmarks.table import Row
 from benchmarks.tree import CONTROLLERS, QOS, ROOT, NotHereError, check_controllers, remove
-from koord.api.node import Node
-from koord.api.nodeslo import merge_nodeslo
+from koord.api.nodes.node import Node
+from koord.api.slo.nodeslo import merge_nodeslo
 from koord.component.flags import FlagSet
 from koord.util.clock import SystemClock
 from koord.util.logs import get_logger

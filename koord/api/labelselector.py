@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from koord.api.wire import shape_of, wire
+from koord.api.decoding.wire import shape_of, wire
 from koord.util.errors import InvalidObject
 
 _NAME = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"

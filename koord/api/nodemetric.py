@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from koord.api.fields import Fields
-from koord.api.jsonrules import Json
+from koord.api.decoding.fields import Fields
+from koord.api.decoding.jsonrules import Json
 from koord.api.quantity import cpu_text, memory_text
 from koord.util import goduration
 from koord.util.errors import InvalidObject

@@ -1,7 +1,7 @@
 """Evictions through the API server (policy/v1), which asks PodDisruptionBudgets."""
 
 from koord.api.eviction import EvictionAnswer, EvictionOutcome
-from koord.api.pod import Pod
+from koord.api.pods.pod import Pod
 from koord.kube.answers import Object
 from koord.kube.client import ApiClient
 from koord.kube.deadline import Deadline

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import IO
 
-from koord.api.fields import Fields
+from koord.api.decoding.fields import Fields
 from koord.kube.config import ExecPlugin
 from koord.kube.errors import ConfigError
 from koord.util import documents

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 from urllib.parse import urlsplit
 
-from koord.api.fields import Fields
+from koord.api.decoding.fields import Fields
 from koord.kube.config import ApiConfig, ExecPlugin, Material
 from koord.kube.errors import ConfigError
 from koord.util import documents

@@ -5,7 +5,7 @@ from math import floor
 
 from prometheus_client import Metric
 
-from koord.api.podrequests import BATCH_CPU, pod_request
+from koord.api.pods.requests import BATCH_CPU, pod_request
 from koord.api.qos import KubeQoS, QoSClass
 from koordlet.collectors.engine.base import Tick
 from koordlet.collectors.engine.exposition import gauge

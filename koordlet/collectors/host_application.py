@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from prometheus_client import Metric
 
-from koord.api.nodeslo import HostApplication
+from koord.api.slo.nodeslo import HostApplication
 from koordlet.collectors.engine.base import Tick
 from koordlet.collectors.engine.exposition import gauge
 from koordlet.collectors.rates import Rates

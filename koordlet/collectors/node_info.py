@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import Metric
 
-from koord.api.machine import NODE_CPU_INFO, NodeCpuInfo
+from koord.api.nodes.machine import NODE_CPU_INFO, NodeCpuInfo
 from koordlet.collectors.engine.base import Tick
 from koordlet.collectors.engine.exposition import StatusCounter
 from koordlet.host.paths import HostPaths

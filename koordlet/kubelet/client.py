@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from koord.api.node import AddressType, Node
-from koord.api.pod import PodList, PodListReader, check_pod_list
+from koord.api.nodes.node import AddressType, Node
+from koord.api.pods.pod import PodList, PodListReader, check_pod_list
 from koord.kube.answers import Object, read_object
 from koord.kube.config import ApiConfig
 from koord.kube.credentials import Credentials

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from koord.api.jsonrules import Json, JsonObject
-from koord.api.node import Node
-from koord.api.sloconfig import SLOConfig
+from koord.api.decoding.jsonrules import Json, JsonObject
+from koord.api.nodes.node import Node
+from koord.api.slo.sloconfig import SLOConfig
 from koord.kube.answers import Object
 from koord.kube.resource import NODE_METRICS, NODE_SLOS, Resource
 from koordlet.rules.manager_fallback import Problems, node_metric_spec_for, node_slo_for

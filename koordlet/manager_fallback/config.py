@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from koord.api.sloconfig import SLOConfig, load_config
+from koord.api.slo.sloconfig import SLOConfig, load_config
 from koord.kube.answers import Object
 from koord.kube.client import ApiClient
 from koord.kube.reflector import Reflector, Watched

@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from koord.api.node import Node
+from koord.api.nodes.node import Node
 from koord.kube.client import ApiClient
 from koord.util.clock import Clock
 from koord.util.health import PartHealth

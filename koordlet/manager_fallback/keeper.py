@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from koord.api.jsonrules import Json
-from koord.api.node import Node
+from koord.api.decoding.jsonrules import Json
+from koord.api.nodes.node import Node
 from koord.kube.client import ApiClient
 from koord.kube.errors import KubeError
 from koord.kube.store import resource_version

@@ -19,7 +19,7 @@ from koordlet.statesinformer.model import PodMeta
 
 if TYPE_CHECKING:
     from koord.api.eviction import EvictionOutcome
-    from koord.api.pod import Pod
+    from koord.api.pods.pod import Pod
     from koord.component.features import FeatureSpec
     from koord.component.flags import FlagSet
     from koordlet.executor.audit.wording import Wording

@@ -8,7 +8,7 @@ from koordlet.executor.evictions.eviction import EvictionRequest
 from koordlet.statesinformer.model import PodMeta
 
 if TYPE_CHECKING:
-    from koord.api.pod import Pod
+    from koord.api.pods.pod import Pod
     from koordlet.plugin.base import ExtensionPlugin
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from koord.api.fields import Fields
+from koord.api.decoding.fields import Fields
 from koord.util.errors import InvalidObject, KoordError
 from koordlet.plugin.rejections import Rejections
 

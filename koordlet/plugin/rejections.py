@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 from koord.util.errors import InvalidObject
 
 if TYPE_CHECKING:
-    from koord.api.pod import Pod
+    from koord.api.pods.pod import Pod
     from koordlet.plugin.base import ExtensionPlugin
     from koordlet.plugin.metrics import BoundedCounter, PluginMetrics
 

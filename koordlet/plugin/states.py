@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from koord.api.node import Node
-    from koord.api.nodeslo import NodeSLO
+    from koord.api.nodes.node import Node
+    from koord.api.slo.nodeslo import NodeSLO
     from koordlet.rules.nodetopology import NodeTopology
     from koordlet.statesinformer.callbacks import StateType, UpdateCbFn
     from koordlet.statesinformer.model import PodMeta

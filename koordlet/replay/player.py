@@ -8,10 +8,10 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from koord.api.eviction import EvictionAnswer, EvictionOutcome
-from koord.api.machine import NODE_CPU_INFO, NodeCpuInfo
-from koord.api.node import Node
-from koord.api.nodeslo import NodeSLO, merge_nodeslo
-from koord.api.pod import Pod
+from koord.api.nodes.machine import NODE_CPU_INFO, NodeCpuInfo
+from koord.api.nodes.node import Node
+from koord.api.pods.pod import Pod
+from koord.api.slo.nodeslo import NodeSLO, merge_nodeslo
 from koord.util.clock import Stamp
 from koord.util.errors import InvalidObject
 from koord.util.simulatedclock import SimulatedClock

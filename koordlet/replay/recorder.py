@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import koordlet
-from koord.api.machine import NODE_CPU_INFO
+from koord.api.nodes.machine import NODE_CPU_INFO
 from koord.util.clock import Clock, Stamp
 from koord.util.errors import KoordError
 from koordlet.collectors.node_info import NODE_NUMA_INFO

@@ -19,7 +19,7 @@ from koord.api.nodemetric import (
     PodMetric,
     Usage,
 )
-from koord.api.nodeslo import HostApplication
+from koord.api.slo.nodeslo import HostApplication
 from koord.util.errors import KoordError
 from koordlet.metriccache.aggregate import Aggregate
 from koordlet.metriccache.cache import MetricCache

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from koord.api.node import Node
+from koord.api.nodes.node import Node
 from koord.kube.client import ApiClient
 from koord.kube.errors import (
     ApiError,

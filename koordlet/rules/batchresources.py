@@ -6,12 +6,12 @@ Source: Koordinator, apis/extension (ExtendedResourceSpec) and the batchresource
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from koord.api.annotation import pod_annotation
-from koord.api.pod import Container, Pod
-from koord.api.podrequests import BATCH_CPU, BATCH_MEMORY
-from koord.api.podtotals import Share, is_sidecar, running_total
+from koord.api.decoding.annotation import pod_annotation
+from koord.api.decoding.wire import shape_of, wire
+from koord.api.pods.pod import Container, Pod
+from koord.api.pods.requests import BATCH_CPU, BATCH_MEMORY
+from koord.api.pods.totals import Share, is_sidecar, running_total
 from koord.api.quantity import Quantity
-from koord.api.wire import shape_of, wire
 
 EXTENDED_RESOURCES = "node.koordinator.sh/extended-resource-spec"  # annotation of a pod
 

@@ -6,10 +6,10 @@ Source: Koordinator, calCPUSharePools.
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
-from koord.api.machine import CpuTopology
-from koord.api.pod import Pod
+from koord.api.nodes.machine import CpuTopology
+from koord.api.pods.pod import Pod
+from koord.api.pods.resourcestatus import allocated_cpus
 from koord.api.qos import QoSClass
-from koord.api.resourcestatus import allocated_cpus
 from koord.util.errors import InvalidObject
 
 

@@ -6,12 +6,12 @@ Source: Koordinator, pkg/slo-controller nodemetric and nodeslo.
 import copy
 from collections.abc import Mapping
 
-from koord.api.colocation import ColocationStrategy, colocation_of_node
-from koord.api.jsonrules import Json, JsonObject
-from koord.api.node import Node
+from koord.api.decoding.jsonrules import Json, JsonObject
 from koord.api.nodemetric import SHORTEST_REPORT_INTERVAL
+from koord.api.nodes.node import Node
 from koord.api.quantity import Quantity
-from koord.api.sloconfig import SLOConfig
+from koord.api.slo.colocation import ColocationStrategy, colocation_of_node
+from koord.api.slo.sloconfig import SLOConfig
 from koord.util import goduration
 from koord.util.errors import InvalidObject
 

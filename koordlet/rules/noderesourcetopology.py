@@ -6,9 +6,9 @@ Other agents write to the same object: koord-manager adds resources to the zones
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from koord.api.fields import Fields
-from koord.api.kubeletconfig import NO_POLICY
-from koord.api.node import Node
+from koord.api.decoding.fields import Fields
+from koord.api.nodes.kubeletconfig import NO_POLICY
+from koord.api.nodes.node import Node
 from koordlet.rules.nodetopology import NUMA_RESERVATION, NodeTopology
 from koordlet.rules.topologyannotations import annotations, outdated
 from koordlet.rules.zonesonwire import merged_zones, same_zones

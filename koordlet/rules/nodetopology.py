@@ -6,22 +6,22 @@ Source: Koordinator, calcNodeTopo.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from koord.api.cpumanager import CpuManagerState, PodCpus, kubelet_allocations
-from koord.api.kubeletconfig import (
+from koord.api.nodes.cpumanager import CpuManagerState, PodCpus, kubelet_allocations
+from koord.api.nodes.kubeletconfig import (
     NO_POLICY,
     STATIC,
     KubeletConfig,
     static_reserved_cpus,
 )
-from koord.api.machine import CpuTopology, Machine
-from koord.api.node import Node
-from koord.api.nodereservation import (
+from koord.api.nodes.machine import CpuTopology, Machine
+from koord.api.nodes.node import Node
+from koord.api.nodes.reservation import (
     NodeReservation,
     SystemQoS,
     effective_reservation,
     system_qos,
 )
-from koord.api.pod import Pod
+from koord.api.pods.pod import Pod
 from koord.util.errors import InvalidObject
 from koordlet.rules.cpupools import CpuPool, cpu_pools, shared_cpus
 from koordlet.rules.zones import Zone, node_zones, reserved_per_zone

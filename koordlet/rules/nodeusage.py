@@ -6,12 +6,12 @@ Source: Koordinator, pkg/koordlet/qosmanager/helpers.
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from koord.api.node import Node
-from koord.api.nodereservation import reserved_amounts
-from koord.api.nodeslo import CgroupBase, HostApplication
-from koord.api.pod import Pod
+from koord.api.nodes.node import Node
+from koord.api.nodes.reservation import reserved_amounts
+from koord.api.pods.pod import Pod
 from koord.api.qos import KubeQoS, QoSClass
 from koord.api.quantity import Quantity
+from koord.api.slo.nodeslo import CgroupBase, HostApplication
 
 
 class UsageSplit(NamedTuple):

@@ -6,7 +6,7 @@ koord-app=koordlet, container koordlet.
 
 from collections.abc import Collection, Iterable
 
-from koord.api.pod import Pod
+from koord.api.pods.pod import Pod
 
 SYSTEM_NAMESPACES = ("koordinator-system", "koordlet-system", "kube-system")
 _NAMES = ("koordlet", "koord-koordlet")

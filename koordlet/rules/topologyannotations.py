@@ -3,10 +3,10 @@
 import json
 from collections.abc import Mapping
 
-from koord.api.cpumanager import PodCpus
-from koord.api.jsonrules import parse_json
-from koord.api.machine import CpuBasics, CpuTopology
-from koord.api.nodereservation import NODE_RESERVATION, SYSTEM_QOS_RESOURCE
+from koord.api.decoding.jsonrules import parse_json
+from koord.api.nodes.cpumanager import PodCpus
+from koord.api.nodes.machine import CpuBasics, CpuTopology
+from koord.api.nodes.reservation import NODE_RESERVATION, SYSTEM_QOS_RESOURCE
 from koord.util.cpulist import format_cpulist
 from koord.util.errors import InvalidObject
 from koordlet.rules.cpupools import CpuPool

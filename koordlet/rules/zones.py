@@ -6,7 +6,7 @@ Source: Koordinator, calTopologyZoneList; NodeResourceTopology v1alpha1.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from koord.api.machine import Machine, NumaMemory
+from koord.api.nodes.machine import Machine, NumaMemory
 from koord.api.quantity import Quantity
 from koord.util.cpulist import format_cpulist
 from koord.util.errors import InvalidObject

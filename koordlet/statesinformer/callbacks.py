@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from koord.api.nodeslo import HostApplication
+from koord.api.slo.nodeslo import HostApplication
 from koord.util.backoff import Backoff
 from koord.util.clock import Clock
 from koord.util.errors import KoordError

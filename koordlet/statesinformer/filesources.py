@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from koord.api.node import Node, parse_node
-from koord.api.nodeslo import NodeSLO
+from koord.api.nodes.node import Node, parse_node
+from koord.api.slo.nodeslo import NodeSLO
 from koord.util.clock import Clock
 from koord.util.health import PartHealth
 from koord.util.stop import Stop

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from koord.api.node import Node
+from koord.api.nodes.node import Node
 from koord.util.clock import Clock
 from koord.util.health import PartHealth
 from koord.util.stop import Stop

@@ -7,9 +7,9 @@ Readers may be on any thread: each state is one immutable object that is replace
 import asyncio
 from typing import TYPE_CHECKING
 
-from koord.api.node import Node
 from koord.api.nodemetric import NodeMetricSpec
-from koord.api.nodeslo import NodeSLO
+from koord.api.nodes.node import Node
+from koord.api.slo.nodeslo import NodeSLO
 from koord.util.clock import Clock
 from koord.util.errors import KoordError
 from koord.util.health import OK, PartHealth, Status

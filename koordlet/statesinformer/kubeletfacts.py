@@ -5,8 +5,8 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from koord.api.cpumanager import CpuManagerState
-from koord.api.kubeletconfig import STATIC, KubeletConfig, parse_kubelet_config
+from koord.api.nodes.cpumanager import CpuManagerState
+from koord.api.nodes.kubeletconfig import STATIC, KubeletConfig, parse_kubelet_config
 from koord.util.backoff import Backoff
 from koord.util.clock import Clock
 from koord.util.errors import KoordError, Unavailable

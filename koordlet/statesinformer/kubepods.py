@@ -2,7 +2,7 @@
 
 import asyncio
 
-from koord.api.pod import Pod, PodList, distinct, parse_pod
+from koord.api.pods.pod import Pod, PodList, distinct, parse_pod
 from koord.kube.answers import Object
 from koord.kube.client import ApiClient
 from koord.kube.reflector import Reflector, Watched

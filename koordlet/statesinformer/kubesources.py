@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from koord.api.fields import Fields
-from koord.api.node import Node, parse_node
+from koord.api.decoding.fields import Fields
 from koord.api.nodemetric import NodeMetricSpec, parse_spec
-from koord.api.nodeslo import NodeSLO
+from koord.api.nodes.node import Node, parse_node
+from koord.api.slo.nodeslo import NodeSLO
 from koord.kube.answers import Object
 from koord.kube.client import ApiClient
 from koord.kube.eventobjects import Event, EventType, ObjectRef

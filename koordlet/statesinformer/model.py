@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from koord.api.pod import Pod
+from koord.api.pods.pod import Pod
 from koord.api.qos import KubeQoS, QoSClass
 
 

@@ -4,8 +4,8 @@ import asyncio
 import dataclasses
 from collections.abc import Callable
 
-from koord.api.node import Node
-from koord.api.pod import PodList
+from koord.api.nodes.node import Node
+from koord.api.pods.pod import PodList
 from koord.kube.errors import Forbidden, KubeError, Unauthorized
 from koord.util.backoff import Backoff
 from koord.util.clock import Clock

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from koord.api.pod import Pod, PodList
+from koord.api.pods.pod import Pod, PodList
 from koord.util.alarm import Alarm
 from koord.util.logs import get_logger
 

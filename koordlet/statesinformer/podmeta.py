@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from koord.api.pod import ContainerStatus, Pod
+from koord.api.pods.pod import ContainerStatus, Pod
 from koordlet.host.cgroups.layout import UNKNOWN_RUNTIME, ContainerName, Driver, Layout
 from koordlet.host.cgroups.podtracks import ContainerDir, PodDir
 from koordlet.statesinformer.model import ContainerMeta, PodMeta

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Protocol
 
-from koord.api.pod import PodList, parse_pod_list
+from koord.api.pods.pod import PodList, parse_pod_list
 from koord.util.clock import Clock
 from koord.util.health import PartHealth
 from koord.util.logs import LogState, get_logger

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from koord.api.nodeslo import NodeSLO, merge_nodeslo
+from koord.api.slo.nodeslo import NodeSLO, merge_nodeslo
 from koord.util.errors import InvalidObject
 from koordlet.statesinformer.informer import StatesInformer
 

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from koord.api.fields import Fields
+from koord.api.decoding.fields import Fields
 from koord.kube.answers import Object
 from koord.util.clock import Clock
 from koord.util.errors import InvalidObject

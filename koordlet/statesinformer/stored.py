@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from koord.api.jsonrules import JsonObject
+from koord.api.decoding.jsonrules import JsonObject
 from koord.kube.answers import Object
 
 

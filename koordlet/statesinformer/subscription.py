@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from koordlet.statesinformer.callbacks import StateType, UpdateCbFn
 
 if TYPE_CHECKING:
-    from koord.api.node import Node
-    from koord.api.nodeslo import NodeSLO
+    from koord.api.nodes.node import Node
+    from koord.api.slo.nodeslo import NodeSLO
     from koordlet.rules.nodetopology import NodeTopology
     from koordlet.statesinformer.informer import StatesInformer
     from koordlet.statesinformer.model import PodMeta

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from koord.api.machine import Machine
+from koord.api.nodes.machine import Machine
 from koord.util.clock import Clock
 from koord.util.errors import KoordError, Unavailable
 from koord.util.health import OK, PartHealth, Status

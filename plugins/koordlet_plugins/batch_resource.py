@@ -9,10 +9,10 @@ minimum.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from koord.api.nodeslo import NodeSLO
-from koord.api.nodeslo_strategies import CPUSuppressPolicy
-from koord.api.pod import Pod
+from koord.api.pods.pod import Pod
 from koord.api.qos import QoSClass
+from koord.api.slo.nodeslo import NodeSLO
+from koord.api.slo.strategies import CPUSuppressPolicy
 from koordlet.plugin import (
     Claim,
     ClaimScope,

@@ -7,11 +7,11 @@ for their CPU quotas. The quota without it follows from the limit.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from koord.api.pod import Container, Pod
-from koord.api.podtotals import pod_limit
+from koord.api.pods.pod import Container, Pod
+from koord.api.pods.resourcestatus import allocated_cpus
+from koord.api.pods.totals import pod_limit
 from koord.api.qos import QoSClass
 from koord.api.quantity import Quantity
-from koord.api.resourcestatus import allocated_cpus
 from koordlet.plugin import (
     Claim,
     ClaimScope,

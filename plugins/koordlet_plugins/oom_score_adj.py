@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from koord.api.annotation import json_annotation, place
-from koord.api.jsonrules import MapOf
-from koord.api.jsonvalues import INT64
-from koord.api.pod import Pod
+from koord.api.decoding.annotation import json_annotation, place
+from koord.api.decoding.jsonrules import MapOf
+from koord.api.decoding.jsonvalues import INT64
+from koord.api.pods.pod import Pod
 from koordlet.plugin import (
     Claim,
     ClaimScope,

@@ -7,8 +7,8 @@ value that is no longer in the NodeSLO is restored.
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, NamedTuple
 
-from koord.api.nodeslo_strategies import SystemStrategy
 from koord.api.quantity import Quantity
+from koord.api.slo.strategies import SystemStrategy
 from koordlet.plugin import (
     Claim,
     ClaimScope,

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 import pytest
 from prometheus_client import CollectorRegistry
 
-from koord.api.nodeslo import NodeSLO
+from koord.api.slo.nodeslo import NodeSLO
 from koord.util.clock import Stamp, SystemClock
 from koordlet.collectors.engine.lease import Lease
 from koordlet.collectors.engine.metrics import CollectorMetrics

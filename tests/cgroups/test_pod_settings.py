@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from koord.api.node import Node
-from koord.api.pod import Container
+from koord.api.nodes.node import Node
+from koord.api.pods.pod import Container
+from koord.api.pods.resourcestatus import RESOURCE_STATUS
 from koord.api.qos import QOS_LABEL, KubeQoS
-from koord.api.resourcestatus import RESOURCE_STATUS
 from koordlet.host.descriptors import Descriptors
 from koordlet.host.host import Host
 from koordlet.plugin import Claim, ClaimScope, Level, PodMeta, Target, resources

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from koord.api.node import Node
-from koord.api.nodeslo import merge_nodeslo
-from koord.api.pod import Container
+from koord.api.nodes.node import Node
+from koord.api.pods.pod import Container
+from koord.api.slo.nodeslo import merge_nodeslo
 from koordlet.host.host import Host
 from koordlet.host.resources import (
     CPU_BURST,

@@ -13,9 +13,9 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from koord.api.node import parse_node
-from koord.api.nodeslo import merge_nodeslo
-from koord.api.pod import parse_pod_list
+from koord.api.nodes.node import parse_node
+from koord.api.pods.pod import parse_pod_list
+from koord.api.slo.nodeslo import merge_nodeslo
 from koord.component.config.flagdocument import parse_flag_document
 from koord.component.flags import FlagSet
 from koord.component.plugins.discovery import discover

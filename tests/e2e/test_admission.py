@@ -14,7 +14,7 @@ from controlplane import REPOSITORY
 from front import Front
 from overlay import overlay
 
-from koord.api.pod import Pod
+from koord.api.pods.pod import Pod
 from koord.kube.client import ApiClient
 from koord.kube.config import ApiConfig
 from koord.kube.eventobjects import Event, EventType, ObjectRef, Series, new_event

@@ -8,7 +8,7 @@ import pytest
 from front import Front
 
 from koord.api.eviction import EvictionOutcome
-from koord.api.pod import Pod
+from koord.api.pods.pod import Pod
 from koord.kube.client import ApiClient
 from koord.kube.config import ApiConfig
 from koord.kube.events import EventRecorder

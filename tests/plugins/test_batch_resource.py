@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from koord.api.node import Node
-from koord.api.nodeslo import NodeSLO
-from koord.api.nodeslo_strategies import CPUSuppressPolicy, ResourceThreshold
-from koord.api.pod import Container
+from koord.api.nodes.node import Node
+from koord.api.pods.pod import Container
 from koord.api.qos import QOS_LABEL, KubeQoS
+from koord.api.slo.nodeslo import NodeSLO
+from koord.api.slo.strategies import CPUSuppressPolicy, ResourceThreshold
 from koordlet.plugin import PodMeta, resources
 from koordlet.plugin.testing import FakeHost, FakePod, PluginHarness, make_pod
 from koordlet.rules.normalization import NORMALIZATION_RATIO

@@ -2,10 +2,10 @@
 
 import pytest
 
-from koord.api.node import Node
-from koord.api.pod import Container
+from koord.api.nodes.node import Node
+from koord.api.pods.pod import Container
+from koord.api.pods.resourcestatus import RESOURCE_STATUS
 from koord.api.qos import QOS_LABEL, KubeQoS
-from koord.api.resourcestatus import RESOURCE_STATUS
 from koordlet.plugin import InvalidObject, resources
 from koordlet.plugin.testing import PluginHarness, make_pod
 from koordlet.rules.normalization import NORMALIZATION_RATIO, noticeable

@@ -6,12 +6,12 @@ import json
 import pytest
 from machines import PAIRS, machine
 
-from koord.api.kubeletconfig import NO_POLICY, STATIC
-from koord.api.node import Node
-from koord.api.nodereservation import SystemQoS
-from koord.api.nodeslo import HostApplication, NodeSLO
+from koord.api.nodes.kubeletconfig import NO_POLICY, STATIC
+from koord.api.nodes.node import Node
+from koord.api.nodes.reservation import SystemQoS
+from koord.api.pods.resourcestatus import RESOURCE_STATUS
 from koord.api.qos import QOS_LABEL, KubeQoS, QoSClass
-from koord.api.resourcestatus import RESOURCE_STATUS
+from koord.api.slo.nodeslo import HostApplication, NodeSLO
 from koord.util.cpulist import format_cpulist, parse_cpulist
 from koordlet.plugin import InvalidObject, PodMeta, resources
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod

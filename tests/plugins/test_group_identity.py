@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from koord.api.nodeslo import HostApplication, NodeSLO, merge_nodeslo
-from koord.api.nodeslo_qos import CPUPolicy, CPUQoS, QoSClassStrategy, QoSPolicies, ResourceQoS
 from koord.api.qos import QOS_LABEL, KubeQoS
+from koord.api.slo.nodeslo import HostApplication, NodeSLO, merge_nodeslo
+from koord.api.slo.resourceqos import CPUPolicy, CPUQoS, QoSClassStrategy, QoSPolicies, ResourceQoS
 from koordlet.plugin import InvalidObject, PodMeta, resources
 from koordlet.plugin.testing import FakeGroup, FakeHost, PluginHarness, make_pod
 from koordlet_plugins.group_identity.plugin import GroupIdentity, identity_claims

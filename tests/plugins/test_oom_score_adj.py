@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.pod import Container
+from koord.api.pods.pod import Container
 from koordlet.plugin import InvalidObject, PodMeta
 from koordlet.plugin.testing import FakeHost, FakePod, PluginHarness, make_pod
 from koordlet_plugins import oom_score_adj

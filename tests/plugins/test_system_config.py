@@ -2,9 +2,9 @@
 
 import pytest
 
-from koord.api.node import Node
-from koord.api.nodeslo import NodeSLO, merge_nodeslo
-from koord.api.nodeslo_strategies import SystemStrategy
+from koord.api.nodes.node import Node
+from koord.api.slo.nodeslo import NodeSLO, merge_nodeslo
+from koord.api.slo.strategies import SystemStrategy
 from koordlet.plugin.testing import FakeHost, PluginHarness
 from koordlet_plugins.system_config import SystemConfig, is_usable, wanted
 

@@ -11,9 +11,9 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from koord.api.eviction import EvictionOutcome
-from koord.api.node import Node
 from koord.api.nodemetric import NodeMetricSpec
-from koord.api.nodeslo import NodeSLO
+from koord.api.nodes.node import Node
+from koord.api.slo.nodeslo import NodeSLO
 from koord.kube.eviction import PATIENCE
 from koordlet.executor.evictions.evictor import ENDING_FOR
 from koordlet.plugin import StateType, Stop

@@ -22,7 +22,7 @@ NO_SECONDS = 10.0
 AT_ONCE = 8  # reviews under way
 RATE = 1.0  # reviews a second
 BURST = 10
-TOLD_SECONDS = 300.0  # that /healthz tells of the last review that failed, if none succeeded since
+REPORTED_SECONDS = 300.0  # for which /healthz reports a failed review, if none has succeeded
 
 _BEARER = re.compile(r"Bearer +([A-Za-z0-9\-._~+/]+=*) *", re.IGNORECASE)
 
@@ -95,7 +95,7 @@ class TokenGuard(Generic[U]):
 
     def health(self) -> PartHealth:
         """Degraded for a while after the API server could not be asked."""
-        if self._problem and self._clock.monotonic() - self._problem_at < TOLD_SECONDS:
+        if self._problem and self._clock.monotonic() - self._problem_at < REPORTED_SECONDS:
             return PartHealth(Status.DEGRADED, f"tokens cannot be checked: {self._problem}")
         return OK
 

@@ -9,7 +9,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from rich.console import RenderableType
 
-from koord.api.nodeslo import NodeSLO, merge_nodeslo
+from koord.api.slo.nodeslo import NodeSLO, merge_nodeslo
 from koord.component.flags import FlagSet
 from koord.component.plugins.discovery import discover
 from koord.util.documents import decode

@@ -5,7 +5,7 @@ from typing import Protocol, TypeVar
 
 from prometheus_client import Metric
 
-from koord.api.nodeslo import NodeSLO
+from koord.api.slo.nodeslo import NodeSLO
 from koord.util.clock import Stamp
 from koordlet.host.cgroups.layout import Layout
 from koordlet.host.resource import Resource

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from koord.api.nodeslo import NodeSLO
+from koord.api.slo.nodeslo import NodeSLO
 from koord.util.clock import Clock, Stamp
 from koordlet.collectors.engine.lease import Lease
 from koordlet.collectors.engine.metrics import CollectorMetrics

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from koord.api.nodeslo import NodeSLO
+from koord.api.slo.nodeslo import NodeSLO
 from koord.util.clock import Clock, Stamp, stamp
 from koord.util.health import PartHealth
 from koord.util.logs import get_logger

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from koord.api.node import AddressType, Node
-from koord.api.nodeslo import NodeSLO
+from koord.api.nodes.node import AddressType, Node
+from koord.api.slo.nodeslo import NodeSLO
 from koord.component.components import ComponentSet
 from koord.component.http.tokenguard import RATE, TokenGuard
 from koord.kube.client import ApiClient

@@ -5,7 +5,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from koord.api.node import Node
+from koord.api.nodes.node import Node
 from koord.kube.client import ApiClient
 from koord.kube.eventobjects import Event, EventType, ObjectRef
 from koord.util.clock import Clock

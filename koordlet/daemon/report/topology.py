@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from koord.api.machine import NODE_CPU_INFO, Machine, NodeCpuInfo, NumaMemory
-from koord.api.node import Node
+from koord.api.nodes.machine import NODE_CPU_INFO, Machine, NodeCpuInfo, NumaMemory
+from koord.api.nodes.node import Node
 from koord.component.gated import Gated
 from koord.kube.client import ApiClient
 from koord.util.clock import Clock

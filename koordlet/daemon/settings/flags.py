@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from koord.api.node import AddressType
-from koord.api.sloconfig import CONFIG_MAP, CONFIG_NAMESPACE
+from koord.api.nodes.node import AddressType
+from koord.api.slo.sloconfig import CONFIG_MAP, CONFIG_NAMESPACE
 from koord.component.flagchecks import (
     absolute,
     address,

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from koord.api.nodeslo import HostApplication
 from koord.api.qos import KubeQoS
+from koord.api.slo.nodeslo import HostApplication
 from koordlet.host.cgroups.layout import Layout, host_app_group
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from koord.api.eviction import EvictionAnswer, EvictionOutcome
-from koord.api.pod import Pod
+from koord.api.pods.pod import Pod
 from koord.util.errors import Unavailable
 
 

@@ -7,7 +7,7 @@ from contextvars import Context
 from typing import Any
 
 from koord.api.eviction import EvictionAnswer, EvictionOutcome
-from koord.api.pod import Pod
+from koord.api.pods.pod import Pod
 from koord.util.clock import Clock
 from koord.util.health import OK, PartHealth, Status
 from koord.util.logs import get_logger

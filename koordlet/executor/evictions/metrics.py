@@ -7,7 +7,7 @@ from prometheus_client.core import UnknownMetricFamily
 from prometheus_client.registry import Collector
 
 from koord.api.eviction import EvictionOutcome
-from koord.api.pod import Pod
+from koord.api.pods.pod import Pod
 from koord.util.clock import Clock
 
 EXPIRY = 300.0  # seconds after its last increase that a pod's series is shown, as in Koordinator

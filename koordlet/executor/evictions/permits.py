@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from koord.api.eviction import EvictionAnswer, EvictionOutcome
-from koord.api.pod import Pod
+from koord.api.pods.pod import Pod
 from koord.util.clock import Clock
 from koordlet.executor.evictions.eviction import Eviction, EvictionRequest
 

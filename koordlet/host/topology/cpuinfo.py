@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from koord.api.machine import UNKNOWN_VENDOR, CpuBasics, CpuTopology
+from koord.api.nodes.machine import UNKNOWN_VENDOR, CpuBasics, CpuTopology
 from koordlet.host.errors import KernelFileError
 from koordlet.host.files import parse_file, read_head
 from koordlet.host.paths import HostPaths

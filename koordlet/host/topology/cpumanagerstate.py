@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from koord.api.cpumanager import CpuManagerState, parse_cpu_manager_state
-from koord.api.jsonrules import parse_json
+from koord.api.decoding.jsonrules import parse_json
+from koord.api.nodes.cpumanager import CpuManagerState, parse_cpu_manager_state
 from koord.util.errors import InvalidObject
 from koordlet.host.errors import KernelFileError
 from koordlet.host.files import read_file

@@ -10,7 +10,7 @@ Source: kernel docs, admin-guide/cputopology and ABI/testing/sysfs-devices-syste
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from koord.api.machine import Cpu, CpuTopology
+from koord.api.nodes.machine import Cpu, CpuTopology
 from koord.util.cpulist import parse_cpulist_file
 from koordlet.host.errors import KernelFileError
 from koordlet.host.files import names_in, parse_file

@@ -18,8 +18,8 @@ from koordlet.statesinformer.callbacks import StateType
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
 
 if TYPE_CHECKING:
-    from koord.api.nodeslo import HostApplication
-    from koord.api.pod import Pod
+    from koord.api.pods.pod import Pod
+    from koord.api.slo.nodeslo import HostApplication
     from koord.component.flags import Flag, FlagSet
     from koordlet.metriccache.cache import MetricCache
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from koord.api.pod import Pod
+from koord.api.pods.pod import Pod
 from koord.util.errors import InvalidObject
 from koordlet.plugin.rejections import Rejections
 

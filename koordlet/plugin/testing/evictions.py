@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from koord.api.eviction import EvictionAnswer, EvictionOutcome
-from koord.api.pod import Pod
+from koord.api.pods.pod import Pod
 from koord.util.clock import Clock
 
 

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from prometheus_client import CollectorRegistry
 
-from koord.api.node import Node
-from koord.api.nodeslo import NodeSLO
+from koord.api.nodes.node import Node
+from koord.api.slo.nodeslo import NodeSLO
 from koord.component.flags import FlagSet
 from koord.component.plugins.meter import Meter, account_tasks
 from koord.component.plugins.rounds import PacedStop

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from koord.api.pod import Container, ContainerStatus, Pod
+from koord.api.pods.pod import Container, ContainerStatus, Pod
 from koord.api.qos import KubeQoS
 from koordlet.host.cgroups.layout import Driver, Layout
 from koordlet.statesinformer.model import ContainerMeta, PodMeta

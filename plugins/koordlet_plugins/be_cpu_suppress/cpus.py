@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from koord.api.kubeletconfig import STATIC
-from koord.api.machine import NODE_CPU_INFO, Cpu, CpuTopology, NodeCpuInfo
-from koord.api.nodereservation import set_aside_cpus
-from koord.api.pod import Pod
+from koord.api.nodes.kubeletconfig import STATIC
+from koord.api.nodes.machine import NODE_CPU_INFO, Cpu, CpuTopology, NodeCpuInfo
+from koord.api.nodes.reservation import set_aside_cpus
+from koord.api.pods.pod import Pod
 from koordlet.plugin import MetricCache, States
 from koordlet.plugin.rules import NodeTopology, shared_cpus
 from koordlet_plugins.be_cpu_suppress.evidence import STEP, Room

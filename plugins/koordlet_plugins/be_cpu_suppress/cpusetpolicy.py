@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from koord.api.resourcestatus import is_pinned
+from koord.api.pods.resourcestatus import is_pinned
 from koordlet.plugin import Claim, ExtensionPlugin, Target, resources
 from koordlet_plugins.be_cpu_suppress.cpus import BestEffortCpus
 from koordlet_plugins.be_cpu_suppress.evidence import Evidence, Room

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from koord.api.nodeslo_strategies import CPUSuppressPolicy
 from koord.api.qos import KubeQoS, QoSClass
+from koord.api.slo.strategies import CPUSuppressPolicy
 from koordlet.plugin import (
     ClaimScope,
     Client,

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from koord.api.node import Node
-from koord.api.nodeslo import CgroupBase, NodeSLO
+from koord.api.nodes.node import Node
 from koord.api.qos import KubeQoS
 from koord.api.quantity import Quantity
+from koord.api.slo.nodeslo import CgroupBase, NodeSLO
 from koordlet.plugin import MetricCache, PodMeta, kinds
 from koordlet.plugin.kernel import Reading
 from koordlet.plugin.publishing import AnyKind

@@ -2,11 +2,11 @@
 
 import mmap
 
-from koord.api.nodeslo_qos import MemoryQoS
-from koord.api.pod import Container, Pod
-from koord.api.podrequests import BATCH_MEMORY, pod_request
+from koord.api.pods.pod import Container, Pod
+from koord.api.pods.requests import BATCH_MEMORY, pod_request
 from koord.api.qos import QoSClass
 from koord.api.quantity import Quantity
+from koord.api.slo.resourceqos import MemoryQoS
 
 NO_LIMIT = -1
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from koord.api.nodeslo_qos import MemoryQoS
-from koord.api.pod import Container, Pod
-from koord.api.podtotals import pod_limit
+from koord.api.pods.pod import Container, Pod
+from koord.api.pods.totals import pod_limit
 from koord.api.qos import KubeQoS
+from koord.api.slo.resourceqos import MemoryQoS
 from koordlet.plugin import resources
 from koordlet.plugin.kernel import Resource
 from koordlet_plugins.cgroup_reconcile.amounts import (

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from koord.api.annotation import json_annotation
-from koord.api.nodeslo_defaults import RECOMMENDED
-from koord.api.nodeslo_qos import MemoryQoS, QoSClassStrategy, ResourceQoS
-from koord.api.pod import Pod
+from koord.api.decoding.annotation import json_annotation
+from koord.api.decoding.wire import shape_of, wire
+from koord.api.pods.pod import Pod
 from koord.api.qos import KubeQoS, QoSClass
-from koord.api.wire import shape_of, wire
+from koord.api.slo.defaults import RECOMMENDED
+from koord.api.slo.resourceqos import MemoryQoS, QoSClassStrategy, ResourceQoS
 
 ANNOTATION = "koordinator.sh/memoryQOS"
 NONE, AUTO = "none", "auto"  # policies; any other keeps the node's values

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from koord.api.nodeslo_qos import MemoryQoS
+from koord.api.slo.resourceqos import MemoryQoS
 
 
 class PageCacheLimit(NamedTuple):

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, NamedTuple
 
-from koord.api.nodeslo_qos import ResourceQoS
-from koord.api.pod import Pod
+from koord.api.pods.pod import Pod
 from koord.api.qos import KubeQoS
 from koord.api.quantity import Quantity
+from koord.api.slo.resourceqos import ResourceQoS
 from koordlet.plugin import (
     Claim,
     ClaimScope,

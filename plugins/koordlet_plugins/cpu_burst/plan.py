@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from koord.api.annotation import json_annotation
-from koord.api.nodeslo_defaults import CPU_BURST
-from koord.api.nodeslo_strategies import CPUBurst
-from koord.api.pod import Container, Pod
-from koord.api.podtotals import pod_limit
+from koord.api.decoding.annotation import json_annotation
+from koord.api.pods.pod import Container, Pod
+from koord.api.pods.totals import pod_limit
 from koord.api.qos import QoSClass
 from koord.api.quantity import Quantity
+from koord.api.slo.defaults import CPU_BURST
+from koord.api.slo.strategies import CPUBurst
 from koordlet.plugin import ContainerMeta, PodMeta, Target
 from koordlet.plugin.pods import containers_of, milli_to_quota, scaled_quota
 from koordlet_plugins.cpu_burst.quota import burst_budget, uses_budget

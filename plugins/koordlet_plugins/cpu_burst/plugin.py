@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from koord.api.node import Node
-from koord.api.nodeslo_strategies import CPUBurst as Settings
-from koord.api.podrequests import pod_request
+from koord.api.nodes.node import Node
+from koord.api.pods.requests import pod_request
 from koord.api.quantity import Quantity
+from koord.api.slo.strategies import CPUBurst as Settings
 from koordlet.plugin import (
     Claim,
     ClaimScope,

@@ -2,7 +2,7 @@
 
 from enum import Enum
 
-from koord.api.nodeslo_strategies import CPUBurst, CPUBurstPolicy
+from koord.api.slo.strategies import CPUBurst, CPUBurstPolicy
 from koordlet_plugins.cpu_burst.sharepool import PoolState
 
 GROW, SHRINK = 1.2, 0.8

@@ -1,6 +1,6 @@
 """Budgets of CPU time above the limit: saved while a container is quiet, spent in a burst."""
 
-from koord.api.nodeslo_strategies import CPUBurst
+from koord.api.slo.strategies import CPUBurst
 
 QUIET = 60.0  # percent of the limit below which a container saves
 FIRST_SHARE = 0.25  # of its capacity that a bucket holds at first: the average of Koordinator's

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from koord.api.pod import Pod
+from koord.api.pods.pod import Pod
 from koord.api.qos import QoSClass
 from koordlet.plugin import (
     Claim,

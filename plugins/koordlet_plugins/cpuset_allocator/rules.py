@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from koord.api.kubeletconfig import STATIC
-from koord.api.nodereservation import SYSTEM_QOS_RESOURCE, SystemQoS
-from koord.api.pod import Pod
+from koord.api.nodes.kubeletconfig import STATIC
+from koord.api.nodes.reservation import SYSTEM_QOS_RESOURCE, SystemQoS
+from koord.api.pods.pod import Pod
+from koord.api.pods.resourcestatus import RESOURCE_STATUS, ResourceStatus, resource_status
 from koord.api.qos import KubeQoS, QoSClass
-from koord.api.resourcestatus import RESOURCE_STATUS, ResourceStatus, resource_status
 from koordlet.plugin import InvalidObject
 from koordlet.plugin.rules import CpuPool, NodeTopology
 

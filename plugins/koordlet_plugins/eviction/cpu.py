@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable
 
 from koord.api.eviction import EvictionOutcome
-from koord.api.nodeslo_strategies import ResourceThreshold
-from koord.api.podrequests import BATCH_CPU, amount, cpu_resource
+from koord.api.pods.requests import BATCH_CPU, amount, cpu_resource
+from koord.api.slo.strategies import ResourceThreshold
 from koordlet.plugin import (
     WAITS_FOR_EVENTS,
     Client,

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable
 
 from koord.api.eviction import EvictionOutcome
-from koord.api.pod import Pod
-from koord.api.podrequests import memory_resource
+from koord.api.pods.pod import Pod
+from koord.api.pods.requests import memory_resource
 from koordlet.plugin import (
     WAITS_FOR_EVENTS,
     Client,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from koord.api.pod import Pod
+from koord.api.pods.pod import Pod
 
 Amounts = Mapping[str, int]
 """By resource: milli-cores of CPU, bytes of memory."""

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from koord.api.eviction import EvictionOutcome
-from koord.api.nodeslo_strategies import CPUEvictPolicy, ResourceThreshold
-from koord.api.pod import Pod
-from koord.api.podrequests import BATCH_CPU, pod_request
+from koord.api.pods.pod import Pod
+from koord.api.pods.requests import BATCH_CPU, pod_request
+from koord.api.slo.strategies import CPUEvictPolicy, ResourceThreshold
 from koordlet.plugin import MetricCache, kinds
 from koordlet_plugins.eviction.plan import EvictionTask, ReleaseTarget
 from koordlet_plugins.eviction.releases import (

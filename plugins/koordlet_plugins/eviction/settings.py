@@ -5,9 +5,9 @@ example "cpuEvict". Source: Koordinator, pkg/koordlet/qosmanager/plugins.
 """
 
 from koord.api.eviction import EvictionOutcome
-from koord.api.node import Node
-from koord.api.nodeslo_strategies import ResourceThreshold
-from koord.api.podrequests import amount
+from koord.api.nodes.node import Node
+from koord.api.pods.requests import amount
+from koord.api.slo.strategies import ResourceThreshold
 from koordlet.plugin import KoordError
 from koordlet_plugins.eviction.releases import Band, SatisfactionBand
 

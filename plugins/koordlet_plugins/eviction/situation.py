@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from koord.api.node import Node
-from koord.api.nodeslo_strategies import ResourceThreshold
-from koord.api.pod import Pod
+from koord.api.nodes.node import Node
+from koord.api.pods.pod import Pod
+from koord.api.slo.strategies import ResourceThreshold
 from koordlet.plugin import MetricCache, PodMeta, keys
 from koordlet.plugin.publishing import Kind
 from koordlet_plugins.eviction.awaitedvictim import UsageSample

@@ -6,8 +6,8 @@ CPU is in milli-cores, memory in bytes.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from koord.api.pod import Pod
-from koord.api.podrequests import amount, pod_request
+from koord.api.pods.pod import Pod
+from koord.api.pods.requests import amount, pod_request
 from koord.api.priority import PriorityClass
 from koordlet_plugins.eviction.plan import EvictionTask, ReleaseTarget, amounts_text
 from koordlet_plugins.eviction.releases import Band, used_percent, used_release

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from koord.api.pod import Pod
-from koord.api.podrequests import pod_request
+from koord.api.pods.pod import Pod
+from koord.api.pods.requests import pod_request
 from koord.api.priority import PriorityClass
 from koordlet.plugin import PodMeta
 

@@ -6,7 +6,7 @@ A tool for plugins that evict. The plugin makes the rounds; nothing here waits.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from koord.api.eviction import EvictionOutcome
-from koord.api.pod import Pod
+from koord.api.pods.pod import Pod
 from koordlet.plugin import Eviction, ExtensionPlugin, PodMeta, States, Unavailable
 from koordlet_plugins.eviction.awaitedvictim import MARGIN, AwaitedVictim, VictimState
 from koordlet_plugins.eviction.plan import EvictionPlan, EvictionTask, amounts_text

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from koord.api.annotation import pod_annotation
-from koord.api.jsonvalues import between
-from koord.api.nodeslo_qos import CPUPolicy, CPUQoS, ResourceQoS
-from koord.api.pod import Pod
+from koord.api.decoding.annotation import pod_annotation
+from koord.api.decoding.jsonvalues import between
+from koord.api.decoding.wire import shape_of, wire
+from koord.api.pods.pod import Pod
 from koord.api.qos import KubeQoS, QoSClass
-from koord.api.wire import shape_of, wire
+from koord.api.slo.resourceqos import CPUPolicy, CPUQoS, ResourceQoS
 
 CPU_QOS = "koordinator.sh/cpuQOS"  # annotation of an LS pod
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.pod import Pod
+from koord.api.pods.pod import Pod
 from koord.api.priority import (
     PriorityClass,
     priority_class_with_default,

@@ -12,7 +12,7 @@ from apiserver import ApiServer, Recorded
 from certificates import Authority
 from objectstore import Object
 
-from koord.api.node import AddressType, Node, NodeAddress
+from koord.api.nodes.node import AddressType, Node, NodeAddress
 from koord.kube.config import ApiConfig
 
 TOKEN = "secret"

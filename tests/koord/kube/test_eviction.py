@@ -9,7 +9,7 @@ from apiserver import ApiServer
 from faults import answer, begin, drop, hang, refuse
 
 from koord.api.eviction import EvictionOutcome
-from koord.api.pod import Pod
+from koord.api.pods.pod import Pod
 from koord.kube.client import ApiClient
 from koord.kube.events import EventRecorder
 from koord.kube.eviction import PATIENCE, PodEvictions

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from koord.api.node import Node
 from koord.api.nodemetric import NodeMetricSpec, NodeMetricStatus, Usage, node_metric
-from koord.api.pod import Pod
+from koord.api.nodes.node import Node
+from koord.api.pods.pod import Pod
 from koord.api.qos import KubeQoS
 from koord.component.http.responses import json_bytes
 from koord.component.http.site import UnixServer

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from koord.api.nodeslo import NodeSLO
+from koord.api.slo.nodeslo import NodeSLO
 from koord.util.clock import Stamp
 from koordlet.collectors.engine.base import Collector
 from koordlet.collectors.engine.lease import Lease

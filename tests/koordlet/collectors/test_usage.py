@@ -2,9 +2,9 @@
 
 import pytest
 
-from koord.api.machine import NODE_CPU_INFO
-from koord.api.nodeslo import CgroupBase, HostApplication, NodeSLO
+from koord.api.nodes.machine import NODE_CPU_INFO
 from koord.api.qos import KubeQoS
+from koord.api.slo.nodeslo import CgroupBase, HostApplication, NodeSLO
 from koordlet.collectors.node_info import NODE_NUMA_INFO
 from koordlet.collectors.node_numa import numa_cores
 from koordlet.collectors.node_storage import NODE_LOCAL_STORAGE

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from koord.api.cpumanager import CpuManagerState
+from koord.api.nodes.cpumanager import CpuManagerState
 from koordlet.host.errors import KernelFileError
 from koordlet.host.topology.cpumanagerstate import (
     MAX_BYTES,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.machine import Cpu, CpuTopology
+from koord.api.nodes.machine import Cpu, CpuTopology
 from koordlet.host.paths import HostPaths
 from koordlet.host.topology.cpuinfo import (
     CpuBasics,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from koord.api.machine import Cpu
+from koord.api.nodes.machine import Cpu
 from koordlet.host.errors import KernelFileError
 from koordlet.host.topology.cputopology import read_topology
 

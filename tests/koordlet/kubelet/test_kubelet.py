@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kubelet import Kubelet, api_config, make_kubelet, rbac
 from prometheus_client import CollectorRegistry
 
-from koord.api.node import AddressType, Node, NodeAddress
+from koord.api.nodes.node import AddressType, Node, NodeAddress
 from koord.kube import errors
 from koord.kube.transport import Traffic
 from koordlet.kubelet.client import KubeletClient, KubeletOptions, kubelet_url, read_pods

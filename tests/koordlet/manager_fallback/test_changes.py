@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from objectstore import json_patch
 
-from koord.api.node import Node
-from koord.api.sloconfig import SLOConfig
+from koord.api.nodes.node import Node
+from koord.api.slo.sloconfig import SLOConfig
 from koordlet.manager_fallback.changes import (
     NODE_METRIC,
     NODE_SLO,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.fields import Fields
-from koord.api.nodeslo import merge_nodeslo
+from koord.api.decoding.fields import Fields
+from koord.api.slo.nodeslo import merge_nodeslo
 from koord.util import documents
 from koordlet.plugin import Extension, ExtensionPlugin, InvalidObject, OptionError
 from koordlet.plugin.selfreport import MOST_PARTS, MOST_REASON

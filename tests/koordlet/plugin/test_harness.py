@@ -6,8 +6,8 @@ import time
 import pytest
 
 from koord.api.eviction import EvictionOutcome
-from koord.api.nodeslo import NodeSLO
 from koord.api.qos import KubeQoS
+from koord.api.slo.nodeslo import NodeSLO
 from koord.util.errors import OptionError
 from koordlet.plugin import (
     ClaimScope,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from koord.api.pod import Pod
+from koord.api.pods.pod import Pod
 from koord.component.flags import FlagSet
 from koord.util.errors import OptionError
 from koordlet.plugin import Claim, ClaimScope, InvalidObject, Level, PodMeta, Target, resources

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 from prometheus_client import CollectorRegistry
 
-from koord.api.node import Node
+from koord.api.nodes.node import Node
 from koord.component.features import FeatureGates, FeatureSpec, Stage
 from koord.util.health import Health, PartHealth
 from koordlet.features import feature_gates

@@ -23,7 +23,7 @@ PROGRAM = textwrap.dedent(
     from prometheus_client import CollectorRegistry
     from koordlet.features import feature_gates
     from koord.component.features import FeatureGates, FeatureSpec
-    from koord.api.node import Node
+    from koord.api.nodes.node import Node
     from koordlet.plugin import ExtensionPlugin, FlagSet, PluginRegistry
     from koordlet.plugin.client import UnavailableClient
     from koordlet.qosmanager import QOSExtensionConfig, QOSManager

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.nodeslo import NodeSLO
+from koord.api.slo.nodeslo import NodeSLO
 from koord.component.features import FeatureSpec
 from koord.component.plugins.errors import PluginBlocked
 from koord.util.owneddir import OwnedDirectory

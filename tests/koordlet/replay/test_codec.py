@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.node import Node, NodeAddress
-from koord.api.pod import Container
+from koord.api.nodes.node import Node, NodeAddress
+from koord.api.pods.pod import Container
 from koord.api.qos import KubeQoS
 from koord.util.errors import InvalidObject
 from koordlet.plugin.testing import make_pod

@@ -5,9 +5,9 @@ import inspect
 import pytest
 from prometheus_client import CollectorRegistry
 
-from koord.api.node import Node
-from koord.api.nodeslo import merge_nodeslo
+from koord.api.nodes.node import Node
 from koord.api.qos import KubeQoS
+from koord.api.slo.nodeslo import merge_nodeslo
 from koord.util.clock import Stamp
 from koord.util.simulatedclock import SimulatedClock
 from koordlet.metriccache import kinds

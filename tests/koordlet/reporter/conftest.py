@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord.api.pod import Pod
+from koord.api.pods.pod import Pod
 from koord.api.qos import KubeQoS
 from koord.util.clock import stamp
 from koordlet.metriccache.cache import MetricCache

@@ -16,8 +16,8 @@ from inline import InlineExecutor
 from prometheus_client import CollectorRegistry
 from quietnetwork import network_is_quiet
 
-from koord.api.node import Node
 from koord.api.nodemetric import NodeMetricSpec
+from koord.api.nodes.node import Node
 from koord.kube.client import ApiClient
 from koord.kube.config import ApiConfig
 from koord.kube.errors import Forbidden, KubeError

@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 from prometheus_client import CollectorRegistry
 
-from koord.api.node import Node
 from koord.api.nodemetric import NodeMetricSpec
+from koord.api.nodes.node import Node
 from koord.util.atomicfile import write_atomic
 from koord.util.errors import KoordError, Unavailable
 from koord.util.health import Status

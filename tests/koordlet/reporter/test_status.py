@@ -5,8 +5,8 @@ import json
 import pytest
 
 from koord.api.nodemetric import AggregatedUsage, MemoryPolicy, NodeMetricSpec, Usage
-from koord.api.nodeslo import HostApplication
 from koord.api.qos import KubeQoS
+from koord.api.slo.nodeslo import HostApplication
 from koord.util.clock import stamp
 from koordlet.metriccache.kinds import (
     HOST_APP_CPU_USAGE,

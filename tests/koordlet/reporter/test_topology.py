@@ -13,8 +13,8 @@ from machines import machine, topology
 from quietnetwork import network_is_quiet
 from structlog.testing import capture_logs
 
-from koord.api.kubeletconfig import KubeletConfig
-from koord.api.node import Node
+from koord.api.nodes.kubeletconfig import KubeletConfig
+from koord.api.nodes.node import Node
 from koord.kube.client import ApiClient
 from koord.kube.config import ApiConfig
 from koord.kube.resource import NODE_TOPOLOGIES

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from machines import PAIRS, TWO_SOCKETS, machine, topology
 from objectstore import json_patch
 
-from koord.api.cpumanager import CpuManagerState
-from koord.api.kubeletconfig import KubeletConfig
-from koord.api.machine import NumaMemory
-from koord.api.node import Node
-from koord.api.pod import Pod
+from koord.api.nodes.cpumanager import CpuManagerState
+from koord.api.nodes.kubeletconfig import KubeletConfig
+from koord.api.nodes.machine import NumaMemory
+from koord.api.nodes.node import Node
+from koord.api.pods.pod import Pod
 from koord.util.errors import InvalidObject
 from koordlet.rules.noderesourcetopology import new_object, parse_published, patch
 from koordlet.rules.nodetopology import KubeletFacts, TopologyInputs, node_topology

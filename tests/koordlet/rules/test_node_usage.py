@@ -2,12 +2,12 @@
 
 import pytest
 
-from koord.api.node import Node
-from koord.api.nodereservation import NODE_RESERVATION
-from koord.api.nodeslo import CgroupBase, HostApplication
-from koord.api.pod import Pod
+from koord.api.nodes.node import Node
+from koord.api.nodes.reservation import NODE_RESERVATION
+from koord.api.pods.pod import Pod
 from koord.api.qos import QOS_LABEL, KubeQoS
 from koord.api.quantity import Quantity
+from koord.api.slo.nodeslo import CgroupBase, HostApplication
 from koordlet.rules.nodeusage import (
     is_best_effort,
     is_best_effort_app,

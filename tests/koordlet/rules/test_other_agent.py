@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from koord.api.fields import Fields
-from koord.api.hostaccess import reaches_host
-from koord.api.pod import Container, ContainerStatus, Controller, Pod, parse_pod
+from koord.api.decoding.fields import Fields
+from koord.api.pods.hostaccess import reaches_host
+from koord.api.pods.pod import Container, ContainerStatus, Controller, Pod, parse_pod
 from koordlet.rules.other_agent import image_of, other_agent_pod, repository
 
 OURS = Controller("DaemonSet", "koordlet", "ds-ours")

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from koord.api.node import Node
-from koord.api.nodeslo import HostApplication, NodeSLO
+from koord.api.nodes.node import Node
+from koord.api.slo.nodeslo import HostApplication, NodeSLO
 from koord.util.errors import KoordError
 from koord.util.stop import Stop
 from koordlet.plugin.testing.clock import SimulatedClock

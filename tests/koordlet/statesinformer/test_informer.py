@@ -5,11 +5,11 @@ import dataclasses
 
 import pytest
 
-from koord.api.node import Node
 from koord.api.nodemetric import NodeMetricSpec
-from koord.api.nodeslo import NodeSLO
-from koord.api.pod import Pod
+from koord.api.nodes.node import Node
+from koord.api.pods.pod import Pod
 from koord.api.qos import KubeQoS, QoSClass
+from koord.api.slo.nodeslo import NodeSLO
 from koord.util.health import Status
 from koord.util.stop import Stop
 from koordlet.plugin.testing.clock import SimulatedClock

@@ -16,7 +16,7 @@ from kubelet import Kubelet, api_config, make_kubelet, rbac
 from quietnetwork import network_is_quiet
 from structlog.testing import capture_logs
 
-from koord.api.node import Node
+from koord.api.nodes.node import Node
 from koord.kube.client import ApiClient
 from koord.kube.config import ApiConfig
 from koord.kube.resource import PODS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord.api.pod import ContainerStatus, Pod
+from koord.api.pods.pod import ContainerStatus, Pod
 from koord.api.qos import KubeQoS, QoSClass
 from koordlet.host.cgroups.layout import Driver, Layout
 from koordlet.host.cgroups.podtracks import ContainerDir, PodDir

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import pytest
 
-from koord.api.pod import parse_pod_list
+from koord.api.pods.pod import parse_pod_list
 from koord.util.errors import InvalidObject
 from koord.util.health import PartHealth, Status
 from koord.util.stop import Stop

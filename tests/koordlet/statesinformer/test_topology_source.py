@@ -11,8 +11,8 @@ import pytest
 from inline import InlineExecutor
 from machines import PAIRS, machine, topology
 
-from koord.api.machine import NumaMemory
-from koord.api.node import Node
+from koord.api.nodes.machine import NumaMemory
+from koord.api.nodes.node import Node
 from koord.util.cpulist import format_cpulist
 from koord.util.errors import Unavailable
 from koord.util.health import OK, Status

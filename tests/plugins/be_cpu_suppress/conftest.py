@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from koord.api.kubeletconfig import KubeletConfig
-from koord.api.machine import (
+from koord.api.nodes.kubeletconfig import KubeletConfig
+from koord.api.nodes.machine import (
     NODE_CPU_INFO,
     Cpu,
     CpuBasics,
@@ -17,9 +17,9 @@ from koord.api.machine import (
     NodeCpuInfo,
     NumaMemory,
 )
-from koord.api.node import Node
-from koord.api.nodeslo import merge_nodeslo
+from koord.api.nodes.node import Node
 from koord.api.qos import QOS_LABEL, KubeQoS
+from koord.api.slo.nodeslo import merge_nodeslo
 from koordlet.executor.kernel.view import watch_with
 from koordlet.plugin import PodMeta, kinds, resources
 from koordlet.plugin.kernel import Kernel, Reading, Resource

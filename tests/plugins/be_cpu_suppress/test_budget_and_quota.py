@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.nodeslo import CgroupBase, HostApplication
-from koord.api.pod import Pod
+from koord.api.pods.pod import Pod
 from koord.api.qos import QOS_LABEL, KubeQoS
+from koord.api.slo.nodeslo import CgroupBase, HostApplication
 from koordlet.rules.nodeusage import UsageSplit, is_best_effort, is_best_effort_app, split_usage
 from koordlet_plugins.be_cpu_suppress.evidence import Room
 from koordlet_plugins.be_cpu_suppress.quotapolicy import (

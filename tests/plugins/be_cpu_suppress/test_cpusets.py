@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.machine import Cpu, CpuTopology
-from koord.api.pod import Pod
+from koord.api.nodes.machine import Cpu, CpuTopology
+from koord.api.pods.pod import Pod
+from koord.api.pods.resourcestatus import RESOURCE_STATUS, is_pinned
 from koord.api.qos import QOS_LABEL
-from koord.api.resourcestatus import RESOURCE_STATUS, is_pinned
 from koord.util.cpulist import format_cpulist, parse_cpulist
 from koordlet_plugins.be_cpu_suppress.cpus import BestEffortCpus, pick
 from koordlet_plugins.be_cpu_suppress.evidence import Room

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from koord.api.machine import Cpu
-from koord.api.nodereservation import NODE_RESERVATION, SYSTEM_QOS_RESOURCE
+from koord.api.nodes.machine import Cpu
+from koord.api.nodes.reservation import NODE_RESERVATION, SYSTEM_QOS_RESOURCE
+from koord.api.pods.resourcestatus import RESOURCE_STATUS
 from koord.api.qos import QOS_LABEL, KubeQoS
-from koord.api.resourcestatus import RESOURCE_STATUS
 from koordlet.plugin.testing import make_pod
 from koordlet_plugins.be_cpu_suppress.plugin import GATE, MANAGER
 

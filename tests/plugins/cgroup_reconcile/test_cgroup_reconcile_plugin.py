@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from koord.api.node import Node
-from koord.api.nodeslo import merge_nodeslo
-from koord.api.pod import Container
+from koord.api.nodes.node import Node
+from koord.api.pods.pod import Container
 from koord.api.qos import KubeQoS
+from koord.api.slo.nodeslo import merge_nodeslo
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 from koordlet_plugins.cgroup_reconcile import CgroupReconcile
 from koordlet_plugins.cgroup_reconcile.merging import ANNOTATION

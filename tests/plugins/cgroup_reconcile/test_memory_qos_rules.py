@@ -4,10 +4,10 @@ import mmap
 
 import pytest
 
-from koord.api.nodeslo import merge_nodeslo
-from koord.api.nodeslo_qos import MemoryQoS
-from koord.api.pod import Container, Pod
+from koord.api.pods.pod import Container, Pod
 from koord.api.qos import KubeQoS
+from koord.api.slo.nodeslo import merge_nodeslo
+from koord.api.slo.resourceqos import MemoryQoS
 from koordlet.plugin import KoordError, resources
 from koordlet.plugin.testing import make_pod
 from koordlet_plugins.cgroup_reconcile.amounts import (

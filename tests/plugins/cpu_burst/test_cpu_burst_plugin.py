@@ -2,9 +2,9 @@
 
 import pytest
 
-from koord.api.node import Node
-from koord.api.nodeslo import merge_nodeslo
-from koord.api.pod import Container
+from koord.api.nodes.node import Node
+from koord.api.pods.pod import Container
+from koord.api.slo.nodeslo import merge_nodeslo
 from koordlet.plugin import ClaimScope, Level, Target, kinds, resources
 from koordlet.plugin.claims import Part
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.nodeslo_strategies import CPUBurst, CPUBurstPolicy
+from koord.api.slo.strategies import CPUBurst, CPUBurstPolicy
 from koordlet_plugins.cpu_burst.quota import (
     Operation,
     burst_budget,

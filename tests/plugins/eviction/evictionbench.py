@@ -4,10 +4,10 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from koord.api.node import Node
-from koord.api.nodeslo import merge_nodeslo
-from koord.api.pod import Container
+from koord.api.nodes.node import Node
+from koord.api.pods.pod import Container
 from koord.api.qos import KubeQoS
+from koord.api.slo.nodeslo import merge_nodeslo
 from koordlet.executor.evictions.eviction import Killing
 from koordlet.plugin import ExtensionPlugin, PodMeta
 from koordlet.plugin.publishing import Kind

@@ -7,7 +7,7 @@ import pytest
 import structlog.testing
 from inline import InlineExecutor
 
-from koord.api.fields import Fields
+from koord.api.decoding.fields import Fields
 from koord.component.config.document import parse_document
 from koord.component.config.follower import AppliedConfig, ConfigFollower
 from koord.util.errors import InvalidObject

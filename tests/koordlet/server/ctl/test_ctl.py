@@ -3,9 +3,9 @@
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from koord.api.node import Node
 from koord.api.nodemetric import time_text
-from koord.api.pod import Pod
+from koord.api.nodes.node import Node
+from koord.api.pods.pod import Pod
 from koord.api.qos import KubeQoS
 from koord.util.clock import stamp
 from koord.util.errors import KoordError, OptionError, Unavailable

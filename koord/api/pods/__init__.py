@@ -1,0 +1,1 @@
+"""Pods: identity, requests, allocations and host access, by the rules of Kubernetes."""

@@ -1,0 +1,280 @@
+"""Pods, as far as this node cares: identity, class, containers and what they ask for."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from koord.api.decoding.fields import Fields
+from koord.api.pods.hostaccess import reaches_host
+from koord.api.priority import (
+    PriorityClass,
+    priority_class_with_default,
+    priority_with_default,
+    raw_priority_class,
+)
+from koord.api.qos import KubeQoS, QoSClass, compute_kube_qos, qos_with_default, raw_qos
+from koord.util.errors import InvalidObject
+
+_FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
+_ACTIVE_PHASES = frozenset({"Pending", "Running"})
+_DEFAULT_GRACE = 30  # seconds
+_SOURCE, _MIRROR = "kubernetes.io/config.source", "kubernetes.io/config.mirror"  # the kubelet's own
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container of the pod's spec. Quantities are the texts found; each one is valid."""
+
+    name: str
+    requests: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, str] = field(default_factory=dict)
+    restart_policy: str = ""  # "Always" makes an init container a sidecar
+    image: str = ""  # as the spec names it
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerStatus:
+    """The kubelet's status of a container."""
+
+    name: str
+    container_id: str = ""  # "containerd://<64 hex>"; empty until it was created
+    running: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """The controller of a pod, which replaces it when it is gone, for example a DaemonSet."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod of this node."""
+
+    namespace: str
+    name: str
+    uid: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    phase: str = ""
+    qos: KubeQoS = KubeQoS.BEST_EFFORT  # Kubernetes' class; qos_class is Koordinator's
+    priority: int | None = None
+    node_name: str = ""
+    host_network: bool = False
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    statuses: tuple[ContainerStatus, ...] = ()
+    init_statuses: tuple[ContainerStatus, ...] = ()
+    start_time: float | None = None  # Unix seconds; None until the kubelet saw the pod
+    gone_by: float | None = None  # Unix seconds, when its grace period is over; None: not deleted
+    grace_seconds: int = _DEFAULT_GRACE  # that its containers get to end by themselves
+    requests: Mapping[str, str] = field(default_factory=dict)  # of the pod as a whole
+    limits: Mapping[str, str] = field(default_factory=dict)  # of the pod as a whole
+    overhead: Mapping[str, str] = field(default_factory=dict)  # what its sandbox takes beside
+    controller: Controller | None = None  # None: it has none, for example a static pod
+    runtime_class: str = ""
+    reaches_host: bool = False  # may act on the node itself; see hostaccess
+
+    @property
+    def finished(self) -> bool:
+        """Whether all containers have ended for good."""
+        return self.phase in _FINISHED_PHASES
+
+    @property
+    def active(self) -> bool:
+        """Whether it runs, or is about to."""
+        return self.phase in _ACTIVE_PHASES
+
+    @property
+    def static(self) -> bool:
+        """Whether the kubelet has it from elsewhere than the API server, where it has a mirror."""
+        return self.annotations.get(_SOURCE, "api") != "api" or _MIRROR in self.annotations
+
+    @property
+    def raw_qos_class(self) -> QoSClass:
+        """Koordinator's class by the label alone; may be NONE."""
+        return raw_qos(self.labels)
+
+    @property
+    def qos_class(self) -> QoSClass:
+        """Koordinator's class, by default that of the Kubernetes class; never NONE."""
+        return qos_with_default(self.labels, self.qos)
+
+    @property
+    def raw_priority_class(self) -> PriorityClass:
+        """The class of the label, else of the priority's band; may be NONE."""
+        return raw_priority_class(self.labels, self.priority)
+
+    @property
+    def priority_class(self) -> PriorityClass:
+        """The priority class, by default that of the QoS class."""
+        return priority_class_with_default(self.labels, self.priority, self.qos_class)
+
+    @property
+    def effective_priority(self) -> int:
+        """The pod's priority or, when that is absent or 0, the default of its class."""
+        return priority_with_default(self.labels, self.priority, self.qos_class)
+
+
+PodList = tuple[tuple[Pod, ...], tuple[InvalidObject, ...]]
+"""The pods of a node, and what was wrong with those that were left out."""
+
+
+def parse_pod(obj: object, where: str = "pod") -> Pod:
+    """Return the pod of a v1 Pod object as JSON.
+
+    Raises:
+        InvalidObject: a field this module reads is missing or has the wrong type; the message
+            begins with its JSON path below where.
+    """
+    root = Fields(obj, where)
+    meta, spec, status = root.nested("metadata"), root.nested("spec"), root.nested("status")
+    containers = _containers(spec, "containers")
+    init_containers = _containers(spec, "initContainers")
+    return Pod(
+        namespace=meta.text("namespace") or "default",
+        name=meta.required_text("name"),
+        uid=meta.required_text("uid"),
+        labels=meta.texts("labels"),
+        annotations=meta.texts("annotations"),
+        phase=status.text("phase"),
+        qos=_kube_qos(status, containers + init_containers),
+        priority=spec.integer("priority"),
+        node_name=spec.text("nodeName"),
+        host_network=spec.boolean("hostNetwork"),
+        containers=containers,
+        init_containers=init_containers,
+        statuses=_statuses(status, "containerStatuses"),
+        init_statuses=_statuses(status, "initContainerStatuses"),
+        start_time=status.time("startTime"),
+        gone_by=meta.time("deletionTimestamp"),
+        grace_seconds=_grace_seconds(spec),
+        requests=spec.nested("resources").quantities("requests"),
+        limits=spec.nested("resources").quantities("limits"),
+        overhead=spec.quantities("overhead"),
+        controller=_controller(meta),
+        runtime_class=spec.text("runtimeClassName"),
+        reaches_host=reaches_host(spec),
+    )
+
+
+def parse_pod_list(obj: object) -> PodList:
+    """Return the pods of a v1 PodList; see PodListReader.
+
+    Raises:
+        InvalidObject: this is no list of pods at all.
+    """
+    root, reader = Fields(obj, "podList"), PodListReader()
+    check_pod_list(root.raw)
+    root.list_of("items", reader.add, "a pod")
+    return reader.result()
+
+
+def check_pod_list(obj: Mapping[str, object]) -> None:
+    """Raise InvalidObject when this is no list of pods. Without items, it must say that it is."""
+    items = obj.get("items")
+    if items is None and obj.get("kind") != "PodList":
+        raise InvalidObject("podList", wanted="a PodList with items", found=obj)
+    if items is not None and not isinstance(items, list):
+        raise InvalidObject("podList.items", wanted="a list", found=items)
+
+
+class PodListReader:
+    """Takes the items of a v1 PodList one by one.
+
+    A bad pod costs only itself. Of several pods with one uid one is kept; see distinct.
+    """
+
+    def __init__(self) -> None:
+        self._pods: list[Pod] = []
+        self._errors: list[InvalidObject] = []
+        self._taken = 0
+
+    def add(self, item: object) -> None:
+        """Take the next item."""
+        where = _place(item, self._taken)
+        self._taken += 1
+        try:
+            self._pods.append(parse_pod(item, where))
+        except InvalidObject as err:
+            self._errors.append(err)
+
+    def result(self) -> PodList:
+        """Return the pods so far, and what was wrong with those that were left out."""
+        pods, twins = distinct(self._pods)
+        return pods, (*self._errors, *twins)
+
+
+def distinct(pods: Iterable[Pod]) -> PodList:
+    """Return the pods in order of their uids, and what is wrong with those that are left out.
+
+    Pods of one uid would share cgroups and series, so only the first by namespace and name is kept:
+    the same one in whatever order they are listed.
+    """
+    kept: dict[str, Pod] = {}
+    twins: list[InvalidObject] = []
+    for pod in sorted(pods, key=lambda pod: (pod.uid, pod.namespace, pod.name)):
+        first = kept.setdefault(pod.uid, pod)
+        if first is not pod:
+            where = f"pod {pod.namespace}/{pod.name}.metadata.uid"
+            found = f"{pod.uid}, also used by {first.namespace}/{first.name}"
+            twins.append(InvalidObject(where, wanted="a uid of its own", found=found))
+    return tuple(kept.values()), tuple(twins)
+
+
+def _place(item: object, index: int) -> str:
+    """The label of an item: its name, as the kubelet lists pods in another order each time."""
+    meta = item.get("metadata") if isinstance(item, Mapping) else None
+    name = meta.get("name") if isinstance(meta, Mapping) else None
+    if not isinstance(meta, Mapping) or not name or not isinstance(name, str):
+        return f"items[{index}]"
+    return f"pod {meta.get('namespace')}/{name}"
+
+
+def _grace_seconds(spec: Fields) -> int:
+    seconds = spec.integer("terminationGracePeriodSeconds")
+    return _DEFAULT_GRACE if seconds is None else max(seconds, 0)
+
+
+def _controller(meta: Fields) -> Controller | None:
+    for owner in meta.objects("ownerReferences"):
+        if owner.boolean("controller"):
+            return Controller(owner.text("kind"), owner.text("name"), owner.text("uid"))
+    return None
+
+
+def _containers(spec: Fields, key: str) -> tuple[Container, ...]:
+    return tuple(
+        Container(
+            name=item.required_text("name"),
+            requests=item.nested("resources").quantities("requests"),
+            limits=item.nested("resources").quantities("limits"),
+            restart_policy=item.text("restartPolicy"),
+            image=item.text("image"),
+        )
+        for item in spec.objects(key)
+    )
+
+
+def _statuses(status: Fields, key: str) -> tuple[ContainerStatus, ...]:
+    return tuple(
+        ContainerStatus(
+            name=item.required_text("name"),
+            container_id=item.text("containerID"),
+            running=item.nested("state").raw.get("running") is not None,
+        )
+        for item in status.objects(key)
+    )
+
+
+def _kube_qos(status: Fields, containers: tuple[Container, ...]) -> KubeQoS:
+    named = status.text("qosClass")
+    if not named:
+        return compute_kube_qos((item.requests, item.limits) for item in containers)
+    try:
+        return KubeQoS(named)
+    except ValueError as err:
+        wanted = " or ".join(KubeQoS)
+        raise InvalidObject(status.path("qosClass"), wanted=wanted, found=named) from err
