@@ -8,7 +8,12 @@ from koord.api.pods.resourcestatus import is_pinned
 from koordlet.plugin import Claim, ExtensionPlugin, Target, resources
 from koordlet_plugins.be_cpu_suppress.cpus import BestEffortCpus
 from koordlet_plugins.be_cpu_suppress.evidence import Evidence, Room
-from koordlet_plugins.be_cpu_suppress.policy import Places, Seen, best_effort_group, find_places
+from koordlet_plugins.be_cpu_suppress.policy import (
+    NodeFindings,
+    Places,
+    best_effort_group,
+    find_places,
+)
 
 SCOPE = "cpuset"
 FEW = (
@@ -39,7 +44,7 @@ class CpusetPolicy:
         self._claims: list[Claim] = []
         self._behind: tuple[frozenset[int], CpusetRound] | None = None  # inputs of the claims
 
-    async def round(self, evidence: Evidence, seen: Seen) -> float | None:
+    async def round(self, evidence: Evidence, seen: NodeFindings) -> float | None:
         """As Policy.round. Without a CPU that they may use, nothing changes."""
         if seen.cpus is None:
             return None
@@ -60,7 +65,7 @@ class CpusetPolicy:
             return None
         return await self._follow(evidence, known, self._held)
 
-    async def pool(self, seen: Seen) -> None:
+    async def pool(self, seen: NodeFindings) -> None:
         """Claim the whole pool for best-effort pods, while another policy limits them.
 
         Pinned containers keep their CPUs.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from koordlet.plugin.rules import UsageSplit
-from koordlet_plugins.be_cpu_suppress.usage import Frame, Looks, NodeBudget, Round
+from koordlet_plugins.be_cpu_suppress.usage import Frame, Looks, NodeBudget, RoundUsage
 
 CALM_ROUNDS = 3  # a spike shorter than a round shows in two of them at most
 STEP = 0.1  # share of the node's CPU by which best-effort pods may grow in one round
@@ -60,7 +60,7 @@ class Judge:
         self.looks.clear()
         self._rounds.clear()
 
-    def after_round(self, measured: Round) -> Evidence:
+    def after_round(self, measured: RoundUsage) -> Evidence:
         """Judge a round.
 
         Without looks the round alone decides, as in Koordinator. With looks, the least usage of the

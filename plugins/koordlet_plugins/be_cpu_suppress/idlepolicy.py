@@ -2,7 +2,7 @@
 
 from koordlet.plugin import Claim, ExtensionPlugin, resources
 from koordlet_plugins.be_cpu_suppress.evidence import Evidence, Room
-from koordlet_plugins.be_cpu_suppress.policy import Seen, best_effort_group, find_places
+from koordlet_plugins.be_cpu_suppress.policy import NodeFindings, best_effort_group, find_places
 
 SCOPE = "idle"
 REASON = "best-effort pods run as idle tasks do: only when nothing else wants the CPU"
@@ -31,7 +31,7 @@ class IdlePolicy:
             )
         return has
 
-    async def round(self, evidence: Evidence, seen: Seen) -> float | None:
+    async def round(self, evidence: Evidence, seen: NodeFindings) -> float | None:
         """Claim cpu.idle for all present best-effort pods; no number of cores limits them."""
         places = await find_places(self._plugin.kernel, seen.pods)
         claims = (

@@ -26,9 +26,9 @@ from koordlet_plugins.be_cpu_suppress.cpus import CpuView
 from koordlet_plugins.be_cpu_suppress.cpusetpolicy import CpusetPolicy
 from koordlet_plugins.be_cpu_suppress.evidence import Judge
 from koordlet_plugins.be_cpu_suppress.idlepolicy import IdlePolicy
-from koordlet_plugins.be_cpu_suppress.policy import Policy, Seen, best_effort_group
+from koordlet_plugins.be_cpu_suppress.policy import NodeFindings, Policy, best_effort_group
 from koordlet_plugins.be_cpu_suppress.quotapolicy import CALM_BAND, UPSTREAM_BAND, QuotaPolicy
-from koordlet_plugins.be_cpu_suppress.usage import Round, measure
+from koordlet_plugins.be_cpu_suppress.usage import RoundUsage, measure
 
 GATE = "BECPUSuppress"
 MANAGER = "BECPUManager"
@@ -85,7 +85,7 @@ class SuppressFlags:
 class Latest(NamedTuple):
     """The latest round that limited best-effort pods."""
 
-    measured: Round
+    measured: RoundUsage
     name: CPUSuppressPolicy
     policy: Policy
     at: float  # monotonic seconds
@@ -176,7 +176,7 @@ class BECPUSuppress(ExtensionPlugin):
             if policy is not but:
                 await policy.end()
 
-    async def _suppress(self, measured: Round, name: CPUSuppressPolicy) -> None:
+    async def _suppress(self, measured: RoundUsage, name: CPUSuppressPolicy) -> None:
         if name is CPUSuppressPolicy.CPU_IDLE and not await self._idle.possible():
             name = CPUSuppressPolicy.CPUSET  # as Koordinator takes it
         evidence, seen = self._judge.after_round(measured), self._see(measured.cores)
@@ -232,8 +232,8 @@ class BECPUSuppress(ExtensionPlugin):
         counters = [(resources.CPU_USAGE, group) for group in groups]
         return [*counters, (resources.ROOT_CPU_USAGE, "")] if self._sees_node else counters
 
-    def _see(self, cores: int) -> Seen:
-        return Seen(cores, self._states.pods(), self._cpus.now())
+    def _see(self, cores: int) -> NodeFindings:
+        return NodeFindings(cores, self._states.pods(), self._cpus.now())
 
     def _show(self, name: CPUSuppressPolicy, cores: float | None) -> None:
         """Export the limit; None: there is none."""

@@ -13,7 +13,7 @@ from koordlet_plugins.be_cpu_suppress.evidence import Evidence, Room
 DEPTH = 2  # pods, and containers with their sandboxes
 
 
-class Seen(NamedTuple):
+class NodeFindings(NamedTuple):
     """Findings of a round about the node, beside usage."""
 
     cores: int  # the node's capacity
@@ -30,7 +30,7 @@ class Policy(Protocol):
 
     looks: bool  # whether fast looks matter to it
 
-    async def round(self, evidence: Evidence, seen: Seen) -> float | None:
+    async def round(self, evidence: Evidence, seen: NodeFindings) -> float | None:
         """Apply the evidence of a round."""
 
     def must_give_way(self, room: Room) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from koordlet.plugin import Claim, ExtensionPlugin, resources
 from koordlet_plugins.be_cpu_suppress.evidence import STEP, Evidence, Room
-from koordlet_plugins.be_cpu_suppress.policy import Seen, best_effort_group
+from koordlet_plugins.be_cpu_suppress.policy import NodeFindings, best_effort_group
 
 NO_LIMIT = -1
 MIN_QUOTA = 2000  # us per period; a change to it is written, however small
@@ -63,7 +63,7 @@ class QuotaPolicy:
         self._pace: QuotaPace | None = None
         self._claim: Claim | None = None
 
-    async def round(self, evidence: Evidence, seen: Seen) -> float | None:
+    async def round(self, evidence: Evidence, seen: NodeFindings) -> float | None:
         """As Policy.round."""
         group = best_effort_group(self._plugin.kernel.layout).place
         quota, period = await self._plugin.kernel.read_many(

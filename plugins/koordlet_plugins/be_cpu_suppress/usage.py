@@ -75,7 +75,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class RoundUsage:
     """One round's measurement. In cores."""
 
     frame: Frame
@@ -85,7 +85,7 @@ class Round:
 
 def measure(
     node: Node | None, slo: NodeSLO, pods: Sequence[PodMeta], cache: MetricCache
-) -> Round | None:
+) -> RoundUsage | None:
     """Return the measurement of now; None: capacity, pods or their usage are not known."""
     capacity = Quantity.parse(node.capacity.get("cpu", "0")) if node else Quantity(0)
     node_used = cache.last(kinds.NODE_CPU_USAGE)
@@ -124,7 +124,7 @@ def measure(
             if meta.kube_qos is not KubeQoS.BEST_EFFORT and is_best_effort(meta.pod)
         ),
     )
-    return Round(frame, used, capacity.integer)
+    return RoundUsage(frame, used, capacity.integer)
 
 
 def _by_name(cache: MetricCache, kind: AnyKind) -> dict[str, float]:

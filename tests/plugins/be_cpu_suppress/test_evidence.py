@@ -5,14 +5,21 @@ import pytest
 from koordlet.plugin.kernel import Reading
 from koordlet.rules.nodeusage import UsageSplit
 from koordlet_plugins.be_cpu_suppress.evidence import CALM_ROUNDS, Judge, Room
-from koordlet_plugins.be_cpu_suppress.usage import LOOKS, FastUse, Frame, Looks, NodeBudget, Round
+from koordlet_plugins.be_cpu_suppress.usage import (
+    LOOKS,
+    FastUse,
+    Frame,
+    Looks,
+    NodeBudget,
+    RoundUsage,
+)
 
 FRAME = Frame(NodeBudget(2000, 65), reserved=0.0, system=0.1, apps_outside=0.0, be_outside=0.0)
 PACE = 0.1  # seconds between looks
 
 
-def measured(pods: float, system: float = 0.1, frame: Frame = FRAME) -> Round:
-    return Round(frame, UsageSplit(pods, 0.0, system), 2)
+def measured(pods: float, system: float = 0.1, frame: Frame = FRAME) -> RoundUsage:
+    return RoundUsage(frame, UsageSplit(pods, 0.0, system), 2)
 
 
 class Counters:
