@@ -32,15 +32,13 @@ _DEFAULTS = {
     KubeQoS.BURSTABLE: QoSClass.LS,
     KubeQoS.BEST_EFFORT: QoSClass.BE,
 }
+_BY_LABEL = {each.value: each for each in QoSClass}
 _COMPUTE_RESOURCES = ("cpu", "memory")
 
 
 def raw_qos(labels: Mapping[str, str]) -> QoSClass:
     """Return the class the label names exactly (case counts); NONE when it names none."""
-    try:
-        return QoSClass(labels.get(QOS_LABEL, ""))
-    except ValueError:
-        return QoSClass.NONE
+    return _BY_LABEL.get(labels.get(QOS_LABEL, ""), QoSClass.NONE)
 
 
 def qos_with_default(labels: Mapping[str, str], kube_qos: KubeQoS) -> QoSClass:

@@ -78,7 +78,8 @@ def decode_line(data: bytes, where: str) -> Any:
         text = data.decode()
         _check_count(text)
         value = json.loads(text, parse_constant=_refuse_constant)
-        _check_depth(value)
+        if _may_be_deep(text):
+            _check_depth(value)
     except RecursionError as err:
         raise InvalidObject(where, wanted="JSON", found=_TOO_DEEP) from err
     except ValueError as err:
@@ -239,6 +240,11 @@ def _check_count(text: str) -> None:
     """See that JSON has a bounded number of values, before it is decoded."""
     if sum(map(text.count, ",[{")) > MAX_VALUES:
         _refuse(_TOO_MANY)
+
+
+def _may_be_deep(text: str) -> bool:
+    """Whether JSON has brackets enough to be nested too deep."""
+    return text.count("[") + text.count("{") > MAX_DEPTH
 
 
 def _check_depth(value: object) -> None:

@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import cast
 
 from koord.util.clock import Stamp
 from koord.util.owneddir import OwnedPath
@@ -95,21 +96,16 @@ class Table:
             return
         if at.boot >= self._sweep_after:
             self._sweep(at.boot)
-        rows = self._rows.by_key
         column = _BLANK * self._rows.height
-        new: dict[SeriesKey, float] = {}
-        stored = False
-        for _, value, key in batch:
-            if value - value != 0.0:  # NaN or infinite
-                self.dropped.invalid += 1
-            elif (row := rows.get(key)) is not None:
-                column[row] = value
-                stored = True
-            else:
-                new[key] = value
+        _, values, keys = zip(*batch, strict=True)
+        rows = list(map(self._rows.by_key.get, keys))
         self.full = 0
-        if new and self._admit(at.boot, new, column):
-            stored = True
+        stored = True
+        if None not in rows and math.isfinite(sum(values)):  # as a rule; twice as fast
+            for row, value in zip(cast("list[int]", rows), values, strict=True):
+                column[row] = value
+        else:
+            stored = self._sort_out(at.boot, batch, column)
         if stored and self.view:
             self.view.ring.append(at, column)
 
@@ -137,6 +133,23 @@ class Table:
         if self.view:
             self.view.ring.close()
             self.view = None
+
+    def _sort_out(self, boot: float, batch: Sequence[Sample], column: "array[float]") -> bool:
+        """Fill a column with those samples that can be stored; return whether there are any."""
+        rows = self._rows.by_key
+        new: dict[SeriesKey, float] = {}
+        stored = False
+        for _, value, key in batch:
+            if value - value != 0.0:  # NaN or infinite
+                self.dropped.invalid += 1
+            elif (row := rows.get(key)) is not None:
+                column[row] = value
+                stored = True
+            else:
+                new[key] = value
+        if new and self._admit(boot, new, column):
+            stored = True
+        return stored
 
     def _admit(self, boot: float, new: dict[SeriesKey, float], column: "array[float]") -> int:
         """Give rows to new series as far as there is room, and return how many got one."""

@@ -6,16 +6,17 @@ change, and each TICK has one value per series in that order, null for none.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from itertools import repeat
 from typing import Any
 
 from koord.util.clock import Stamp
 from koord.util.documents import decode_line
 from koord.util.errors import InvalidObject
-from koordlet.metriccache.kinds import KINDS
+from koordlet.metriccache.kinds import KINDS, AnyKind
 from koordlet.metriccache.sample import Sample
 
 VERSION = 1
@@ -115,9 +116,16 @@ class SampleReader:
         for name, row in values.items():
             keys = self._keys.get(name, ())
             if keys and len(keys) == len(row):
-                samples = map(Sample, repeat(KINDS[name]), row, keys)
-                found += [s for s in samples if s.value is not None] if None in row else samples
+                parts: Iterable[_Parts] = zip(repeat(KINDS[name]), row, keys)
+                if None in row:
+                    parts = (part for part in parts if part[1] is not None)
+                found += map(_made, parts)
         return found
+
+
+_Parts = tuple[AnyKind, Any, tuple[str, ...]]
+_made: Callable[[_Parts], Sample] = partial(tuple.__new__, Sample)
+"""Sample from its parts, without a call in Python for each of thousands a second."""
 
 
 def _is_sparse(found: Mapping[Any, Any], columns: Mapping[Any, Any]) -> bool:

@@ -37,10 +37,14 @@ class PerPod(Generic[S, T]):
         before, self._kept = self._kept, {}
         for pod in pods:
             kept = before.get(pod.uid)
-            if kept is None or kept.settings is not settings or kept.pod != pod:
+            if kept is None or kept.settings is not settings or not _same(kept.pod, pod):
                 kept = _Kept(pod, settings, self._work_out(pod, settings))
                 await asyncio.sleep(0)
             self._kept[pod.uid] = kept
         for uid in before.keys() - self._kept.keys():
             self._forget(uid)
         return [kept.result for kept in self._kept.values()]
+
+
+def _same(before: PodMeta, now: PodMeta) -> bool:
+    return before is now or before == now  # comparing an object with itself field by field is dear
