@@ -175,7 +175,7 @@ class _Merged:
             args=tuple(plugin.list_of("args", _text, "a text")),
             env={item.required_text("name"): item.text("value") for item in plugin.objects("env")},
             install_hint=plugin.text("installHint"),
-            cluster=_told(cluster) if plugin.boolean("provideClusterInfo") else None,
+            cluster=_cluster_info(cluster) if plugin.boolean("provideClusterInfo") else None,
         )
 
     def _fail(self, wanted: str, found: str, hint: str = "") -> NoReturn:
@@ -188,7 +188,7 @@ def _text(value: object) -> str:
     raise ValueError(value)
 
 
-def _told(cluster: _Entry) -> dict[str, object]:
+def _cluster_info(cluster: _Entry) -> dict[str, object]:
     """The cluster as an exec plugin gets it in KUBERNETES_EXEC_INFO."""
     keep: tuple[tuple[str, Callable[[], object]], ...] = (
         ("server", lambda: cluster.fields.text("server")),

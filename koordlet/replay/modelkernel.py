@@ -21,7 +21,7 @@ T = TypeVar("T")
 _CPUSETS = ("cpuset_cpus", "cpuset_cpus_wanted")
 
 
-class _Place(NamedTuple):
+class _ModelFile(NamedTuple):
     """A kernel value by the names that a record has for it."""
 
     resource: str
@@ -38,14 +38,14 @@ class ModelKernel:
     def __init__(self, layout: Layout, clock: Clock) -> None:
         self.layout = layout
         self._clock = clock
-        self._read: dict[_Place, Reading] = {}
-        self._originals: dict[_Place, Any] = {}
-        self._claimed: dict[_Place, Any] = {}
+        self._read: dict[_ModelFile, Reading] = {}
+        self._originals: dict[_ModelFile, Any] = {}
+        self._claimed: dict[_ModelFile, Any] = {}
         self._groups: dict[tuple[str, int], list[str]] = {}
 
     def learn(self, resource: str, group: str, value: Any, at: float) -> None:
         """Take what was read. None: it could not be."""
-        place = _Place(resource, group)
+        place = _ModelFile(resource, group)
         if value is None:
             self._read.pop(place, None)
         elif _is_known(resource):
@@ -54,7 +54,7 @@ class ModelKernel:
     def learn_original(self, resource: str, level: str, target: str, value: Any) -> None:
         """Take the value from before the recorded daemon changed it; target is its text."""
         if _is_known(resource) and value is not None:
-            place = _Place(resource, _group(level, target))
+            place = _ModelFile(resource, _group(level, target))
             self._originals.setdefault(place, _typed(resource, value))
 
     def learn_groups(self, group: str, depth: int, found: list[str]) -> None:
@@ -63,12 +63,12 @@ class ModelKernel:
 
     async def read(self, resource: Resource[T], group: str = "") -> T | None:
         """As Kernel.read."""
-        reading = self._reading(_Place(resource.name, group))
+        reading = self._reading(_ModelFile(resource.name, group))
         return None if reading is None else reading.value
 
     async def read_many(self, reads: Sequence[tuple[Resource[Any], str]]) -> list[Reading | None]:
         """As Kernel.read_many."""
-        return [self._reading(_Place(resource.name, group)) for resource, group in reads]
+        return [self._reading(_ModelFile(resource.name, group)) for resource, group in reads]
 
     async def watch(self, reads: Reads, interval: float, notice: Notice, seconds: float) -> bool:
         """As Kernel.watch."""
@@ -91,7 +91,7 @@ class ModelKernel:
         return []
 
     def _apply(self, desired: DesiredValue) -> ApplyResult:
-        place = _Place(desired.key.resource.name, desired.key.target.place)
+        place = _ModelFile(desired.key.resource.name, desired.key.target.place)
         before = self._reading(place)
         old = None if before is None else before.value
         if desired.value is RELEASE:
@@ -108,7 +108,7 @@ class ModelKernel:
         original = self._originals.get(place)
         return ApplyResult(ClaimState.IN_FORCE, desired.value, original, wrote=old != desired.value)
 
-    def _reading(self, place: _Place) -> Reading | None:
+    def _reading(self, place: _ModelFile) -> Reading | None:
         for known in (self._claimed, self._originals):
             if place in known:
                 return Reading(known[place], self._clock.monotonic())

@@ -48,7 +48,7 @@ def run(client: CtlClient, options: Options) -> int:
         "seconds": round(time.monotonic() - began, 1),
         "complete": complete,
     }
-    show(done, lambda: [prose(_told(done, full=full))], options.output)
+    show(done, lambda: [prose(_summary(done, full=full))], options.output)
     return 0 if complete or not full else 1
 
 
@@ -72,7 +72,7 @@ def _drop_if_empty(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _told(done: dict[str, object], *, full: bool) -> str:
+def _summary(done: dict[str, object], *, full: bool) -> str:
     text = f"{done['file']}: {span(float(str(done['seconds'])))}, {size(float(str(done['bytes'])))}"
     if full:
         return f"{text}; ended early, as this is the most that a record may be"

@@ -1,6 +1,6 @@
 """The parts that talk to the API server. Imported only where there is one."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,6 @@ from koord.kube.transport import Limits, Transport
 from koord.util.clock import Clock
 from koordlet import NAME
 from koordlet.daemon.agents.otheragent import OtherAgent
-from koordlet.daemon.agents.signs import pod_sign, writer_sign
 from koordlet.daemon.cluster.pluginclient import PluginClient
 from koordlet.daemon.cluster.pods import ClusterPods, build_pods
 from koordlet.daemon.report.duties import build_duties
@@ -34,10 +33,12 @@ from koordlet.daemon.settings.flags import DaemonFlags
 from koordlet.daemon.settings.settings import Settings
 from koordlet.kubelet.client import KubeletClient, KubeletOptions
 from koordlet.kubelet.metrics import KubeletMetrics
+from koordlet.kubelet.ownpod import own_pod_uid
 from koordlet.manager_fallback.duties import ManagerDuties
 from koordlet.metriccache.cache import MetricCache
 from koordlet.reporter.cluster import ClusterSink
 from koordlet.reporter.pace import FleetPace
+from koordlet.rules.other_agent import image_of, other_agent_pod
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.kubesources import (
     KubeNodeMetric,
@@ -45,6 +46,7 @@ from koordlet.statesinformer.kubesources import (
     kube_node,
     kube_node_slo,
 )
+from koordlet.statesinformer.statuswriters import StatusWriters
 
 EVICTING = "koordlet-qosManager"  # component of the events on evictions, as Koordinator's
 
@@ -111,8 +113,8 @@ def connect(
     node_slo = kube_node_slo(client, node, states, clock, events.emit)
     node_metric = KubeNodeMetric(client, node, states, clock, events.emit)
     other_agent.look_for(
-        partial(pod_sign, config, states, options.other_agent_namespaces.value),
-        partial(writer_sign, node_metric.others),
+        partial(_pod_sign, config, states, options.other_agent_namespaces.value),
+        partial(_writer_sign, node_metric.others),
     )
     return Cluster(
         client=client,
@@ -151,6 +153,21 @@ def connect(
         ),
         check_own_node=partial(check_own_node, client, node, clock),
     )
+
+
+def _pod_sign(config: ApiConfig, states: StatesInformer, namespaces: Collection[str]) -> str:
+    """Another koordlet among the pods of this node; "" when there is none."""
+    pods = (meta.pod for meta in states.pods())
+    found = other_agent_pod(pods, own_pod_uid(config), namespaces)
+    if found is None:
+        return ""
+    return f"pod {found.namespace}/{found.name} runs another koordlet ({image_of(found)})"
+
+
+def _writer_sign(others: StatusWriters) -> str:
+    """Another writer of the reports that are ours to write; "" when there is none."""
+    name = others.present
+    return f"{name} writes the status of this node's NodeMetric, too" if name else ""
 
 
 def _api_config(settings: Settings) -> ApiConfig:

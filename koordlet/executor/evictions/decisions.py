@@ -40,7 +40,7 @@ class Decision:
 
 
 @dataclass(slots=True)
-class _Entry:
+class _DecisionEntry:
     decision: Decision  # as taken last
     first: float  # Unix seconds, as last
     last: float
@@ -52,7 +52,7 @@ class Decisions:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._entries: dict[tuple[object, ...], _Entry] = {}  # latest last
+        self._entries: dict[tuple[object, ...], _DecisionEntry] = {}  # latest last
 
     def note(self, decision: Decision) -> bool:
         """Keep a decision; return whether it is a new one."""
@@ -60,7 +60,7 @@ class Decisions:
         entry = self._entries.pop(decision.what, None)
         is_new = entry is None or not 0 <= now - entry.last <= SAME_FOR
         if entry is None or is_new:
-            entry = _Entry(decision, now, now)
+            entry = _DecisionEntry(decision, now, now)
         else:
             entry.decision, entry.last, entry.times = decision, now, entry.times + 1
         self._entries[decision.what] = entry
@@ -89,7 +89,7 @@ def _is_about(decision: Decision, pod: str) -> bool:
     return not pod or pod in names
 
 
-def _as_json(entry: _Entry) -> dict[str, object]:
+def _as_json(entry: _DecisionEntry) -> dict[str, object]:
     decision = entry.decision
     return {
         "first": time_text(entry.first),

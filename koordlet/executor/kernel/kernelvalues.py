@@ -42,7 +42,7 @@ class Found:
     inode: int
 
 
-class _Place(NamedTuple):
+class _WritePlace(NamedTuple):
     text: Text[Any]
     directory: str
     name: str
@@ -196,7 +196,7 @@ class KernelValues:
         """
         return self.text_of(key, self._host.read(CPUSET_CPUS))
 
-    def _lacks_device(self, place: _Place, inode: int) -> bool:
+    def _lacks_device(self, place: _WritePlace, inode: int) -> bool:
         """Whether ENODEV is about the device of a line, as the cgroup is there. Raises OSError."""
         return place.text.by_line and os.stat(place.directory).st_ino == inode
 
@@ -239,7 +239,7 @@ class KernelValues:
         except OSError as err:
             raise _refused(place.directory, err, "to look at it") from err
 
-    def _write(self, place: _Place, key: Key, inode: int, content: bytes) -> None:
+    def _write(self, place: _WritePlace, key: Key, inode: int, content: bytes) -> None:
         directory = self._open(place, key, inode)
         try:
             root = self._host.file(key.resource).root
@@ -258,7 +258,7 @@ class KernelValues:
         finally:
             os.close(fd)
 
-    def _open(self, place: _Place, key: Key, inode: int) -> int:
+    def _open(self, place: _WritePlace, key: Key, inode: int) -> int:
         """Open the directory of the group or process that is meant. Raises OSError."""
         directory = os.open(place.directory, _DIRECTORY)
         try:
@@ -271,10 +271,10 @@ class KernelValues:
             raise
         return directory
 
-    def _place(self, key: Key) -> _Place:
+    def _place(self, key: Key) -> _WritePlace:
         path = self._host.path(key.resource, _group(key))
         directory, _, name = path.rpartition("/")
-        return _Place(self.text(key), directory, name)
+        return _WritePlace(self.text(key), directory, name)
 
 
 def _start(directory: int) -> int:

@@ -113,7 +113,7 @@ def top(
     }
 
 
-class _Latest:
+class _LatestValues:
     """The latest value of each figure of a table, by subject."""
 
     def __init__(self, cache: MetricCache, source: _Source) -> None:
@@ -131,7 +131,7 @@ class _Latest:
 def _node(cache: MetricCache, name: str) -> TopRow:
     return {
         "name": name,
-        **_Latest(cache, _NODE).of(),
+        **_LatestValues(cache, _NODE).of(),
         "receive_bytes_per_second": _node_traffic(cache, NODE_NETWORK_RECEIVE),
         "transmit_bytes_per_second": _node_traffic(cache, NODE_NETWORK_TRANSMIT),
     }
@@ -143,7 +143,7 @@ def _node_traffic(cache: MetricCache, kind: AnyKind) -> float | None:
 
 
 def _qos(cache: MetricCache, pods: list[PodMeta], limits: Mapping[str, float]) -> list[TopRow]:
-    latest = _Latest(cache, _QOS)
+    latest = _LatestValues(cache, _QOS)
     received = cache.last_values(POD_NETWORK_RECEIVE)
     sent = cache.last_values(POD_NETWORK_TRANSMIT)
     classes = {name for (name,) in cache.last_values(QOS_CPU_USAGE)}
@@ -165,7 +165,7 @@ def _qos(cache: MetricCache, pods: list[PodMeta], limits: Mapping[str, float]) -
 
 
 def _pods(cache: MetricCache, pods: list[PodMeta], limits: Mapping[str, float]) -> list[TopRow]:
-    latest = _Latest(cache, _POD)
+    latest = _LatestValues(cache, _POD)
     return [
         {
             "name": f"{pod.pod.namespace}/{pod.pod.name}",

@@ -48,7 +48,7 @@ class VictimRounds:
         self._rests_until = self._clock.monotonic() + cool_down if rest_first else 0.0
         self._plan: EvictionPlan | None = None
         self._awaited: AwaitedVictim | None = None
-        self._told_unavailable = False
+        self._reported_unavailable = False
         self._began = self._clock.monotonic()
         self._since = 0.0  # seconds since boot, at which the latest victim was gone
         self._ends = plugin.metrics.counter(
@@ -143,9 +143,9 @@ class VictimRounds:
                 candidates=_named(task),
             )
         except Unavailable as err:
-            if not self._told_unavailable:
+            if not self._reported_unavailable:
                 self._plugin.log.warning("eviction.unavailable", error=str(err))
-            self._told_unavailable = True
+            self._reported_unavailable = True
             return None
 
     def _is_ending(self, pod: Pod) -> bool:
