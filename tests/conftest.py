@@ -1,6 +1,7 @@
 """Settings of all tests, and the daemon as users run it: a process, signals, real sockets."""
 
 import contextlib
+import gc
 import http.client
 import json
 import os
@@ -12,11 +13,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+from warmpython import Program, WarmPython, warm_python
 
 # The same examples in every run, and no failures because a machine is slow.
 settings.register_profile("koordlet", derandomize=True, deadline=None, database=None)
@@ -26,7 +29,18 @@ settings.load_profile("koordlet")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+WARM_MODULES = (
+    "koordlet.cli.daemon",
+    "koordlet.cli.ctl.client",
+    "aiohttp.web",
+)  # what programs of tests import
 PATIENCE = 180.0  # seconds in which anything must happen, in an emulated machine too
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests stay until the end: the garbage collector need not look at them."""
+    gc.collect()
+    gc.freeze()
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -46,26 +60,38 @@ class Koordlet:
     """One process. What it prints goes to a file; it says over NOTIFY_SOCKET when it is ready."""
 
     def __init__(
-        self, directory: Path, run_dir: Path, command: Sequence[str], environ: Mapping[str, str]
+        self,
+        directory: Path,
+        run_dir: Path,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        warm: WarmPython | None,
     ) -> None:
         self.run_dir = run_dir
         self._log = directory / "stderr"
         self._notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._notify.bind(str(directory / "notify"))
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *command],
-                env={
-                    "PATH": os.environ["PATH"],
-                    "HOME": str(directory),
-                    "NOTIFY_SOCKET": str(directory / "notify"),
-                    **environ,
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=directory,
-            )
+        environ = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(directory),
+            "NOTIFY_SOCKET": str(directory / "notify"),
+            **environ,
+        }
+        self.process: Program | subprocess.Popen[bytes]
+        with self._log.open("wb") as log, Path(os.devnull).open("rb") as nothing:
+            if warm is not None:
+                self.process = warm.start(
+                    command, environ=environ, cwd=directory, stdin=nothing, stdout=log, stderr=log
+                )
+            else:
+                self.process = subprocess.Popen(
+                    [sys.executable, *command],
+                    env=environ,
+                    stdin=nothing,
+                    stdout=log,
+                    stderr=log,
+                    cwd=directory,
+                )
 
     def wait_ready(self) -> list[str]:
         """Return the lines of its first message once it serves.
@@ -143,9 +169,20 @@ class Koordlet:
         self._notify.close()
 
 
+@pytest.fixture(scope="session")
+def warm() -> Iterator[WarmPython]:
+    """Python with what the daemon and koordletctl import."""
+    plugins = {entry.module for entry in entry_points(group="koordlet.qos_plugins")}
+    with warm_python(*WARM_MODULES, *sorted(plugins)) as python:
+        yield python
+
+
 @pytest.fixture
-def koordlet(tmp_path: Path) -> Iterator[Callable[..., Koordlet]]:
-    """Starts the daemon standalone, on any free loopback port, in a run directory of its own."""
+def koordlet(warm: WarmPython) -> Iterator[Callable[..., Koordlet]]:
+    """Starts the daemon standalone, on any free loopback port, in a run directory of its own.
+
+    cold: in a new interpreter, for what is about the start.
+    """
     with contextlib.ExitStack() as stack:
         # Not tmp_path: the path of a socket may have 107 characters.
         short = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="koordlet-")))
@@ -154,12 +191,15 @@ def koordlet(tmp_path: Path) -> Iterator[Callable[..., Koordlet]]:
             *args: str,
             run_dir: Path | None = None,
             program: Sequence[str] = ("-m", "koordlet.cli.koordlet"),
+            cold: bool = False,
             **environ: str,
         ) -> Koordlet:
             directory = Path(tempfile.mkdtemp(dir=short))
             run_dir = run_dir or directory / "run"
             own = [f"--run-dir={run_dir}", "--addr=127.0.0.1:0", "--log-format=json"]
-            daemon = Koordlet(directory, run_dir, [*program, *own, *args], environ)
+            cold |= program[0] == "-c" or any(name.startswith("PYTHON") for name in environ)
+            command = [*program, *own, *args]
+            daemon = Koordlet(directory, run_dir, command, environ, None if cold else warm)
             stack.callback(daemon.close)
             return daemon
 

@@ -43,6 +43,7 @@ def decode(data: bytes, where: str, *, half_characters: bool = False) -> object:
             return _decode_json(text, half_characters)
         if len(data) > MAX_YAML_BYTES:
             _refuse(f"{len(data)} bytes of YAML; write so much as JSON")
+        _check_count(text, ",[{\n")
         return _decode_yaml(text)
     except RecursionError as err:
         raise InvalidObject(where, wanted="JSON or YAML", found=_TOO_DEEP) from err
@@ -236,9 +237,9 @@ class _YamlReader:
         return resolve(text) if is_plain else text
 
 
-def _check_count(text: str) -> None:
-    """See that JSON has a bounded number of values, before it is decoded."""
-    if sum(map(text.count, ",[{")) > MAX_VALUES:
+def _check_count(text: str, marks: str = ",[{") -> None:
+    """See that a document has a bounded number of values, before it is decoded."""
+    if sum(map(text.count, marks)) > MAX_VALUES:
         _refuse(_TOO_MANY)
 
 

@@ -1,5 +1,7 @@
 """The manifests agree with each other, with the daemon's flags and with what they promise."""
 
+import copy
+import functools
 import re
 import tomllib
 from collections.abc import Callable, Iterator
@@ -34,7 +36,12 @@ def objects(*patterns: str) -> Iterator[dict[str, Any]]:
     for pattern in patterns or ("*.yaml", "*/*.yaml"):
         for path in sorted(DEPLOY.glob(pattern)):
             if path.name != "kustomization.yaml":
-                yield from yaml.safe_load_all(path.read_text())
+                yield from copy.deepcopy(_documents(path))
+
+
+@functools.cache
+def _documents(path: Path) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(path.read_text()))
 
 
 def one(kind: str, name: str = "koordlet") -> dict[str, Any]:

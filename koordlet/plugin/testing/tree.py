@@ -1,5 +1,6 @@
 """The files of a fake host: kernel files and cgroups below one directory."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -14,16 +15,21 @@ class FakeTree:
 
     def __init__(self, root: Path, version: int, *, cpus: int, psi: bool) -> None:
         self.paths = HostPaths.below(root)
+        self._root = str(self.paths.cgroup.parent)
         self.version = version
         self.cpus = cpus
         self.psi = psi
 
     def write(self, path: str, text: str | bytes) -> Path:
         """Write any file, for example "proc/vmstat" or "cgroup/cpu/kubepods/cpu.shares"."""
-        file = self.paths.cgroup.parent / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(text.encode() if isinstance(text, str) else text)
-        return file
+        name = f"{self._root}/{path}"
+        data = text.encode() if isinstance(text, str) else text
+        try:
+            _write(name, data)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(name), exist_ok=True)
+            _write(name, data)
+        return Path(name)
 
     def read(self, path: str) -> str:
         """Return the text of a file, named as with write, without the end of line."""
@@ -39,3 +45,12 @@ class FakeTree:
         if self.version == 2:
             return [self.paths.cgroup / path]
         return [self.paths.cgroup / controller / path for controller in V1_CONTROLLERS]
+
+
+def _write(name: str, data: bytes) -> None:
+    """Path.write_bytes, which takes four times as long: a host has hundreds of files."""
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        os.write(descriptor, data)
+    finally:
+        os.close(descriptor)

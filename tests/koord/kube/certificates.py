@@ -5,6 +5,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -30,9 +32,8 @@ class Authority:
         self._directory = directory
         self.certificate = directory / "ca.crt"
         self._key = directory / "ca.key"
-        self._make_key(self._key)
-        _openssl("req", "-x509", "-new", "-key", self._key, "-subj", f"/CN={name}", "-days", "2",
-                 "-addext", "keyUsage=critical,keyCertSign", "-out", self.certificate)  # fmt: skip
+        _openssl("req", "-x509", *NEW_KEY, "-keyout", self._key, "-subj", f"/CN={name}",
+                 "-days", "2", "-addext", "keyUsage=critical,keyCertSign", "-out", self.certificate)  # fmt: skip
 
     def issue(self, name: str, *, hosts: tuple[str, ...] = ("127.0.0.1",), days: int = 1) -> Pair:
         """A certificate for a server at these hosts, and for a client called name."""
@@ -40,15 +41,10 @@ class Authority:
         certificate, extensions = key.with_suffix(".crt"), key.with_suffix(".ext")
         names = (f"{'IP' if host[0].isdigit() else 'DNS'}:{host}" for host in hosts)
         extensions.write_text(f"subjectAltName={','.join(names)}\n")
-        self._make_key(key)
-        _openssl("req", "-new", "-key", key, "-subj", f"/CN={name}", "-out", request)
+        _openssl("req", "-new", *NEW_KEY, "-keyout", key, "-subj", f"/CN={name}", "-out", request)
         _openssl("x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self._key,
                  "-days", str(days), "-extfile", extensions, "-out", certificate)  # fmt: skip
         return Pair(certificate, key)
-
-    @staticmethod
-    def _make_key(path: Path) -> None:
-        _openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", path)
 
 
 def _openssl(*arguments: str | Path) -> None:

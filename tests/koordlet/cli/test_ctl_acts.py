@@ -1,8 +1,6 @@
 """A real koordlet that changes cgroups of a fake host, seen and steered with koordletctl."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 from daemonflags import LAID_OUT, host_flags
@@ -73,10 +71,10 @@ def daemon(koordlet, tmp_path, host, pod):
 
 
 @pytest.fixture
-def ctl(tmp_path):
+def ctl(warm, tmp_path):
     def ctl(*args):
-        command = [sys.executable, "-m", "koordlet.cli.koordletctl", "--run-dir", tmp_path / "run"]
-        done = subprocess.run([*command, *args], capture_output=True, text=True)
+        command = ["-m", "koordlet.cli.koordletctl", "--run-dir", tmp_path / "run"]
+        done = warm.run([*command, *args])
         assert done.returncode == 0, done.stderr
         return done.stdout
 

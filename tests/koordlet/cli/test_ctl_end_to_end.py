@@ -1,8 +1,6 @@
 """koordletctl and a real koordlet, each a process of its own, on a fake host."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 from daemonflags import host_flags
@@ -57,10 +55,9 @@ def daemon(koordlet, run_dir, roots):
 
 
 @pytest.fixture
-def ctl(run_dir):
+def ctl(warm, run_dir):
     def ctl(*args):
-        command = [sys.executable, "-m", "koordlet.cli.koordletctl", "--run-dir", run_dir, *args]
-        return subprocess.run(command, capture_output=True, text=True)
+        return warm.run(["-m", "koordlet.cli.koordletctl", "--run-dir", run_dir, *args])
 
     return ctl
 

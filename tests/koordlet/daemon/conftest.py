@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from daemonflags import host_flags
 from inline import InlineExecutor
+from ownmetrics import passes_of
 
 from koord.api.nodemetric import parse_spec
 from koord.api.qos import KubeQoS
@@ -228,8 +229,7 @@ class WholeDaemon:
     def _has_passed(self) -> bool:
         if self._task is not None and self._task.done():
             self._task.result()
-        made = self._exposition.internal.get_sample_value("koordlet_sampling_pass_seconds_count")
-        return (made or 0) >= self._passes
+        return passes_of(self._exposition.internal) >= self._passes
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from daemonflags import host_flags, kubeconfig
 from faults import answer, drop, hang, refuse
 from inline import InlineExecutor
 from kubelet import Kubelet, make_kubelet, rbac
+from ownmetrics import passes_of
 from quietnetwork import network_is_quiet
 
 from koord.api.eviction import EvictionOutcome
@@ -174,8 +175,7 @@ class Node:
         return self.server.objects.get(METRICS, "n1").get("status")
 
     def _passes(self) -> float:
-        name = "koordlet_sampling_pass_seconds_count"
-        return self._exposition.internal.get_sample_value(name) or 0
+        return passes_of(self._exposition.internal)
 
     def _discover(self, registry: PluginRegistry) -> list[str]:
         view = registry.from_source("test", "1.0")

@@ -50,7 +50,7 @@ def test_a_signal_at_any_moment_of_the_start_ends_it_without_a_traceback(start, 
             daemon = start(PYTHONPROFILEIMPORTTIME="1")
             daemon.until(lambda: "asyncio" in daemon.stderr)
         else:
-            daemon = start()
+            daemon = start(cold=True)
         time.sleep(LONGEST * turn / TRIES)
         daemon.signal(number)
         return daemon.wait(60), daemon.stderr

@@ -2,12 +2,11 @@
 
 import json
 import signal
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from warmpython import WarmPython
 
 from koord.util.owneddir import OwnedDirectory
 from koordlet.plugin.testing.clock import SimulatedClock
@@ -140,17 +139,18 @@ class Ended:
     """
 
     def __init__(
-        self, run_dir: Path, deed: str, where: str = "run", rounds: int = 5, gate: str = "on"
+        self,
+        warm: WarmPython,
+        run_dir: Path,
+        deed: str,
+        where: str = "run",
+        rounds: int = 5,
+        gate: str = "on",
     ) -> None:
         program = run_dir / "program.py"
         program.write_text(PROGRAM)
-        done = subprocess.run(
-            [sys.executable, str(program), deed, where, str(run_dir), gate, str(rounds)],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        command = [program, deed, where, run_dir, gate, str(rounds)]
+        done = warm.run(command, timeout=PATIENCE)
         self.code = done.returncode
         self.plugins = json.loads(done.stdout) if done.stdout else {}
         self.stderr = done.stderr
@@ -171,9 +171,9 @@ class Ended:
         ("sleep", "callback", "time.sleep(60)"),
     ],
 )
-def test_a_plugin_that_holds_the_loop_is_interrupted(tmp_path, deed, where, frame):
+def test_a_plugin_that_holds_the_loop_is_interrupted(warm, tmp_path, deed, where, frame):
     """Python code, sleeping or not, ends with its stack in the log, and the rest goes on."""
-    ended = Ended(tmp_path, deed, where)
+    ended = Ended(warm, tmp_path, deed, where)
     assert ended.code == 0, ended.stderr
     [blocked] = ended.events("plugin.blocked")
     assert blocked["plugin"] == "Bad"
@@ -196,13 +196,15 @@ def test_a_plugin_that_holds_the_loop_is_interrupted(tmp_path, deed, where, fram
         ("swallow", "callback", "in swallow"),
     ],
 )
-def test_what_cannot_be_interrupted_ends_the_process_and_is_kept_out(tmp_path, deed, where, frame):
+def test_what_cannot_be_interrupted_ends_the_process_and_is_kept_out(
+    warm, tmp_path, deed, where, frame
+):
     """The process ends by itself; the next one runs without that plugin and says why."""
-    ended = Ended(tmp_path, deed, where)
+    ended = Ended(warm, tmp_path, deed, where)
     assert ended.code == -signal.SIGALRM, ended.stderr
     assert len(ended.events("plugin.blocked")) == (deed == "swallow")
 
-    again = Ended(tmp_path, deed, where)
+    again = Ended(warm, tmp_path, deed, where)
     assert again.code == 0, again.stderr
     (hung,) = again.events("plugin.hung")
     assert hung["plugin"] == "Bad"
@@ -213,31 +215,31 @@ def test_what_cannot_be_interrupted_ends_the_process_and_is_kept_out(tmp_path, d
         in json.loads((tmp_path / "quarantine.json").read_text())["plugins"]["Bad"]["reason"]
     )
 
-    third = Ended(tmp_path, deed, where)
+    third = Ended(warm, tmp_path, deed, where)
     assert third.code == 0
     assert not third.events("plugin.hung")
     assert third.plugins["Bad"][1]["ok"] == 0
 
 
 @pytest.mark.parametrize("where", ["setup", "callback"])
-def test_a_plugin_that_is_off_cannot_hold_anything(tmp_path, where):
+def test_a_plugin_that_is_off_cannot_hold_anything(warm, tmp_path, where):
     """Not even one that would, in setup or a callback, end each process."""
-    ended = Ended(tmp_path, "swallow", where, gate="off")
+    ended = Ended(warm, tmp_path, "swallow", where, gate="off")
     assert ended.code == 0, ended.stderr
     assert ended.plugins["Bad"][0] == "disabled"
     assert not ended.events("plugin.blocked")
 
 
-def test_a_plugin_that_takes_memory_without_a_pause_is_interrupted(tmp_path):
+def test_a_plugin_that_takes_memory_without_a_pause_is_interrupted(warm, tmp_path):
     """Growth within one step is seen before the step is too long."""
-    ended = Ended(tmp_path, "eat")
+    ended = Ended(warm, tmp_path, "eat")
     assert ended.code == 0, ended.stderr
     assert "grew the process" in ended.events("plugin.failed")[0]["error"]
 
 
-def test_plugins_that_behave_never_meet_the_guard(tmp_path):
+def test_plugins_that_behave_never_meet_the_guard(warm, tmp_path):
     """Without a blocked plugin there is nothing in the log and no quarantine."""
-    ended = Ended(tmp_path, "nothing", rounds=10)
+    ended = Ended(warm, tmp_path, "nothing", rounds=10)
     assert ended.code == 0
     assert not ended.events("plugin.blocked")
     assert previous_hang(owned(tmp_path), "boot-1") is None
