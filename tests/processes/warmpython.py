@@ -45,8 +45,9 @@ class Program:
             subprocess.TimeoutExpired: it runs on.
         """
         if self.returncode is None:
-            ready, _, _ = select.select([self._status], [], [], timeout)
-            if not ready:
+            waiting = select.poll()
+            waiting.register(self._status, select.POLLIN)
+            if not waiting.poll(None if timeout is None else timeout * 1000):
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
             [self.returncode] = struct.unpack("i", os.read(self._status, 4))
             os.close(self._status)

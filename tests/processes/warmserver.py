@@ -37,12 +37,15 @@ def _serve(requests: socket.socket) -> Callable[[], object] | None:
         os.set_blocking(descriptor, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wakeup)
+    waiting = select.poll()  # not select, which knows 1024 descriptors
+    for source in (requests.fileno(), readable):
+        waiting.register(source, select.POLLIN)
     while True:
-        ready, _, _ = select.select([requests, readable], [], [])
+        ready = {source for source, _ in waiting.poll()}
         if readable in ready:
             os.read(readable, 4096)
             _report(ended)
-        if requests not in ready:
+        if requests.fileno() not in ready:
             continue
         data, descriptors, _, _ = socket.recv_fds(requests, MOST, 4)
         if not data:
