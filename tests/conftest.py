@@ -22,7 +22,10 @@ from hypothesis import settings
 from warmpython import Program, WarmPython, warm_python
 
 # The same examples in every run, and no failures because a machine is slow.
-settings.register_profile("koordlet", derandomize=True, deadline=None, database=None)
+settings.register_profile(
+    "koordlet", derandomize=True, deadline=None, database=None, max_examples=40
+)
+settings.register_profile("thorough", settings.get_profile("koordlet"), max_examples=200)
 settings.load_profile("koordlet")
 
 # A shell starts its background processes deaf to ^C, and children inherit that.

@@ -3,12 +3,11 @@
 import asyncio
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from warmpython import WarmPython, warm_python
 
 from koord.api.eviction import EvictionOutcome
 from koord.api.nodemetric import NodeMetricSpec
@@ -35,11 +34,12 @@ def test_every_step_of_the_tutorial_works(tmp_path: Path):
     """Files are written in the order of the page; each test is run with what is there then."""
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
     tests = 0
-    for name, content in BLOCK.findall(TEXT):
-        (tmp_path / name).write_text(content)
-        if name.startswith("test_"):
-            tests += 1
-            _run_pytest(tmp_path, name)
+    with warm_python("pytest", "koordlet.plugin.testing") as python:
+        for name, content in BLOCK.findall(TEXT):
+            (tmp_path / name).write_text(content)
+            if name.startswith("test_"):
+                tests += 1
+                _run_pytest(python, tmp_path, name)
     assert tests == 11
 
 
@@ -114,19 +114,15 @@ def test_the_tables_match_the_code():
     assert "within ten seconds" in TEXT
 
 
-def _run_pytest(directory: Path, name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "pytest.ini", name],
+def _run_pytest(python: WarmPython, directory: Path, name: str) -> None:
+    done = python.run(
+        ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "pytest.ini", name],
         cwd=directory,
-        env={
+        environ={
             **os.environ,
-            "PYTHONPATH": str(directory),
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # a good part of such a short run
             "PYTEST_PLUGINS": "pytest_asyncio.plugin",
         },
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, f"{name}:\n{done.stdout}{done.stderr}"

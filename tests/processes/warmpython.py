@@ -98,7 +98,12 @@ class WarmPython:
         return Program(pid, readable)
 
     def run(
-        self, command: Sequence[str | Path], *, timeout: float | None = None
+        self,
+        command: Sequence[str | Path],
+        *,
+        timeout: float | None = None,
+        cwd: Path | None = None,
+        environ: Mapping[str, str] = os.environ,
     ) -> subprocess.CompletedProcess[str]:
         """Run it to its end, as subprocess.run does with captured text."""
         words = [str(word) for word in command]
@@ -109,8 +114,8 @@ class WarmPython:
         ):
             program = self.start(
                 words,
-                environ=os.environ,
-                cwd=Path.cwd(),
+                environ=environ,
+                cwd=cwd or Path.cwd(),
                 stdin=nothing,
                 stdout=stdout,
                 stderr=stderr,

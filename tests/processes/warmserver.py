@@ -88,7 +88,7 @@ def _program(request: dict[str, object], descriptors: list[int]) -> Callable[[],
     first, *arguments = request["command"]
     if first == "-m":
         module, *arguments = arguments
-        sys.argv = [module, *arguments]
+        sys.argv, sys.path[0] = [module, *arguments], os.getcwd()
         return lambda: runpy.run_module(module, run_name="__main__", alter_sys=True)
     sys.argv = [first, *arguments]
     sys.path[0] = os.path.dirname(first)
