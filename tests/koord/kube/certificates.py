@@ -33,7 +33,8 @@ class Authority:
         self.certificate = directory / "ca.crt"
         self._key = directory / "ca.key"
         _openssl("req", "-x509", *NEW_KEY, "-keyout", self._key, "-subj", f"/CN={name}",
-                 "-days", "2", "-addext", "keyUsage=critical,keyCertSign", "-out", self.certificate)  # fmt: skip
+                 "-days", "2", "-addext", "keyUsage=critical,keyCertSign",
+                 "-out", self.certificate)  # fmt: skip
 
     def issue(self, name: str, *, hosts: tuple[str, ...] = ("127.0.0.1",), days: int = 1) -> Pair:
         """A certificate for a server at these hosts, and for a client called name."""
