@@ -19,7 +19,7 @@ from koordlet.manager_fallback.lease import ManagerLease, Presence
 from koordlet.manager_fallback.mode import DutyMode
 from koordlet.statesinformer.kubesources import OwnObject
 
-LOOK = 1.0  # seconds between two checks of the permission to write
+LOOK = 5.0  # seconds between two checks of the permission to write
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
