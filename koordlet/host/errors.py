@@ -13,6 +13,14 @@ _HINTS = {
     errno.ENFILE: "raise the sysctl fs.file-max",
     errno.EISDIR: "check the root directory flags: a file was expected here",
 }
+_WRITE_HINTS = {
+    errno.EINVAL: "it does not fit the limits beside, above or below it, or this kernel's range",
+    errno.EBUSY: "groups below, or the memory in use, are in its way",
+    errno.EACCES: "run as root; a cpuset must be within that of the group above",
+    errno.EPERM: "run as root, or give this process the capability that the file asks for",
+    errno.EROFS: "mount that file system writable: in a pod without readOnly, on a host with rw",
+    errno.ENOSPC: "a group with processes needs CPUs",
+}
 _LACKING = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ESRCH})
 
@@ -30,13 +38,22 @@ class KernelFileError(KoordError):
 
     @classmethod
     def from_os_error(cls, path: str, err: OSError) -> "KernelFileError":
-        """Return the member of this family for what an OSError means for a kernel file."""
+        """Return the member of this family for what an OSError of a read means."""
         if err.errno in _LACKING:
             return Unsupported.here(path, err.strerror or "no such feature")
         if err.errno in _GONE:
             return _absent(path, err)
         hint = _HINTS.get(err.errno or 0, "look at the kernel log; the file is tried again")
         return cls(path, wanted="to read it", found=err.strerror or repr(err), hint=hint)
+
+    @classmethod
+    def from_write_error(cls, path: str, err: OSError, wanted: str) -> "KernelFileError":
+        """Return the member of this family for what an OSError of a write means."""
+        found = err.strerror or repr(err)
+        if err.errno in _GONE:
+            return Vanished(path, wanted="its cgroup or process", found=found, hint="it has ended")
+        hint = _WRITE_HINTS.get(err.errno or 0, "look at the kernel log; it is tried again")
+        return cls(path, wanted=wanted, found=found, hint=hint)
 
 
 class Unsupported(KernelFileError):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from koordlet.executor.claims.claim import Key
 from koordlet.executor.claims.target import Level
 from koordlet.executor.journal.appendlog import StepHook, no_step
-from koordlet.host.errors import KernelFileError, NoSuchDevice, Unsupported, Vanished
+from koordlet.host.errors import KernelFileError, NoSuchDevice, Unsupported
 from koordlet.host.host import Host
 from koordlet.host.kerneltext import Text
 from koordlet.host.proc.procfiles import parse_start_time
@@ -23,15 +23,6 @@ from koordlet.host.resources import CGROUP_PROCS, CPUSET_CPUS
 _WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _MOST = 4096  # bytes of a process's stat that are looked at
-_GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.ENOTDIR})
-_HINTS = {
-    errno.EINVAL: "it does not fit the limits beside, above or below it, or this kernel's range",
-    errno.EBUSY: "groups below, or the memory in use, are in its way",
-    errno.EACCES: "run as root; a cpuset must be within that of the group above",
-    errno.EPERM: "run as root, or give this process the capability that the file asks for",
-    errno.EROFS: "mount that file system writable: in a pod without readOnly, on a host with rw",
-    errno.ENOSPC: "a group with processes needs CPUs",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +145,7 @@ class KernelValues:
         except OSError as err:
             if err.errno == errno.ENOSPC and not text:
                 return self.write(key, inode, self._all_cpus(key))
-            raise _refused(path, err, f"to write {content!r}") from err
+            raise KernelFileError.from_write_error(path, err, f"to write {content!r}") from err
         self._step(f"written {path}")
         if missing:
             raise NoSuchDevice(
@@ -237,7 +228,7 @@ class KernelValues:
                 return 0
             return os.stat(place.directory).st_ino
         except OSError as err:
-            raise _refused(place.directory, err, "to look at it") from err
+            raise KernelFileError.from_write_error(place.directory, err, "to look at it") from err
 
     def _write(self, place: _WritePlace, key: Key, inode: int, content: bytes) -> None:
         directory = self._open(place, key, inode)
@@ -286,14 +277,6 @@ def _start(directory: int) -> int:
         raise ProcessLookupError(errno.ESRCH, str(err)) from err
     finally:
         os.close(fd)
-
-
-def _refused(path: str, err: OSError, wanted: str) -> KernelFileError:
-    why = err.strerror or repr(err)
-    if err.errno in _GONE:
-        return Vanished(path, wanted="its cgroup or process", found=why, hint="it has ended")
-    hint = _HINTS.get(err.errno or 0, "look at the kernel log; it is tried again")
-    return KernelFileError(path, wanted=wanted, found=why, hint=hint)
 
 
 def _levels(file: File[Any]) -> frozenset[Level]:
