@@ -15,7 +15,7 @@ LOOK_AGAIN = 10  # rounds until a pod without a namespace of its own is looked a
 
 
 class Interfaces(NamedTuple):
-    """What a process sees of the network."""
+    """The network namespace of a process, as it sees it."""
 
     pid: int
     inode: int  # unique among namespaces while they live; a new one may get that of an ended one

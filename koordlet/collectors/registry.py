@@ -29,7 +29,7 @@ from koordlet.metriccache.kinds import Cadence
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectorOptions:
-    """What flags decide about collectors. Times in seconds."""
+    """The settings of collectors, from flags. Times in seconds."""
 
     node: str  # value of the label `node`
     periods: Mapping[Cadence, float]

@@ -120,7 +120,7 @@ def _example(host: Host, row: Resource[Any]) -> str:
 
 
 def _provider(row: Resource[Any]) -> str:
-    """What would provide the file of a row."""
+    """Return what would provide the file of a row."""
     if row.needs or not isinstance(row, KernelFile):
         return row.needs or _ROOTS
     kernel = "a kernel" if len(row.files) > 1 else f"cgroup v{next(iter(row.files))}"

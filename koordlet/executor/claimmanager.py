@@ -138,7 +138,7 @@ class ClaimManager:
         return [as_json(each, Seen(each.value.applied.value, wall)) for each in about]
 
     def last_seen(self, value: ValueInForce) -> Seen:
-        """What a value was when it was last tried; in dry-run nothing was read then."""
+        """Return a value as it was when it was last tried; in dry-run nothing was read then."""
         at = self._clock.wall() - (self._clock.monotonic() - value.tried)
         return Seen(None if value.dry_run else value.applied.value, at)
 

@@ -17,7 +17,7 @@ class DryRun:
 
 
 class LiveDryRun:
-    """What --dry-run or the config file says, and what was switched by hand since.
+    """The plugins in dry-run, by --dry-run or the config file, and by hand since.
 
     The latter lasts until the process ends or forget is called.
     """

@@ -54,7 +54,7 @@ _DENIED = tuple(
         (SYSCTL + r"vm/(drop_caches|compact_memory|stat_refresh)", _COUNTER),
         (
             SYSCTL + r"vm/(dirty_(background_)?(ratio|bytes)|overcommit_(ratio|kbytes))",
-            "setting it clears another one, which nobody would restore",
+            "setting it clears another one, which would not be restored",
         ),
         (
             SYSCTL + r"net/.*",

@@ -62,7 +62,7 @@ class Unsupported(KernelFileError):
     @classmethod
     def here(cls, path: str, found: str, needs: str = "") -> Self:
         """Return the error for a path; needs is the kernel option or version that provides it."""
-        hint = f"needs {needs}" if needs else "`koordletctl doctor` tells what provides it"
+        hint = f"needs {needs}" if needs else "`koordletctl doctor` shows what provides it"
         return cls(path, wanted="a file of this kernel", found=found, hint=hint)
 
 

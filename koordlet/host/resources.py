@@ -154,7 +154,7 @@ CPU_BVT = _group(
 )
 CPU_IDLE = _group(
     "cpu_idle",
-    "1: runs only when nothing else wants to",
+    "1: runs only when nothing else is runnable",
     _in("cpu", "cpu.idle", cg.parse_number, _KUBEPODS, _SWITCH),
     _in("cpu", "cpu.idle", cg.parse_number, _KUBEPODS, _SWITCH),
     "Linux 5.15",

@@ -169,12 +169,12 @@ class MetricCache:
             self._values[name] = value
 
     def get(self, name: str) -> object | None:
-        """What was put under that name; None: not collected yet."""
+        """Return the object that was put under that name; None: not collected yet."""
         with self._lock:
             return self._values.get(name)
 
     def kinds(self) -> dict[str, AnyKind]:
-        """What the cache has tables for, by name: koordlet's kinds and those of plugins."""
+        """Return the kinds that have a table, by name: koordlet's and those of plugins."""
         return {name: table.kind for name, table in self._tables.items()}
 
     def interval(self, kind: AnyKind) -> float:
@@ -190,7 +190,7 @@ class MetricCache:
                     table.set_retention(_capped(seconds))
 
     def problems(self) -> list[str]:
-        """What the cache does without at present, for /healthz; empty when all is well."""
+        """Return what the cache does without at present, for /healthz; empty when all is well."""
         with self._lock:
             return self._problems()
 

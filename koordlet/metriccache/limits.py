@@ -11,7 +11,7 @@ _ROW_STEP = 16
 
 @dataclass(frozen=True, slots=True)
 class TableLimits:
-    """What one table may hold."""
+    """The limits of one table."""
 
     interval: float  # seconds between columns
     retention: float  # seconds of history that readers ask for

@@ -36,7 +36,7 @@ class RingDiscarded(KoordError):
 
 
 class Losses(NamedTuple):
-    """What a file had lost when it was opened."""
+    """The losses of a file when it was opened."""
 
     columns: int = 0
     rows: int = 0

@@ -13,7 +13,7 @@ _ENDS = frozenset({"restored", "would_restore", "yielded"})
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What happened to one value: how often it was changed, and for how long it was held.
+    """The history of one value: how often it was changed, and for how long it was held.
 
     Numbers are in the value's unit; None: it was never set, or is no number.
     """

@@ -24,7 +24,7 @@ _DIGITS = 6  # decimals of a sample: a millionth of a core, and whole bytes
 
 
 class Line(StrEnum):
-    """What a line is about."""
+    """The kinds of lines."""
 
     HEADER = "koordlet-record"  # version, facts about node and daemon
     KEYS = "keys"  # kind, its series from here on

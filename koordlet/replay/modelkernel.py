@@ -29,7 +29,7 @@ class _ModelFile(NamedTuple):
 
 
 class ModelKernel:
-    """What plugins look at and claim in a replay. Nothing outside of it is touched.
+    """The kernel that plugins read and claim in a replay. Nothing outside of it is touched.
 
     A value that the replay claims is what it claims. One that was claimed while it was recorded is
     what was there before, as the replay may not claim it. Everything else is as it was read.

@@ -46,7 +46,7 @@ _HOLDS = (ClaimState.IN_FORCE, ClaimState.WOULD)
 
 @dataclass(slots=True)
 class Played:
-    """What was done while it was recorded, and what would have been; times are boot seconds."""
+    """Changes while it was recorded, and those of the replay; times are boot seconds."""
 
     began: float = 0.0
     seconds: float = 0.0

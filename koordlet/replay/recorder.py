@@ -35,7 +35,7 @@ class Busy(KoordError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordSources:
-    """What a record is made of beside samples, kernel reads and changes.
+    """The sources of a record beside samples, kernel reads and changes.
 
     facts: node, gates, flags and the like, as JSON. in_force: as ClaimManager.in_force.
     decisions: as Decisions.explain, latest first.
@@ -143,7 +143,7 @@ class _Session:
             self._lines.append(line)
 
     def take(self) -> list[bytes]:
-        """What has come since the last time."""
+        """Return the lines that came since the last time."""
         lines, self._lines = list(self._lines), deque()
         if self._lost:
             lines.append(write_line(Line.LOST, self._lost))

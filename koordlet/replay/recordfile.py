@@ -85,7 +85,7 @@ class RecordFile:
 
 
 def _unpacked(file: BinaryIO) -> Iterator[bytes]:
-    """What a gzip file holds, piece by piece; gzip itself withholds the last of a cut-off one.
+    """Yield the contents of a gzip file in pieces; gzip itself withholds the last of a cut-off one.
 
     Raises:
         ValueError, zlib.error: it is damaged, cut off or too large.

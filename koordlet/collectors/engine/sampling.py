@@ -20,7 +20,7 @@ log = get_logger("koordlet.collectors")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplingContext:
-    """What the pass needs from the rest of the daemon. All of it may be called on any thread."""
+    """The inputs of the pass. All of them may be called on any thread."""
 
     enabled: Callable[[str], bool]  # whether a feature gate is on
     pods: Callable[[], tuple[PodMeta, ...]]

@@ -9,7 +9,7 @@ LONGEST_PAUSE = 3600.0
 
 
 class Skips:
-    """What not to read, by the name under which the reading was announced.
+    """Reads to leave out, by the name under which the reading was announced.
 
     Asked by the sampling thread, changed by the event loop.
     """

@@ -13,7 +13,7 @@ EVICTION, CHANGE = 0, 3  # verbosities: how unimportant an event is
 
 
 class Subject(StrEnum):
-    """What an event is about; empty where the container says it."""
+    """The subject of an event; empty where the container says it."""
 
     NODE = "node"
     POD = "pod"

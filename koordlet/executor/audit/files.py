@@ -44,7 +44,7 @@ def rotated(directory: Path) -> list[str]:
 
 
 def rotated_name(directory: Path, wall: float) -> str:
-    """What a file that is rotated now is called; the ninth of one second replaces the eighth."""
+    """Return the name of a file rotated now; the ninth of one second replaces the eighth."""
     local = datetime.fromtimestamp(wall, UTC).astimezone()
     moment = local.strftime("%Y-%m-%d-%H-%M-%S")
     names = [f"audit-{moment}-{number}.log" for number in range(_LAST + 1)]

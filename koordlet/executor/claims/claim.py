@@ -1,4 +1,4 @@
-"""Claims: the values that a plugin wants in force, and what became of them."""
+"""Claims: the values that a plugin has in force, and what became of them."""
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ NO_KERNEL = (
 
 
 class Part(StrEnum):
-    """What a claim contributes to a value that several plugins decide together.
+    """The contribution of a claim to a value that several plugins decide together.
 
     koordlet.executor.claims.combine has the rules.
     """
@@ -30,7 +30,7 @@ class Part(StrEnum):
 
 
 class Key(NamedTuple):
-    """What one kernel value is kept under."""
+    """The identity of one kernel value."""
 
     target: Target
     resource: Resource[Any]
@@ -41,7 +41,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """A plugin wants a value in force until it withdraws the claim.
+    """A value that a plugin has in force until it withdraws the claim.
 
     value is what the resource's reading gives: us, bytes, shares, a frozenset of CPUs. reason is
     the rule in one sentence, inputs the numbers of the decision in base units. original is what to
@@ -73,7 +73,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class ClaimScope:
-    """What a plugin may claim: a part of a resource, on targets of a level.
+    """A permission to claim: a part of a resource, on targets of a level.
 
     qos: QoSClass values of the pods, KubeQoS values at level QOS; empty: every. wording is how the
     audit log calls it when the value is set; None: as it calls any value.
@@ -109,7 +109,7 @@ class ClaimScope:
 
 
 class ClaimState(StrEnum):
-    """What became of a claim."""
+    """The outcome of a claim."""
 
     IN_FORCE = "in force"
     WOULD = "would"  # dry-run: it would be in force
@@ -161,7 +161,7 @@ class Claims(Protocol):
 
 
 class NoClaims:
-    """What decides on claims where nothing may be changed."""
+    """Decides on claims where nothing may be changed."""
 
     async def claim(self, owner: str, claim: Claim, scope: str = "") -> ClaimOutcome:
         raise _unavailable(owner)

@@ -54,7 +54,7 @@ def _quota(parts: Parts) -> int:
 
 
 def _switch(parts: Parts) -> int:
-    """What an administrator asked for wins over what a plugin needs."""
+    """The administrator's value wins over that of a plugin."""
     claim = parts.get(Part.PIN) or parts[Part.VALUE]
     value: int = claim.value
     return value

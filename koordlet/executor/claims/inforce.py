@@ -35,7 +35,7 @@ class ClaimedValue(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What the kernel holds, and when that was read."""
+    """The value in the kernel, and when it was read."""
 
     value: Any  # None: it cannot be read
     at: float  # Unix seconds

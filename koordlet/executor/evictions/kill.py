@@ -23,7 +23,7 @@ AT_ONCE = 128  # processes whose descriptors are held at a time
 
 
 class KillRefused(KoordError):
-    """What was asked for is not killed."""
+    """The target is not killed."""
 
 
 class PodKiller:

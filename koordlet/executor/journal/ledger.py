@@ -92,7 +92,7 @@ class Ledger:
         )
 
     def confirm(self, key: Key, text: str) -> None:
-        """What was intended is in force now. On disk that comes with the next note."""
+        """Note that the intended text is in force now. On disk that comes with the next note."""
         record = self.get(key)
         if record is not None:
             record.earlier = _earlier(key, record)
@@ -114,12 +114,12 @@ class Ledger:
 
 
 def copied(record: Record) -> frozenset[str]:
-    """What a group may have copied from the one of this record while that was ours."""
+    """Return the texts that a group may have copied from that of this record while it was ours."""
     return frozenset((*record.earlier, *record.ours)) - {record.original}
 
 
 def _earlier(key: Key, record: Record) -> tuple[str, ...]:
-    """What a value that children copy has been, the present included."""
+    """Return the texts that a value which children copy has had, the present included."""
     if not key.resource.copied:
         return ()
     return tuple(dict.fromkeys((*record.earlier, *record.ours)))[-_EARLIER:]

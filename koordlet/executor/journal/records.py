@@ -75,7 +75,7 @@ def set_line(number: int, record: Record) -> bytes:
 
 
 def now_line(number: int, original: str, confirmed: str, intended: str) -> bytes:
-    """What changes of a record that is there already."""
+    """The fields of a record that change while it is there."""
     return _line(["now", number, original, confirmed, intended])
 
 
@@ -86,7 +86,7 @@ def drop_line(number: int) -> bytes:
 
 @dataclass(slots=True)
 class Contents:
-    """What a journal says. Lines that are damaged are passed over; the others hold."""
+    """The contents of a journal. Lines that are damaged are passed over; the others hold."""
 
     boot_id: str
     records: dict[int, Record]

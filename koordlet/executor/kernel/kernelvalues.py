@@ -180,7 +180,7 @@ class KernelValues:
         return True
 
     def _all_cpus(self, key: Key) -> str:
-        """What to write in place of no CPUs, which means those of the group above.
+        """Return the text to write in place of no CPUs, which means those of the group above.
 
         A group with processes that was given CPUs cannot ask for none again. All CPUs come to the
         same. Raises KernelFileError.

@@ -177,7 +177,7 @@ class Planner:
         return self._applied_values.in_force.get(key, found) != found
 
     def _inherited(self, plan: Plan) -> str:
-        """What to restore one day of a value that was not ours so far.
+        """Return the text to restore one day of a value that was not ours so far.
 
         A value that was copied from a squeezed group above has that one's original.
         """

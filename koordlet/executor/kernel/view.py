@@ -21,7 +21,7 @@ TICK = 1.0  # seconds after which a file counts as not read for one more tick; s
 
 
 class Kernel(Protocol):
-    """What a plugin sees of the kernel."""
+    """The kernel as a plugin sees it."""
 
     @property
     def layout(self) -> Layout:
