@@ -17,7 +17,7 @@ from koord.util.errors import KoordError
 
 T = TypeVar("T")
 
-_METER: ContextVar["Meter | None"] = ContextVar("koordlet_plugin_meter", default=None)
+_METER: ContextVar["Meter | None"] = ContextVar("plugin_meter", default=None)
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
