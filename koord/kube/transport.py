@@ -242,7 +242,7 @@ class Transport:
     def _warn(self) -> None:
         config = self._config
         if not (config.verify and self._is_tls):
-            hint = "anybody on the way can read what is sent and forge answers; set a CA and https"
+            hint = "anyone on the way can read what is sent and forge answers; set a CA and https"
             log.warning("server.unverified", server=config.server, source=config.source, hint=hint)
 
 

@@ -1,7 +1,7 @@
 """Objects from files that people write: JSON, or YAML as Kubernetes reads it.
 
 PyYAML's own loader is not used: its C half crashes the process on deeply nested input and holds the
-interpreter lock for a whole document, aliases make it build more than anybody wrote, and it takes
+interpreter lock for a whole document, aliases make it build more than was written, and it takes
 1:30 for 90. Everything is bounded: bytes, values, nesting; there are no aliases and no merge keys.
 """
 

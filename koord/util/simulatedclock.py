@@ -78,7 +78,7 @@ class SimulatedClock:
             await self.advance(self._sleepers[0][0] - self._monotonic)
 
     def tick(self, seconds: float) -> None:
-        """Let time pass without waking anybody: for synchronous code, and for a loop held up."""
+        """Let time pass without waking sleepers: for synchronous code, and for a loop held up."""
         self._pass_time(seconds)
 
     def step_wall(self, seconds: float) -> None:

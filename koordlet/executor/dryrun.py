@@ -8,12 +8,12 @@ from dataclasses import dataclass
 class DryRun:
     """The configured dry-run: all plugins, or those named."""
 
-    everybody: bool = False
+    all_plugins: bool = False
     plugins: frozenset[str] = frozenset()
 
     def covers(self, plugin: str) -> bool:
         """Whether this plugin is in dry-run."""
-        return self.everybody or plugin in self.plugins
+        return self.all_plugins or plugin in self.plugins
 
 
 class LiveDryRun:
@@ -49,6 +49,6 @@ class LiveDryRun:
 
     def to_json(self) -> bool | list[str]:
         """The plugins in dry-run; true: all, also those to come."""
-        if self._configured().everybody and not self._by_hand:
+        if self._configured().all_plugins and not self._by_hand:
             return True
         return sorted(filter(self.covers, self._plugins())) or False

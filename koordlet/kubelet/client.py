@@ -25,7 +25,7 @@ MAX_BYTES = 16 << 20  # of an answer; 1000 pods have half of it
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KubeletOptions:
-    """How to reach the kubelet. Without a CA of its own, that of the API server counts."""
+    """The way to reach the kubelet. Without a CA of its own, that of the API server counts."""
 
     address_type: AddressType = AddressType.INTERNAL_IP  # which address of the Node
     timeout: float = 3.0  # seconds for a whole answer, connection included

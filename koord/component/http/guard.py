@@ -39,7 +39,7 @@ async def local_only(request: web.Request) -> None:
 def is_local(request: web.Request) -> bool:
     """Whether the connection comes over the loopback interface, and not from a web page.
 
-    Only the socket's other end makes a client local, never a header: anybody may send those. In the
+    Only the socket's other end makes a client local, never a header: all may send those. In the
     node's network every process on the node is local, in a pod's own only the pod and `kubectl
     port-forward`. A page in a browser on this machine may reach us by a name of its own that leads
     to 127.0.0.1 (DNS rebinding): its requests carry that name.

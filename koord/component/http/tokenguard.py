@@ -147,7 +147,7 @@ class TokenGuard(Generic[U]):
 
     def _warn(self) -> None:
         if not self._warned:
-            note = "anybody on the way can read it; serve TLS with --tls-cert-file"
+            note = "anyone on the way can read it; serve TLS with --tls-cert-file"
             log.warning("token.unencrypted", note=note)
         self._warned = True
 

@@ -9,14 +9,14 @@ from koordlet.manager_fallback.mode import DutyMode
 
 def _read_dry_run(text: str) -> DryRun:
     try:
-        return DryRun(everybody=read_bool(text))
+        return DryRun(all_plugins=read_bool(text))
     except ValueError:
         return _dry_run_of(name.strip() for name in text.split(","))
 
 
 def _yaml_dry_run(value: object) -> DryRun:
     if isinstance(value, bool):
-        return DryRun(everybody=value)
+        return DryRun(all_plugins=value)
     if isinstance(value, str):
         return _read_dry_run(value)
     if isinstance(value, list) and all(isinstance(name, str) for name in value):
@@ -32,7 +32,7 @@ def _dry_run_of(names: Iterable[str]) -> DryRun:
 
 
 def _write_dry_run(value: DryRun) -> str:
-    return ",".join(sorted(value.plugins)) or str(value.everybody).lower()
+    return ",".join(sorted(value.plugins)) or str(value.all_plugins).lower()
 
 
 DRY_RUN = Kind(

@@ -11,10 +11,10 @@ PLUGINS = ("A", "B", "C")
     ("configured", "by_hand", "expected"),
     [
         (DryRun(), {}, False),
-        (DryRun(everybody=True), {}, True),
+        (DryRun(all_plugins=True), {}, True),
         (DryRun(plugins=frozenset({"A"})), {}, ["A"]),
         (DryRun(plugins=frozenset({"A"})), {"A": False, "B": True}, ["B"]),
-        (DryRun(everybody=True), {"B": False}, ["A", "C"]),
+        (DryRun(all_plugins=True), {"B": False}, ["A", "C"]),
         (DryRun(), {"B": False}, False),
     ],
 )
