@@ -21,6 +21,7 @@ BENCHMARKS = (
     "acting_cost",
     "cluster",
     "informer",
+    "snapshot",
     "fleet",
 )
 

@@ -17,7 +17,15 @@ USED = ("asyncio", "aiohttp.web", "prometheus_client", "koord.util.logs")
 NAMES = {"koord.util.logs": "structlog, without rich"}
 # Each alone on top of the daemon: modules that only some options or only koordletctl need.
 ON_DEMAND = ("psutil", "yaml", "rich.live", "pyroute2")
-UNWANTED = ("rich", "yaml", "numpy", "hypothesis", "psutil", "pyroute2")  # in a default run
+UNWANTED = (
+    "rich",
+    "yaml",
+    "numpy",
+    "msgspec",
+    "hypothesis",
+    "psutil",
+    "pyroute2",
+)  # in a default run
 
 _RSS = "int(open('/proc/self/status').read().split('VmRSS:')[1].split()[0]) / 1024"
 _PROBE = f"""

@@ -1,0 +1,225 @@
+"""Columns: one value, or a few, for each node; and which of them are the same."""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import chain
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+Mask = NDArray[np.bool_]
+"""Which nodes; shape (nodes,)."""
+
+CHUNK = 256  # rows that are copied together
+_SHARDS = 256
+
+T = TypeVar("T")
+H = TypeVar("H", bound=Hashable)
+
+
+class FrozenColumn:
+    """A column that never changes. It shares its chunks with the one that it was made from."""
+
+    def __init__(self, chunks: tuple[NDArray[Any], ...], length: int, empty: NDArray[Any]) -> None:
+        """empty: no row, of the type and width of all."""
+        self.chunks = chunks
+        self.length = length
+        self._empty = empty
+
+    @cached_property
+    def array(self) -> NDArray[Any]:
+        """All rows in one array, which cannot be written; shape (rows,) or (rows, width)."""
+        joined = np.concatenate((*self.chunks, self._empty))[: self.length]
+        joined.flags.writeable = False
+        return joined
+
+    def __getitem__(self, row: int) -> Any:
+        if not 0 <= row < self.length:
+            raise IndexError(row)
+        return self.chunks[row // CHUNK][row % CHUNK]
+
+    def __len__(self) -> int:
+        return self.length
+
+
+class Column:
+    """A column that grows and changes. A chunk is copied when a frozen column has it, too."""
+
+    def __init__(self, dtype: DTypeLike, *width: int, base: FrozenColumn | None = None) -> None:
+        """width: the values of each row; none for a single one. base: what it begins with."""
+        self._empty = np.zeros((CHUNK, *width), dtype)
+        self._chunks = list(base.chunks) if base else []
+        self._shared = [True] * len(self._chunks)
+        self._length = len(base) if base else 0
+        self._frozen = base
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, row: int) -> Any:
+        if not 0 <= row < self._length:
+            raise IndexError(row)
+        return self._chunks[row // CHUNK][row % CHUNK]
+
+    def __setitem__(self, row: int, value: object) -> None:
+        self.writable(row)[row % CHUNK] = value
+
+    def writable(self, row: int) -> NDArray[Any]:
+        """The chunk that has the row, at row % CHUNK, to be changed."""
+        if not 0 <= row < self._length:
+            raise IndexError(row)
+        self._frozen = None
+        number = row // CHUNK
+        if self._shared[number]:
+            self._chunks[number] = self._chunks[number].copy()
+            self._shared[number] = False
+        return self._chunks[number]
+
+    def append(self, value: object) -> None:
+        if self._length % CHUNK == 0:
+            self._chunks.append(self._empty.copy())
+            self._shared.append(False)
+        self._length += 1
+        self[self._length - 1] = value
+
+    def pop(self) -> None:
+        """Drop the last row."""
+        self[self._length - 1] = self._empty[0]
+        self._length -= 1
+        if self._length % CHUNK == 0:
+            self._chunks.pop()
+            self._shared.pop()
+
+    def freeze(self) -> FrozenColumn:
+        """The column as it is now. Costs nothing but the list of its chunks."""
+        if self._frozen is None:
+            self._frozen = FrozenColumn(tuple(self._chunks), self._length, self._empty[:0])
+            self._shared = [True] * len(self._chunks)
+        return self._frozen
+
+
+class CodedColumn(Generic[H]):
+    """A column of values of any type as codes: equal values have equal codes, absent ones -1."""
+
+    def __init__(self, values: Iterable[H | None]) -> None:
+        self.index: dict[H, int] = {}
+        index = self.index
+        self.codes: NDArray[np.intp] = np.fromiter(
+            (-1 if value is None else index.setdefault(value, len(index)) for value in values),
+            np.intp,
+        )
+
+    @property
+    def present(self) -> Mask:
+        return self.codes >= 0
+
+    def where(self, holds: Callable[[H], bool], *, absent: bool = False) -> Mask:
+        """Rows whose value fulfils a condition, which is asked once for each value."""
+        return self._table(map(holds, self.index), absent=absent)
+
+    def among(self, values: Iterable[H]) -> Mask:
+        """Rows that have one of the values."""
+        wanted = np.zeros(len(self.index) + 1, np.bool_)
+        for value in values:
+            code = self.index.get(value)
+            if code is not None:
+                wanted[code] = True
+        return wanted[self.codes]
+
+    def totals(self, amounts: NDArray[np.intp], counted: Mask) -> NDArray[np.intp]:
+        """Sums over the counted rows that have a value, by code; shape (values,)."""
+        rows = counted & self.present
+        sums = np.bincount(self.codes[rows], amounts[rows], minlength=len(self.index))
+        return sums.astype(np.intp)
+
+    def _table(self, answers: Iterator[bool], *, absent: bool) -> Mask:
+        table = np.fromiter(chain(answers, (absent,)), np.bool_, len(self.index) + 1)
+        return table[self.codes]  # -1 is the last
+
+
+class Shards(Generic[T]):
+    """A mapping from names whose copies cost only what changes: objects that have a key."""
+
+    def __init__(self) -> None:
+        self._shards: list[dict[str, T]] = [{} for _ in range(_SHARDS)]
+        self._shared = [False] * _SHARDS
+        self._frozen: FrozenShards[T] | None = None
+
+    def get(self, key: str) -> T | None:
+        return self._shards[hash(key) % _SHARDS].get(key)
+
+    def put(self, key: str, value: T) -> None:
+        self._writable(key)[key] = value
+
+    def drop(self, key: str) -> None:
+        """Forget it; one that is not known is none the less forgotten."""
+        if self.get(key) is not None:
+            del self._writable(key)[key]
+
+    def freeze(self) -> "FrozenShards[T]":
+        if self._frozen is None:
+            self._frozen = FrozenShards(tuple(self._shards))
+            self._shared = [True] * _SHARDS
+        return self._frozen
+
+    def _writable(self, key: str) -> dict[str, T]:
+        self._frozen = None
+        number = hash(key) % _SHARDS
+        if self._shared[number]:
+            self._shards[number] = dict(self._shards[number])
+            self._shared[number] = False
+        return self._shards[number]
+
+
+class FrozenShards(Generic[T]):
+    """Shards that never change."""
+
+    def __init__(self, shards: tuple[Mapping[str, T], ...]) -> None:
+        self._shards = shards
+
+    def get(self, key: str) -> T | None:
+        return self._shards[hash(key) % _SHARDS].get(key)
+
+
+class Ids(Generic[T]):
+    """Small numbers for what pods share, by identity. A number is used again when it is free."""
+
+    def __init__(self, base: FrozenColumn | None = None) -> None:
+        """base: numbers that are in use elsewhere and stay."""
+        self._values = Column(object, base=base)
+        self._ids: dict[T, int] = {}
+        self._uses: dict[int, int] = {}
+        self._free: list[int] = []
+
+    def take(self, value: T) -> int:
+        """Return the number of a value, for one more user."""
+        number = self._ids.get(value)
+        if number is None:
+            number = self._ids[value] = self._new(value)
+        self._uses[number] = self._uses.get(number, 0) + 1
+        return number
+
+    def release(self, number: int) -> None:
+        """One user less. A number of base is never free."""
+        uses = self._uses.get(number)
+        if uses is None:
+            return
+        if uses > 1:
+            self._uses[number] = uses - 1
+            return
+        del self._uses[number], self._ids[self._values[number]]
+        self._values[number] = None
+        self._free.append(number)
+
+    def freeze(self) -> FrozenColumn:
+        """The values by number; None where a number is free."""
+        return self._values.freeze()
+
+    def _new(self, value: T) -> int:
+        if self._free:
+            number = self._free.pop()
+            self._values[number] = value
+            return number
+        self._values.append(value)
+        return len(self._values) - 1

@@ -1,0 +1,399 @@
+"""Pages and watch events of the API server, decoded once into the facts that are kept.
+
+A malformed object costs only itself: it is reported by name, whatever is beside it counts.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from sys import intern
+from types import MappingProxyType
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from koord.api.decoding.annotation import annotation_fields
+from koord.api.nodemetric import AggregatedUsage, PodMetric, Usage
+from koord.api.nodes.reservation import NODE_RESERVATION, reserved_amounts
+from koord.cluster import wire
+from koord.cluster.facts import (
+    Claim,
+    ClusterNamespace,
+    ClusterNode,
+    ClusterPod,
+    DisruptionBudget,
+    Owner,
+    Taint,
+    Volume,
+)
+from koord.cluster.podspecs import Sharing, read_amounts
+from koord.cluster.selectors import read_node_terms, read_selector
+from koord.util import goduration
+from koord.util.errors import InvalidObject
+
+LARGEST_OBJECT = 4 << 20  # bytes; etcd stores 1.5 MiB
+LARGEST_PAGE = 256 << 20  # bytes
+
+KEPT_ANNOTATIONS = frozenset(
+    {
+        "controller.kubernetes.io/pod-deletion-cost",
+        "descheduler.alpha.kubernetes.io/evict",
+        "kubernetes.io/config.mirror",
+        "kubernetes.io/config.source",
+        "scheduling.koordinator.sh/eviction-cost",
+    }
+)
+_LONGEST_ANNOTATION = 256  # characters; a longer one is cut
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReport:
+    """The status of a NodeMetric. What it does not say is None."""
+
+    node: str
+    update_time: float | None = None  # Unix seconds
+    usage: Usage | None = None  # of the whole node, averaged
+    system_usage: Usage | None = None
+    aggregated: tuple[AggregatedUsage, ...] = ()
+    pods: tuple[PodMetric, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return self.node
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """A part of a list. continue_ asks for the next one; "" in the last."""
+
+    objects: tuple[T, ...]
+    rejected: tuple[InvalidObject, ...]
+    resource_version: str
+    continue_: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event(Generic[T]):
+    """A watch event: ADDED, MODIFIED or DELETED with its object, BOOKMARK or ERROR without.
+
+    object is an InvalidObject where it is malformed; key and uid say which one it is even so.
+    """
+
+    type: str
+    key: str = ""  # namespace/name, or name where there are no namespaces
+    uid: str = ""
+    resource_version: str = ""
+    object: T | InvalidObject | None = None
+    code: int = 0  # of an ERROR: the HTTP status, 410 when the watch has expired
+
+
+class _Read(Protocol):
+    """An object as msgspec has read it."""
+
+    metadata: wire.Metadata
+
+
+R = TypeVar("R", bound=_Read)
+Identity = wire.Metadata | wire.Identity
+
+
+class Kind(Generic[T]):
+    """A kind of objects: its name in messages, and how one is read."""
+
+    def __init__(self, name: str, shape: type[R], keep: Callable[[R, Sharing], T]) -> None:
+        """keep takes the object as msgspec has it, and what pods share."""
+        self.name = name
+        decoder = msgspec.json.Decoder(shape)
+
+        def read(data: Raw, sharing: Sharing) -> tuple[Identity, T]:
+            found = decoder.decode(data)
+            return found.metadata, keep(found, sharing)
+
+        self._read = read
+
+    def read(self, data: Raw, sharing: Sharing) -> tuple[Identity, T | InvalidObject]:
+        """Return which object it is, and what is kept of it, or why nothing is."""
+        size = len(memoryview(data))
+        if size > LARGEST_OBJECT:
+            return self._refuse(data, f"at most {LARGEST_OBJECT} bytes", f"{size} bytes")
+        try:
+            return self._read(data, sharing)
+        except InvalidObject as err:
+            return _identify(data), err
+        except (msgspec.DecodeError, RecursionError, UnicodeError) as err:
+            return self._refuse(data, "what Kubernetes has there", str(err))
+
+    def _refuse(self, data: Raw, wanted: str, found: str) -> tuple[Identity, InvalidObject]:
+        identity = _identify(data)
+        where = f"{self.name} {_key(identity) or 'without a name'}"
+        return identity, InvalidObject(where, wanted=wanted, found=found)
+
+
+class Decoder:
+    """Reads pages and events, in any thread.
+
+    Equal pods, of whichever page or event, share what they have.
+    """
+
+    def __init__(self) -> None:
+        self._sharing = Sharing()
+
+    def page(self, kind: Kind[T], data: bytes) -> Page[T]:
+        """Return the objects of a page, and what was wrong with those that are left out.
+
+        Raises:
+            InvalidObject: it is no list, or too large.
+        """
+        where = f"list of {kind.name}s"
+        if len(data) > LARGEST_PAGE:
+            wanted = f"at most {LARGEST_PAGE} bytes"
+            raise InvalidObject(where, wanted=wanted, found=f"{len(data)} bytes")
+        try:
+            found = _LIST.decode(data)
+        except (msgspec.DecodeError, RecursionError, UnicodeError) as err:
+            raise InvalidObject(where, wanted="a list of objects", found=str(err)) from err
+        objects: list[T] = []
+        rejected: list[InvalidObject] = []
+        for item in found.items or ():
+            _, value = kind.read(item, self._sharing)
+            if isinstance(value, InvalidObject):
+                rejected.append(value)
+            else:
+                objects.append(value)
+        meta = found.metadata or wire.PageMeta()
+        return Page(
+            tuple(objects), tuple(rejected), meta.resource_version or "", meta.continue_ or ""
+        )
+
+    def object(self, kind: Kind[T], data: bytes) -> T:
+        """Return what is kept of one object.
+
+        Raises:
+            InvalidObject: it is malformed, or too large.
+        """
+        _, value = kind.read(Raw(data), self._sharing)
+        if isinstance(value, InvalidObject):
+            raise value
+        return value
+
+    def event(self, kind: Kind[T], line: bytes) -> Event[T]:
+        """Return a watch event.
+
+        Raises:
+            InvalidObject: it is no event, or one of a type that Kubernetes does not have.
+        """
+        where = f"event of a {kind.name}"
+        try:
+            found = _EVENT.decode(line)
+            if found.type == "ERROR":
+                return Event("ERROR", code=_STATUS.decode(found.object).code or 0)
+        except (msgspec.DecodeError, RecursionError, UnicodeError) as err:
+            raise InvalidObject(where, wanted="a watch event", found=str(err)) from err
+        if found.type == "BOOKMARK":
+            version = _identify(found.object).resource_version or ""
+            return Event("BOOKMARK", resource_version=version)
+        if found.type not in ("ADDED", "MODIFIED", "DELETED"):
+            raise InvalidObject(where, wanted="ADDED, MODIFIED or DELETED", found=found.type)
+        meta, value = kind.read(found.object, self._sharing)
+        return Event(found.type, _key(meta), meta.uid or "", meta.resource_version or "", value)
+
+
+_LIST = msgspec.json.Decoder(wire.ObjectList)
+_EVENT = msgspec.json.Decoder(wire.Event)
+_STATUS = msgspec.json.Decoder(wire.Status)
+_IDENTIFIED = msgspec.json.Decoder(wire.Identified)
+
+
+def _identify(data: Raw) -> wire.Identity:
+    """Which object it is, as far as that can be read."""
+    try:
+        return _IDENTIFIED.decode(data).metadata
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return wire.Identity()
+
+
+def _key(found: Identity) -> str:
+    name = found.name or ""
+    return f"{found.namespace}/{name}" if found.namespace else name
+
+
+def _read_pod(found: wire.Pod, sharing: Sharing) -> ClusterPod:
+    meta, spec, status = found.metadata, found.spec or wire.Spec(), found.status or wire.PodStatus()
+    namespace = intern(meta.namespace or "default")
+    where = f"pod {namespace}/{meta.name}"
+    volumes = spec.volumes or ()
+    return ClusterPod(
+        name=meta.name,
+        uid=meta.uid or "",
+        label_set=sharing.label_set(namespace, meta.labels or {}),
+        spec=sharing.spec(spec, namespace, where),
+        node=intern(spec.node_name or ""),
+        phase=intern(status.phase or ""),
+        qos=intern(status.qos_class or ""),
+        priority=spec.priority,
+        created=_time(meta.creation_timestamp, where),
+        deleting=meta.deletion_timestamp is not None,
+        local_storage=any(_given(one.empty_dir) or _given(one.host_path) for one in volumes),
+        claims=tuple([name for one in volumes if (name := _claim_name(one, meta.name))]),
+        owners=_owners(
+            tuple(
+                [
+                    (one.kind or "", one.name or "", one.uid or "", bool(one.controller))
+                    for one in meta.owner_references or ()
+                ]
+            )
+        ),
+        annotations=tuple(
+            [
+                (key, meta.annotations[key][:_LONGEST_ANNOTATION])
+                for key in KEPT_ANNOTATIONS & meta.annotations.keys()
+            ]
+        )
+        if meta.annotations
+        else (),
+    )
+
+
+def _given(found: Raw) -> bool:
+    """Whether a field is there and not null."""
+    return found is not wire.NOTHING and bytes(found) != wire.NULL
+
+
+def _claim_name(found: wire.PodVolume, pod: str) -> str:
+    """The claim of a volume; "": it has none. Source: Kubernetes, ephemeral.VolumeClaimName."""
+    if found.persistent_volume_claim is not None:
+        return found.persistent_volume_claim.claim_name
+    return f"{pod}-{found.name}" if _given(found.ephemeral) else ""
+
+
+@lru_cache(maxsize=16_384)  # the pods of a ReplicaSet share theirs
+def _owners(found: tuple[tuple[str, str, str, bool], ...]) -> tuple[Owner, ...]:
+    return tuple(Owner(*one) for one in found)
+
+
+def _read_node(found: wire.Node, _: Sharing) -> ClusterNode:
+    meta = found.metadata
+    spec, status = found.spec or wire.NodeSpec(), found.status or wire.NodeStatus()
+    where = f"node {meta.name}"
+    amounts = read_amounts(status.allocatable or {}, where)
+    for name, reserved in _reserved(meta.annotations or {}).items():
+        if name in amounts:
+            amounts[name] = max(amounts[name] - reserved, 0)
+    return ClusterNode(
+        name=meta.name,
+        uid=meta.uid or "",
+        labels=MappingProxyType(meta.labels or {}),
+        taints=tuple(Taint(one.key, one.effect, one.value or "") for one in spec.taints or ()),
+        unschedulable=bool(spec.unschedulable),
+        ready=any(one.type == "Ready" and one.status == "True" for one in status.conditions or ()),
+        allocatable=tuple(sorted(amounts.items())),
+    )
+
+
+def _reserved(annotations: Mapping[str, str]) -> dict[str, int]:
+    """What an administrator's reservation takes from allocatable, by name of the resource.
+
+    Source: Koordinator, TransformNodeWithNodeReservation.
+    """
+    text = annotations.get(NODE_RESERVATION)
+    if text is None:
+        return {}
+    try:
+        policy = annotation_fields(text, NODE_RESERVATION).text("applyPolicy")
+    except InvalidObject:  # as in Koordinator, a malformed one reserves nothing
+        return {}
+    if policy not in ("", "Default"):
+        return {}
+    return {
+        name: amount.milli if name == "cpu" else amount.integer
+        for name, amount in reserved_amounts(annotations).items()
+    }
+
+
+def _read_claim(found: wire.Claim, _: Sharing) -> Claim:
+    meta, spec = found.metadata, found.spec or wire.ClaimSpec()
+    return Claim(meta.namespace or "default", meta.name, spec.volume_name or "")
+
+
+def _read_volume(found: wire.Volume, _: Sharing) -> Volume:
+    affinity = (found.spec or wire.VolumeSpec()).node_affinity
+    terms = None if affinity is None else affinity.required
+    return Volume(found.metadata.name, None if terms is None else read_node_terms(terms))
+
+
+def _read_namespace(found: wire.Named, _: Sharing) -> ClusterNamespace:
+    return ClusterNamespace(found.metadata.name, MappingProxyType(found.metadata.labels or {}))
+
+
+def _read_budget(found: wire.Budget, _: Sharing) -> DisruptionBudget:
+    meta, spec = found.metadata, found.spec or wire.BudgetSpec()
+    namespace = meta.namespace or "default"
+    selector = read_selector(spec.selector, f"PodDisruptionBudget {namespace}/{meta.name}")
+    allowed = (found.status or wire.BudgetStatus()).disruptions_allowed or 0
+    return DisruptionBudget(namespace, meta.name, selector, allowed)
+
+
+def _read_usage(found: wire.NodeMetric, _: Sharing) -> UsageReport:
+    where = f"NodeMetric {found.metadata.name}"
+    status = found.status or wire.NodeMetricStatus()
+    metric = status.node_metric or wire.NodeUsage()
+    return UsageReport(
+        node=found.metadata.name,
+        update_time=_time(status.update_time, where),
+        usage=_usage(metric.node_usage, where),
+        system_usage=_usage(metric.system_usage, where),
+        aggregated=tuple(_aggregated(one, where) for one in metric.aggregated_node_usages or ()),
+        pods=tuple(
+            PodMetric(
+                name=one.name,
+                namespace=intern(one.namespace),
+                usage=usage,
+                priority=intern(one.priority or ""),
+                qos=intern(one.qos or ""),
+            )
+            for one in status.pods_metric or ()
+            if (usage := _usage(one.pod_usage, where)) is not None
+        ),
+    )
+
+
+def _aggregated(found: wire.Aggregated, where: str) -> AggregatedUsage:
+    types = found.usage or wire.UsageByType()
+    try:
+        duration = goduration.parse(found.duration or "0s")
+    except ValueError as err:
+        wanted = "a duration like 5m0s"
+        raise InvalidObject(f"{where}: duration", wanted=wanted, found=found.duration) from err
+    windows = (types.avg, types.p50, types.p90, types.p95, types.p99)
+    return AggregatedUsage(duration, *(_usage(one, where) for one in windows))
+
+
+def _usage(found: wire.ResourceMap | None, where: str) -> Usage | None:
+    """CPU and memory of a ResourceMap; None: it lacks one of them, as a cold window does."""
+    amounts = read_amounts((found and found.resources) or {}, where)
+    if "cpu" not in amounts or "memory" not in amounts:
+        return None
+    return Usage(amounts["cpu"] / 1000, float(amounts["memory"]))
+
+
+def _time(text: str | None, where: str) -> float | None:
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError) as err:
+        wanted = "a time like 2026-07-24T06:52:45Z"
+        raise InvalidObject(where, wanted=wanted, found=text) from err
+
+
+POD = Kind("pod", wire.Pod, _read_pod)
+NODE = Kind("node", wire.Node, _read_node)
+NODE_METRIC = Kind("NodeMetric", wire.NodeMetric, _read_usage)
+CLAIM = Kind("PersistentVolumeClaim", wire.Claim, _read_claim)
+VOLUME = Kind("PersistentVolume", wire.Volume, _read_volume)
+NAMESPACE = Kind("namespace", wire.Named, _read_namespace)
+BUDGET = Kind("PodDisruptionBudget", wire.Budget, _read_budget)

@@ -1,0 +1,217 @@
+"""Objects of the cluster, as far as decisions need them: slim, slotted, immutable.
+
+Amounts of resources are milli-cores for cpu, bytes for memory and storage, whole units of others.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from koord.api.labelselector import Requirement
+
+PODS = "pods"  # the resource of which each pod takes one
+
+Selector = tuple[Requirement, ...]
+"""A conjunction of requirements on labels; without any it matches everything."""
+
+
+def selects(selector: Selector | None, labels: Mapping[str, str]) -> bool:
+    """Whether a selector matches labels; None, which is no selector at all, matches nothing."""
+    return selector is not None and all(one.matches(labels) for one in selector)
+
+
+class Taint(Struct, frozen=True, gc=False):
+    """A taint of a node."""
+
+    key: str
+    effect: str
+    value: str = ""
+
+
+class Toleration(Struct, frozen=True, gc=False):
+    """A toleration of a pod; "" in key or effect stands for all of them."""
+
+    key: str = ""
+    operator: str = ""  # "" is Equal
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Source: Kubernetes, core/v1 Toleration.ToleratesTaint."""
+        if self.effect not in ("", taint.effect) or self.key not in ("", taint.key):
+            return False
+        if self.operator in ("", "Equal"):
+            return self.value == taint.value
+        return self.operator == "Exists"
+
+
+class NodeTerm(Struct, frozen=True, gc=False):
+    """A term of a node selector: requirements on labels (Gt and Lt too) and on the node's name."""
+
+    labels: tuple[Requirement, ...] = ()
+    names: tuple[Requirement, ...] = ()
+
+
+class AffinityTerm(Struct, frozen=True, gc=False):
+    """Pods that are meant by an affinity, and the node label whose values are the domains."""
+
+    topology_key: str
+    selector: Selector | None
+    namespaces: tuple[str, ...] = ()  # the pod's own where the term named none
+    namespace_selector: Selector | None = None
+
+
+class SpreadConstraint(Struct, frozen=True, gc=False):
+    """A topology spread constraint with DoNotSchedule."""
+
+    topology_key: str
+    max_skew: int
+    selector: Selector | None
+    min_domains: int = 1
+    honor_affinity: bool = True  # only nodes that the pod's node affinity allows are counted
+    honor_taints: bool = False  # only nodes whose taints the pod tolerates are counted
+    match_label_keys: tuple[str, ...] = ()
+
+
+class HostPort(Struct, frozen=True, gc=False):
+    """A port of the node that a pod takes; 0.0.0.0 is every address."""
+
+    port: int
+    protocol: str = "TCP"
+    address: str = "0.0.0.0"  # noqa: S104 - as Kubernetes writes it; nothing is bound to it
+
+    def conflicts(self, other: "HostPort") -> bool:
+        """Source: Kubernetes, framework.HostPortInfo.CheckConflict."""
+        if (self.port, self.protocol) != (other.port, other.protocol):
+            return False
+        every = "0.0.0.0"  # noqa: S104
+        return self.address == other.address or every in (self.address, other.address)
+
+
+class PodSpec(Struct, frozen=True, eq=False, weakref=True):
+    """Rules and requests of a pod. Equal pods share one; it is compared by identity."""
+
+    requests: tuple[tuple[str, int], ...] = ()  # by name of the resource, without zeros
+    tolerations: tuple[Toleration, ...] = ()
+    node_selector: Selector = ()
+    node_terms: tuple[NodeTerm, ...] | None = None  # one must match; None: no required affinity
+    affinity: tuple[AffinityTerm, ...] = ()  # required
+    anti_affinity: tuple[AffinityTerm, ...] = ()  # required
+    spread: tuple[SpreadConstraint, ...] = ()
+    host_ports: tuple[HostPort, ...] = ()
+
+
+class LabelSet(Struct, frozen=True, eq=False, weakref=True):
+    """Namespace and labels of pods. Equal pods share one; it is compared by identity."""
+
+    namespace: str
+    labels: Mapping[str, str]
+
+
+class Owner(Struct, frozen=True, gc=False):
+    """An owner reference."""
+
+    kind: str
+    name: str
+    uid: str
+    controller: bool = False
+
+
+class ClusterPod(Struct, frozen=True, gc=False, kw_only=True):
+    """A pod. Two are equal when all their facts are."""
+
+    name: str
+    uid: str
+    label_set: LabelSet
+    spec: PodSpec
+    node: str = ""  # "": bound to none
+    phase: str = ""
+    qos: str = ""  # Kubernetes' class as its status has it; "": not known
+    priority: int | None = None
+    created: float | None = None  # Unix seconds
+    deleting: bool = False  # it has a deletion timestamp
+    local_storage: bool = False  # it has an emptyDir or hostPath volume
+    claims: tuple[str, ...] = ()  # names of persistent volume claims in its namespace
+    owners: tuple[Owner, ...] = ()
+    annotations: tuple[tuple[str, str], ...] = ()  # those of KEPT_ANNOTATIONS that it has
+
+    @property
+    def namespace(self) -> str:
+        return self.label_set.namespace
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.label_set.labels
+
+    @property
+    def key(self) -> str:
+        """namespace/name: of several pods in the cluster at a time none has the same."""
+        return f"{self.label_set.namespace}/{self.name}"
+
+    @property
+    def finished(self) -> bool:
+        """Whether its containers have ended for good: it takes no room any more."""
+        return self.phase in ("Succeeded", "Failed")
+
+
+class ClusterNode(Struct, frozen=True, kw_only=True):
+    """A node. Its labels are read-only."""
+
+    name: str
+    uid: str = ""
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    ready: bool = False
+    allocatable: tuple[tuple[str, int], ...] = ()  # by name of the resource
+
+
+class Claim(Struct, frozen=True):
+    """A persistent volume claim; volume "": bound to none."""
+
+    namespace: str
+    name: str
+    volume: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class Volume(Struct, frozen=True):
+    """A persistent volume and the nodes that can reach it; None: all of them."""
+
+    name: str
+    node_terms: tuple[NodeTerm, ...] | None = None
+
+    @property
+    def key(self) -> str:
+        return self.name
+
+
+class ClusterNamespace(Struct, frozen=True):
+    """A namespace, which affinity terms select by its labels."""
+
+    name: str
+    labels: Mapping[str, str]
+
+    @property
+    def key(self) -> str:
+        return self.name
+
+
+class DisruptionBudget(Struct, frozen=True):
+    """A PodDisruptionBudget: how many of its pods may be evicted now."""
+
+    namespace: str
+    name: str
+    selector: Selector | None  # None matches no pod
+    allowed: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    def covers(self, pod: ClusterPod) -> bool:
+        """Whether an eviction of the pod counts against this budget."""
+        return pod.namespace == self.namespace and selects(self.selector, pod.labels)

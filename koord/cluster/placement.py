@@ -1,0 +1,149 @@
+"""Where pods are, and what they take: rows of nodes, with the pods of each."""
+
+import struct
+from collections.abc import Mapping
+
+import numpy as np
+
+from koord.cluster.columns import CHUNK, Column, FrozenColumn, Ids
+from koord.cluster.facts import PODS, ClusterPod, LabelSet, PodSpec
+
+BASE_RESOURCES = (PODS, "cpu", "memory", "ephemeral-storage")  # columns that are always there
+
+_ENTRY = struct.Struct("=iii")  # label set, spec, and whether it is being deleted
+ENTRY_BYTES = _ENTRY.size
+
+
+class FrozenPlacement:
+    """A placement that never changes."""
+
+    def __init__(
+        self,
+        *,
+        resources: Mapping[str, int],
+        requested: FrozenColumn,
+        pods: FrozenColumn,
+        entries: FrozenColumn,
+        label_sets: FrozenColumn,
+        specs: FrozenColumn,
+    ) -> None:
+        self.resources = resources  # columns by name
+        self.requested = requested  # int64, (nodes, resources)
+        self.pods = pods  # of each node, a tuple
+        self.entries = entries  # of each node, bytes; see Placed
+        self.label_sets = label_sets  # by number
+        self.specs = specs  # by number
+
+
+class Placement:
+    """Pods on rows. A finished pod is listed, but takes nothing and no rule sees it."""
+
+    def __init__(self, base: FrozenPlacement | None = None) -> None:
+        """base: the placement that this one begins as; it stays as it is."""
+        self.resources: Mapping[str, int] = (
+            base.resources if base else {name: at for at, name in enumerate(BASE_RESOURCES)}
+        )
+        width = len(self.resources)
+        self._requested = Column(np.int64, width, base=base.requested if base else None)
+        self._pods = Column(object, base=base.pods if base else None)
+        self._entries = Column(object, base=base.entries if base else None)
+        self._label_sets: Ids[LabelSet] = Ids(base.label_sets if base else None)
+        self._specs: Ids[PodSpec] = Ids(base.specs if base else None)
+
+    def pods(self, row: int) -> tuple[ClusterPod, ...]:
+        """The pods of a row, in the order in which they came."""
+        found: tuple[ClusterPod, ...] = self._pods[row]
+        return found
+
+    def append_row(self) -> None:
+        """Add a row without pods."""
+        self._requested.append(0)
+        self._pods.append(())
+        self._entries.append(b"")
+
+    def drop_row(self, row: int) -> None:
+        """Drop a row without pods; the last row takes its place."""
+        last = len(self._pods) - 1
+        for column in (self._requested, self._pods, self._entries):
+            if row != last:
+                column[row] = column[last]
+            column.pop()
+
+    def widen(self, resources: Mapping[str, int]) -> None:
+        """Have a column for each of these resources; those that were there keep theirs."""
+        self.resources = resources
+        width = len(resources)
+        self._requested = Column(np.int64, width)
+        for row in range(len(self._pods)):
+            self._requested.append(0)
+            for pod in self.pods(row):
+                self._count(row, pod, 1)
+
+    def add(self, row: int, pod: ClusterPod) -> None:
+        """Put a pod on a row."""
+        self._pods[row] = (*self._pods[row], pod)
+        if pod.finished:
+            return
+        self._count(row, pod, 1)
+        numbers = self._label_sets.take(pod.label_set), self._specs.take(pod.spec)
+        self._entries[row] += _ENTRY.pack(*numbers, pod.deleting)
+
+    def remove(self, row: int, pod: ClusterPod) -> None:
+        """Take a pod, this very object, off a row.
+
+        Raises:
+            KeyError: it is not there.
+        """
+        pods = self.pods(row)
+        at = next((at for at, one in enumerate(pods) if one is pod), None)
+        if at is None:
+            raise KeyError(pod.key)
+        self._pods[row] = pods[:at] + pods[at + 1 :]
+        if pod.finished:
+            return
+        self._count(row, pod, -1)
+        entries: bytes = self._entries[row]
+        before = at
+        if len(entries) != len(pods) * ENTRY_BYTES:  # a finished pod has no entry
+            before = sum(not one.finished for one in pods[:at])
+        begin = before * ENTRY_BYTES
+        label_set, spec, _ = _ENTRY.unpack_from(entries, begin)
+        self._label_sets.release(label_set)
+        self._specs.release(spec)
+        self._entries[row] = entries[:begin] + entries[begin + ENTRY_BYTES :]
+
+    def freeze(self) -> FrozenPlacement:
+        """The placement as it is now."""
+        return FrozenPlacement(
+            resources=self.resources,
+            requested=self._requested.freeze(),
+            pods=self._pods.freeze(),
+            entries=self._entries.freeze(),
+            label_sets=self._label_sets.freeze(),
+            specs=self._specs.freeze(),
+        )
+
+    def _count(self, row: int, pod: ClusterPod, times: int) -> None:
+        """Count what a pod takes, times 1 or -1. What no node has is not counted."""
+        if pod.finished:
+            return
+        amounts = self._requested.writable(row)[row % CHUNK]
+        amounts[self.resources[PODS]] += times
+        for name, amount in pod.spec.requests:
+            column = self.resources.get(name)
+            if column is not None:
+                amounts[column] += times * amount
+
+
+class Placed:
+    """All pods that take room, in one table; each column has shape (pods,)."""
+
+    def __init__(self, entries: FrozenColumn) -> None:
+        texts: list[bytes] = entries.array.tolist()
+        table = np.frombuffer(b"".join(texts), np.int32).reshape(-1, 3)
+        counts = np.fromiter(map(len, texts), np.intp, len(texts)) // ENTRY_BYTES
+        self.nodes = len(texts)
+        self.row = np.repeat(np.arange(self.nodes), counts)
+        self.label_set = table[:, 0].astype(np.intp)  # numbers that View.pods_matching uses
+        self.spec = table[:, 1].astype(np.intp)  # numbers in View.specs
+        self.deleting = table[:, 2] != 0

@@ -1,0 +1,161 @@
+"""What equal pods share: read once from the JSON that they have in common."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import blake2b
+from types import MappingProxyType
+from weakref import WeakValueDictionary
+
+import msgspec
+from msgspec import Raw
+
+from koord.api.labelselector import Requirement
+from koord.api.pods.requests import amount
+from koord.api.pods.totals import Share, running_total
+from koord.cluster import wire
+from koord.cluster.facts import HostPort, LabelSet, PodSpec, Toleration
+from koord.cluster.selectors import read_affinity, read_node_terms, read_spread
+from koord.util.errors import InvalidObject
+
+LARGEST_AMOUNT = 2**50  # of one resource in one object; sums of thousands stay below 64 bits
+
+_RESOURCES = msgspec.json.Decoder(wire.Resources | None)
+_AMOUNTS = msgspec.json.Decoder(wire.Amounts | None)
+_PORTS = msgspec.json.Decoder(wire.ManyOf[wire.Port] | None)
+_TOLERATIONS = msgspec.json.Decoder(wire.ManyOf[wire.Toleration] | None)
+_LABELS = msgspec.json.Decoder(wire.Labels | None)
+_AFFINITY = msgspec.json.Decoder(wire.Affinity | None)
+_SPREAD = msgspec.json.Decoder(wire.ManyOf[wire.Spread] | None)
+
+
+class Sharing:
+    """Label sets and specs of the pods that live; the last pod takes them along."""
+
+    def __init__(self) -> None:
+        self._labels: WeakValueDictionary[tuple[str, ...], LabelSet] = WeakValueDictionary()
+        self._specs: WeakValueDictionary[bytes, PodSpec] = WeakValueDictionary()
+
+    def label_set(self, namespace: str, labels: dict[str, str]) -> LabelSet:
+        """Return the one label set of pods with these labels."""
+        key = (namespace, *labels, *labels.values())
+        found = self._labels.get(key)
+        if found is None:
+            found = self._labels[key] = LabelSet(namespace, MappingProxyType(labels))
+        return found
+
+    def spec(self, found: wire.Spec, namespace: str, where: str) -> PodSpec:
+        """Return the one spec of pods with this JSON.
+
+        Raises:
+            InvalidObject, msgspec.ValidationError: a part of it is malformed.
+        """
+        key = _digest(found, namespace)
+        spec = self._specs.get(key)
+        if spec is None:
+            spec = self._specs[key] = read_spec(found, namespace, where)
+        return spec
+
+
+def read_spec(found: wire.Spec, namespace: str, where: str) -> PodSpec:
+    """Return the rules and requests of a pod. Raises as Sharing.spec."""
+    affinity = _AFFINITY.decode(found.affinity) or wire.Affinity()
+    node_affinity = affinity.node_affinity or wire.NodeAffinity()
+    node_terms = node_affinity.required_during_scheduling_ignored_during_execution
+    labels = _LABELS.decode(found.node_selector) or {}
+    return PodSpec(
+        requests=tuple(sorted(_requests(found, where).items())),
+        tolerations=tuple(
+            Toleration(one.key or "", one.operator or "", one.value or "", one.effect or "")
+            for one in _TOLERATIONS.decode(found.tolerations) or ()
+        ),
+        node_selector=tuple(Requirement(key, "In", (text,)) for key, text in labels.items()),
+        node_terms=None if node_terms is None else read_node_terms(node_terms),
+        affinity=read_affinity(affinity.pod_affinity, namespace, where),
+        anti_affinity=read_affinity(affinity.pod_anti_affinity, namespace, where),
+        spread=tuple(read_spread(_SPREAD.decode(found.topology_spread_constraints) or (), where)),
+        host_ports=tuple(_host_ports(found)),
+    )
+
+
+def read_amounts(found: Mapping[str, str | int | float], where: str) -> dict[str, int]:
+    """Return amounts of resources by name.
+
+    Raises:
+        InvalidObject: one is no quantity, below zero or absurdly large.
+    """
+    amounts = {}
+    for name, text in found.items():
+        place = f"{where}: {name}"
+        try:
+            value = amount(name, str(text))
+        except ValueError as err:
+            raise InvalidObject(place, wanted="a quantity", found=text) from err
+        if not 0 <= value <= LARGEST_AMOUNT:
+            wanted = f"0 to {LARGEST_AMOUNT}"
+            raise InvalidObject(place, wanted=wanted, found=text)
+        amounts[name] = value
+    return amounts
+
+
+def _requests(found: wire.Spec, where: str) -> dict[str, int]:
+    """The pod's requests without zeros.
+
+    Regular containers, init containers, sidecars, overhead, and those of the pod as a whole.
+
+    Source: Kubernetes, component-helpers resource.PodRequests.
+    """
+    regular = [_requested(one.resources, where) for one in found.containers or ()]
+    init = [
+        (_requested(one.resources, where), one.restart_policy == "Always")
+        for one in found.init_containers or ()
+    ]
+    names = {name for amounts in (*regular, *(one for one, _ in init)) for name in amounts}
+    total = {
+        name: running_total(
+            (one.get(name, 0) for one in regular),
+            (Share(one.get(name, 0), sidecar) for one, sidecar in init),
+        )
+        for name in names
+    }
+    total.update(_requested(found.resources, where))
+    for name, more in read_amounts(_AMOUNTS.decode(found.overhead) or {}, where).items():
+        total[name] = total.get(name, 0) + more
+    return {name: min(value, LARGEST_AMOUNT) for name, value in total.items() if value}
+
+
+def _requested(found: Raw, where: str) -> dict[str, int]:
+    resources = _RESOURCES.decode(found)
+    return read_amounts((resources and resources.requests) or {}, where)
+
+
+def _host_ports(found: wire.Spec) -> Iterator[HostPort]:
+    """Ports of what runs as long as the pod. Source: Kubernetes, schedutil.GetHostPorts."""
+    sidecars = (one for one in found.init_containers or () if one.restart_policy == "Always")
+    for container in (*(found.containers or ()), *sidecars):
+        for port in _PORTS.decode(container.ports) or ():
+            if port.host_port and port.host_port > 0:
+                address = port.host_ip or "0.0.0.0"  # noqa: S104 - as Kubernetes writes it
+                yield HostPort(port.host_port, port.protocol or "TCP", address)
+
+
+def _digest(found: wire.Spec, namespace: str) -> bytes:
+    """Sixteen bytes that only equal specs have in common, however large they are."""
+    affinity = bytes(found.affinity)
+    parts = (
+        bytes(found.overhead),
+        bytes(found.resources),
+        bytes(found.tolerations),
+        bytes(found.node_selector),
+        affinity,
+        namespace.encode() if affinity != wire.NULL else b"",  # its terms mean that namespace
+        bytes(found.topology_spread_constraints),
+        *_container_parts(b"c", found.containers or ()),
+        *_container_parts(b"i", found.init_containers or ()),
+    )
+    return blake2b(b"\0".join(parts), digest_size=16).digest()  # JSON has no zero bytes
+
+
+def _container_parts(kind: bytes, containers: Iterable[wire.Container]) -> Iterator[bytes]:
+    for one in containers:
+        yield kind + (b"s" if one.restart_policy == "Always" else b"")
+        yield bytes(one.resources)
+        yield bytes(one.ports)

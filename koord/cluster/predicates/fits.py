@@ -1,0 +1,71 @@
+"""All rules together, and the first one that forbids a node."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord.cluster.columns import Mask
+from koord.cluster.facts import ClusterPod
+from koord.cluster.predicates.nodes import (
+    is_schedulable,
+    matches_node_affinity,
+    tolerates_taints,
+)
+from koord.cluster.predicates.podaffinity import matches_pod_affinity, matches_pod_anti_affinity
+from koord.cluster.predicates.ports import has_free_ports
+from koord.cluster.predicates.resources import has_room
+from koord.cluster.predicates.spread import keeps_spread
+from koord.cluster.predicates.volumes import reaches_volumes
+from koord.cluster.view import View
+
+Predicate = Callable[[ClusterPod, View], Mask]
+
+
+class Misfit(IntEnum):
+    """The first rule that forbids a node, in the order in which Kubernetes asks them."""
+
+    NONE = 0  # it fits
+    UNSCHEDULABLE = 1
+    TAINTS = 2
+    NODE_AFFINITY = 3
+    HOST_PORTS = 4
+    RESOURCES = 5
+    VOLUMES = 6
+    TOPOLOGY_SPREAD = 7
+    POD_AFFINITY = 8
+    POD_ANTI_AFFINITY = 9
+
+
+RULES: Mapping[Misfit, Predicate] = {
+    Misfit.UNSCHEDULABLE: is_schedulable,
+    Misfit.TAINTS: tolerates_taints,
+    Misfit.NODE_AFFINITY: matches_node_affinity,
+    Misfit.HOST_PORTS: has_free_ports,
+    Misfit.RESOURCES: has_room,
+    Misfit.VOLUMES: reaches_volumes,
+    Misfit.TOPOLOGY_SPREAD: keeps_spread,
+    Misfit.POD_AFFINITY: matches_pod_affinity,
+    Misfit.POD_ANTI_AFFINITY: matches_pod_anti_affinity,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The nodes that all rules allow, and why the others do not fit."""
+
+    mask: Mask
+    misfits: NDArray[np.int8]  # (nodes,), values of Misfit
+
+
+def fits(pod: ClusterPod, view: View) -> Fit:
+    """Return on which nodes the pod could run: the conjunction of all rules.
+
+    The pod's own node counts as any other, and the pod, if it is in the view, as any other pod.
+    """
+    misfits = np.zeros(len(view), np.int8)
+    for misfit, rule in RULES.items():
+        misfits[(misfits == Misfit.NONE) & ~rule(pod, view)] = misfit
+    return Fit(misfits == Misfit.NONE, misfits)

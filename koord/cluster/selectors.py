@@ -1,0 +1,118 @@
+"""Selectors and affinity terms, from the wire to what is evaluated."""
+
+from collections.abc import Iterable, Iterator
+
+from koord.api.labelselector import Requirement
+from koord.cluster import wire
+from koord.cluster.facts import AffinityTerm, NodeTerm, Selector, SpreadConstraint
+from koord.util.errors import InvalidObject
+
+NODE_NAME = "metadata.name"  # the only field of a node that can be selected
+_LONGEST_NUMBER = 20  # characters of a whole number of 64 bits
+
+
+def read_selector(found: wire.LabelSelector | None, where: str) -> Selector | None:
+    """Return a label selector; None where there is none, which matches nothing.
+
+    Raises:
+        InvalidObject: Kubernetes would refuse it.
+    """
+    if found is None:
+        return None
+    labels = [Requirement(key, "In", (text,)) for key, text in (found.match_labels or {}).items()]
+    for one in found.match_expressions or ():
+        _check(one, where)
+        labels.append(_requirement(one))
+    return tuple(labels)
+
+
+def read_node_terms(found: wire.NodeSelector) -> tuple[NodeTerm, ...]:
+    """Return the terms that some node can match; of none at all, none can.
+
+    A term that is empty or malformed matches no node, whatever the others do.
+
+    Source: Kubernetes, component-helpers nodeaffinity.NodeSelector.Match.
+    """
+    return tuple(filter(None, map(_node_term, found.node_selector_terms or ())))
+
+
+def read_affinity(
+    found: wire.PodAffinity | None, namespace: str, where: str
+) -> tuple[AffinityTerm, ...]:
+    """Return the required terms of a pod (anti-)affinity. Raises as read_selector."""
+    terms = (found and found.required_during_scheduling_ignored_during_execution) or ()
+    return tuple(_affinity_term(one, namespace, where) for one in terms)
+
+
+def read_spread(found: Iterable[wire.Spread], where: str) -> Iterator[SpreadConstraint]:
+    """Yield the constraints with DoNotSchedule. Raises as read_selector."""
+    for one in found:
+        if one.when_unsatisfiable == "DoNotSchedule":
+            yield SpreadConstraint(
+                topology_key=one.topology_key,
+                max_skew=one.max_skew,
+                selector=read_selector(one.label_selector, where),
+                min_domains=1 if one.min_domains is None else one.min_domains,
+                honor_affinity=one.node_affinity_policy in (None, "", "Honor"),
+                honor_taints=one.node_taints_policy == "Honor",
+                match_label_keys=tuple(one.match_label_keys or ()),
+            )
+
+
+def whole_number(text: str) -> int | None:
+    """Return a whole number of 64 bits as Go reads it; None: the text is none."""
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if len(text) > _LONGEST_NUMBER or not (digits.isascii() and digits.isdigit()):
+        return None
+    number = int(text)
+    return number if -(2**63) <= number < 2**63 else None
+
+
+def _affinity_term(found: wire.PodAffinityTerm, namespace: str, where: str) -> AffinityTerm:
+    namespaces = tuple(found.namespaces or ())
+    if not namespaces and found.namespace_selector is None:
+        namespaces = (namespace,)
+    return AffinityTerm(
+        topology_key=found.topology_key,
+        selector=read_selector(found.label_selector, where),
+        namespaces=namespaces,
+        namespace_selector=read_selector(found.namespace_selector, where),
+    )
+
+
+def _check(found: wire.Expression, where: str) -> None:
+    if found.operator not in ("In", "NotIn", "Exists", "DoesNotExist"):
+        wanted = "In, NotIn, Exists or DoesNotExist"
+        raise InvalidObject(f"{where}: operator", wanted=wanted, found=found.operator)
+    if bool(found.values) != (found.operator in ("In", "NotIn")):
+        wanted = "values only with In and NotIn, and there always"
+        raise InvalidObject(f"{where}: values", wanted=wanted, found=found.values or [])
+
+
+def _node_term(found: wire.NodeSelectorTerm) -> NodeTerm | None:
+    labels, names = found.match_expressions or [], found.match_fields or []
+    good = all(map(_is_node_label, labels)) and all(map(_is_node_name, names))
+    if not good or not (labels or names):
+        return None
+    return NodeTerm(tuple(map(_requirement, labels)), tuple(map(_requirement, names)))
+
+
+def _is_node_label(found: wire.Expression) -> bool:
+    values = found.values or []
+    if found.operator in ("Gt", "Lt"):
+        return len(values) == 1 and whole_number(values[0]) is not None
+    if found.operator in ("In", "NotIn"):
+        return bool(values)
+    return found.operator in ("Exists", "DoesNotExist") and not values
+
+
+def _is_node_name(found: wire.Expression) -> bool:
+    return (
+        found.key == NODE_NAME
+        and found.operator in ("In", "NotIn")
+        and len(found.values or []) == 1
+    )
+
+
+def _requirement(found: wire.Expression) -> Requirement:
+    return Requirement(found.key, found.operator, tuple(found.values or ()))

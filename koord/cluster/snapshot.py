@@ -1,0 +1,226 @@
+"""The snapshot: the cluster as it is known, changed by watch events, read through views."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from koord.cluster.columns import CHUNK, Column, Shards
+from koord.cluster.facts import Claim, ClusterNamespace, ClusterNode, ClusterPod, Volume
+from koord.cluster.placement import Placement
+from koord.cluster.view import Traits, View
+from koord.util.errors import InvalidObject
+
+MOST_RESOURCES = 128  # kinds of resources that the nodes of a cluster have together
+
+
+class Snapshot:
+    """Nodes as rows of a few columns, with the pods of each. Belongs to one thread.
+
+    What is put replaces what had the same name, so the same object in two lists is one, and the
+    last one counts. A pod on a node that is not known waits for it; when a node is deleted, its
+    pods wait for the next one of that name. Of a pod that is bound to no node nothing is placed.
+    """
+
+    def __init__(self, usage: Sequence[str] = ()) -> None:
+        """usage: names of the columns that set_usage fills."""
+        self.usage_columns = tuple(usage)
+        self._nodes = Column(object)
+        self._allocatable = Column(np.int64, len(Placement().resources))
+        self._usage = Column(np.float64, len(self.usage_columns))
+        self._generation = Column(np.int64)
+        self._placement = Placement()
+        self._rows: dict[str, int] = {}
+        self._pods: dict[str, ClusterPod] = {}
+        self._waiting: dict[str, dict[str, ClusterPod]] = {}  # by node that is not known, by key
+        self._claims: Shards[Claim] = Shards()
+        self._volumes: Shards[Volume] = Shards()
+        self._namespaces: Shards[ClusterNamespace] = Shards()
+        self._changes = 0
+        self._traits: Traits | None = None
+        self._view: View | None = None
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def pod(self, key: str) -> ClusterPod | None:
+        """A pod by namespace/name, wherever it is; None: not known."""
+        return self._pods.get(key)
+
+    def put_node(self, node: ClusterNode) -> None:
+        """Take over a node that was added or modified.
+
+        Raises:
+            InvalidObject: with its resources, the cluster would have too many kinds of them;
+                nothing is changed.
+        """
+        self._provide(node)
+        row = self._rows.get(node.name)
+        if row is None:
+            self._append(node)
+            return
+        old: ClusterNode = self._nodes[row]
+        if old == node:
+            return
+        if not _same_traits(old, node):
+            self._traits = None
+        self._nodes[row] = node
+        self._write_allocatable(row, node)
+        self._touch(row)
+
+    def remove_node(self, name: str) -> None:
+        """Forget a node; the last row takes its place. One that is not known is none."""
+        row = self._rows.pop(name, None)
+        if row is None:
+            return
+        for pod in self._placement.pods(row):
+            self._placement.remove(row, pod)
+            self._waiting.setdefault(name, {})[pod.key] = pod
+        last = len(self._nodes) - 1
+        self._placement.drop_row(row)
+        for column in (self._nodes, self._allocatable, self._usage, self._generation):
+            if row != last:
+                column[row] = column[last]
+            column.pop()
+        if row != last:
+            self._rows[self._nodes[row].name] = row
+            self._touch(row)
+        self._traits = self._view = None
+
+    def put_pod(self, pod: ClusterPod) -> None:
+        """Take over a pod that was added or modified, on whichever node it was before."""
+        old = self._pods.get(pod.key)
+        if old == pod:
+            return
+        if old is not None:
+            self._displace(old)
+        self._pods[pod.key] = pod
+        row = self._rows.get(pod.node)
+        if row is not None:
+            self._placement.add(row, pod)
+            self._touch(row)
+        elif pod.node:
+            self._waiting.setdefault(pod.node, {})[pod.key] = pod
+
+    def remove_pod(self, key: str, uid: str) -> None:
+        """Forget a pod, unless another of its name has taken its place already."""
+        old = self._pods.get(key)
+        if old is not None and old.uid == uid:
+            del self._pods[key]
+            self._displace(old)
+
+    def set_usage(self, node: str, values: Sequence[float]) -> None:
+        """Write the usage columns of a node; NaN where a value is not known.
+
+        What is said about a node that is not known is dropped.
+        """
+        row = self._rows.get(node)
+        if row is not None:
+            self._usage[row] = values
+            self._touch(row)
+
+    def put_claim(self, claim: Claim) -> None:
+        self._claims.put(claim.key, claim)
+        self._view = None
+
+    def remove_claim(self, key: str) -> None:
+        self._claims.drop(key)
+        self._view = None
+
+    def put_volume(self, volume: Volume) -> None:
+        self._volumes.put(volume.key, volume)
+        self._view = None
+
+    def remove_volume(self, key: str) -> None:
+        self._volumes.drop(key)
+        self._view = None
+
+    def put_namespace(self, namespace: ClusterNamespace) -> None:
+        self._namespaces.put(namespace.key, namespace)
+        self._view = None
+
+    def remove_namespace(self, key: str) -> None:
+        self._namespaces.drop(key)
+        self._view = None
+
+    def view(self) -> View:
+        """The cluster as it is now. Between two changes it is the same one."""
+        if self._view is None:
+            nodes = self._nodes.freeze()
+            if self._traits is None:
+                self._traits = Traits(nodes)
+            self._view = View(
+                traits=self._traits,
+                nodes=nodes,
+                allocatable=self._allocatable.freeze(),
+                usage=self._usage.freeze(),
+                generation=self._generation.freeze(),
+                placement=self._placement.freeze(),
+                claims=self._claims.freeze(),
+                volumes=self._volumes.freeze(),
+                namespaces=self._namespaces.freeze(),
+            )
+        return self._view
+
+    def _append(self, node: ClusterNode) -> None:
+        row = self._rows[node.name] = len(self._nodes)
+        self._nodes.append(node)
+        self._allocatable.append(0)
+        self._write_allocatable(row, node)
+        self._usage.append(math.nan)
+        self._generation.append(0)
+        self._placement.append_row()
+        for pod in self._waiting.pop(node.name, {}).values():
+            self._placement.add(row, pod)
+        self._traits = None
+        self._touch(row)
+
+    def _displace(self, pod: ClusterPod) -> None:
+        """Take a pod from where it is: a row, or those that wait."""
+        row = self._rows.get(pod.node)
+        if row is not None:
+            self._placement.remove(row, pod)
+            self._touch(row)
+            return
+        waiting = self._waiting.get(pod.node)
+        if waiting is not None:
+            del waiting[pod.key]
+            if not waiting:
+                del self._waiting[pod.node]
+
+    def _provide(self, node: ClusterNode) -> None:
+        """Have a column for each resource of a node."""
+        known = self._placement.resources
+        new = [name for name, _ in node.allocatable if name not in known]
+        if not new:
+            return
+        if len(known) + len(new) > MOST_RESOURCES:
+            wanted = f"at most {MOST_RESOURCES} kinds of resources in the cluster"
+            raise InvalidObject(f"node {node.name}", wanted=wanted, found=", ".join(new))
+        resources = {**known, **{name: len(known) + at for at, name in enumerate(new)}}
+        self._placement.widen(resources)
+        narrow, self._allocatable = self._allocatable, Column(np.int64, len(resources))
+        for row in range(len(narrow)):
+            self._allocatable.append(0)
+            self._allocatable.writable(row)[row % CHUNK][: len(known)] = narrow[row]
+        self._view = None
+
+    def _write_allocatable(self, row: int, node: ClusterNode) -> None:
+        amounts = self._allocatable.writable(row)[row % CHUNK]
+        amounts[:] = 0
+        for name, amount in node.allocatable:
+            amounts[self._placement.resources[name]] = amount
+
+    def _touch(self, row: int) -> None:
+        self._changes += 1
+        self._generation[row] = self._changes
+        self._view = None
+
+
+def _same_traits(one: ClusterNode, other: ClusterNode) -> bool:
+    return (
+        one.labels == other.labels
+        and one.taints == other.taints
+        and one.unschedulable == other.unschedulable
+        and one.ready == other.ready
+    )

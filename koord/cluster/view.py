@@ -1,0 +1,277 @@
+"""A view: the cluster at one moment. It never changes, and any thread may read it."""
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord.cluster.columns import CodedColumn, FrozenColumn, FrozenShards, Mask
+from koord.cluster.facts import (
+    AffinityTerm,
+    Claim,
+    ClusterNamespace,
+    ClusterNode,
+    ClusterPod,
+    LabelSet,
+    PodSpec,
+    Selector,
+    Taint,
+    Volume,
+    selects,
+)
+from koord.cluster.placement import FrozenPlacement, Placed, Placement
+
+_NAMESPACE_NAME = "kubernetes.io/metadata.name"  # the label that every namespace has
+
+
+class Traits:
+    """What rarely changes about nodes: names, labels, taints, flags. Each computed when needed.
+
+    Views between which none of that has changed share one.
+    """
+
+    def __init__(self, nodes: FrozenColumn) -> None:
+        self._nodes: list[ClusterNode] = nodes.array.tolist()
+        self._labels: dict[str, CodedColumn[str]] = {}
+
+    @cached_property
+    def rows(self) -> Mapping[str, int]:
+        """Rows by the name of the node."""
+        return {node.name: row for row, node in enumerate(self._nodes)}
+
+    @cached_property
+    def names(self) -> CodedColumn[str]:
+        return CodedColumn(node.name for node in self._nodes)
+
+    @cached_property
+    def taints(self) -> CodedColumn[tuple[Taint, ...]]:
+        return CodedColumn(node.taints for node in self._nodes)
+
+    @cached_property
+    def unschedulable(self) -> Mask:
+        return np.fromiter((node.unschedulable for node in self._nodes), np.bool_)
+
+    @cached_property
+    def ready(self) -> Mask:
+        return np.fromiter((node.ready for node in self._nodes), np.bool_)
+
+    def label(self, key: str) -> CodedColumn[str]:
+        """The values of a label."""
+        found = self._labels.get(key)
+        if found is None:
+            found = self._labels[key] = CodedColumn(node.labels.get(key) for node in self._nodes)
+        return found
+
+
+class View:
+    """Nodes as rows, in no particular order, and the pods on them.
+
+    A mask has shape (nodes,), a table (nodes, resources).
+    """
+
+    def __init__(
+        self,
+        *,
+        traits: Traits,
+        nodes: FrozenColumn,
+        allocatable: FrozenColumn,
+        usage: FrozenColumn,
+        generation: FrozenColumn,
+        placement: FrozenPlacement,
+        claims: FrozenShards[Claim],
+        volumes: FrozenShards[Volume],
+        namespaces: FrozenShards[ClusterNamespace],
+    ) -> None:
+        self.traits = traits
+        self._nodes = nodes
+        self._allocatable = allocatable
+        self._usage = usage
+        self._generation = generation
+        self._placement = placement
+        self._claims = claims
+        self._volumes = volumes
+        self._namespaces = namespaces
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def resources(self) -> Mapping[str, int]:
+        """Columns of allocatable and requested by name of the resource; no other is on a node."""
+        return self._placement.resources
+
+    @property
+    def allocatable(self) -> NDArray[np.int64]:
+        """(nodes, resources): milli-cores, bytes, pods, or units of what it is."""
+        return self._allocatable.array
+
+    @property
+    def requested(self) -> NDArray[np.int64]:
+        """(nodes, resources): sums over the pods that are not finished; of "pods", their number."""
+        return self._placement.requested.array
+
+    @property
+    def usage(self) -> NDArray[np.float64]:
+        """(nodes, columns) as the snapshot was given them; NaN where none was."""
+        return self._usage.array
+
+    @property
+    def generation(self) -> NDArray[np.int64]:
+        """(nodes,): a number that grows with each change of a row, and never repeats."""
+        return self._generation.array
+
+    def node(self, row: int) -> ClusterNode:
+        found: ClusterNode = self._nodes[row]
+        return found
+
+    def row(self, name: str) -> int | None:
+        """The row of a node; None: it is not there."""
+        return self.traits.rows.get(name)
+
+    def pods(self, row: int) -> tuple[ClusterPod, ...]:
+        """The pods of a node, finished ones too."""
+        found: tuple[ClusterPod, ...] = self._placement.pods[row]
+        return found
+
+    def claim(self, namespace: str, name: str) -> Claim | None:
+        return self._claims.get(f"{namespace}/{name}")
+
+    def volume(self, name: str) -> Volume | None:
+        return self._volumes.get(name)
+
+    def what_if(self) -> "WhatIf":
+        """This cluster, in which pods can be added and removed without changing this view."""
+        return WhatIf(self, self._placement)
+
+    def with_placement(self, placement: FrozenPlacement) -> "View":
+        """The same nodes with other pods on them."""
+        return View(
+            traits=self.traits,
+            nodes=self._nodes,
+            allocatable=self._allocatable,
+            usage=self._usage,
+            generation=self._generation,
+            placement=placement,
+            claims=self._claims,
+            volumes=self._volumes,
+            namespaces=self._namespaces,
+        )
+
+    @cached_property
+    def placed(self) -> Placed:
+        """All pods that are not finished."""
+        return Placed(self._placement.entries)
+
+    @cached_property
+    def specs(self) -> list[PodSpec | None]:
+        """By the number that placed has; None: none has that number."""
+        return list(self._placement.specs.array)
+
+    @cached_property
+    def anti_affinity(self) -> Mapping[str, list[tuple[int, AffinityTerm]]]:
+        """Required anti-affinity of pods: number of the spec and term, by the namespace it names.
+
+        Those with a namespace selector are under "".
+        """
+        found: dict[str, list[tuple[int, AffinityTerm]]] = {}
+        for number, spec in enumerate(self.specs):
+            for term in spec.anti_affinity if spec else ():
+                everywhere = ("",) if term.namespace_selector is not None else ()
+                for namespace in (*term.namespaces, *everywhere):
+                    found.setdefault(namespace, []).append((number, term))
+        return found
+
+    def pods_per_node(self, chosen: Mask) -> NDArray[np.intp]:
+        """How many of the chosen pods of placed each node has; shape (nodes,)."""
+        return np.bincount(self.placed.row[chosen], minlength=len(self))
+
+    def pods_matching(self, *terms: AffinityTerm) -> Mask:
+        """Pods of placed that all of the terms mean; shape (pods,)."""
+        chosen = np.zeros(len(self._placement.label_sets), np.bool_)
+        for number, label_set in self._candidates(terms[0]):
+            chosen[number] = all(self.means(term, label_set) for term in terms)
+        return chosen[self.placed.label_set]
+
+    def pods_selected(self, namespace: str, selector: Selector) -> Mask:
+        """Pods of placed in one namespace that a selector matches; shape (pods,)."""
+        return self.pods_matching(AffinityTerm("", selector, (namespace,)))
+
+    def means(self, term: AffinityTerm, label_set: LabelSet) -> bool:
+        """Whether an affinity term means pods with this namespace and these labels."""
+        if not selects(term.selector, label_set.labels):
+            return False
+        return label_set.namespace in term.namespaces or (
+            term.namespace_selector is not None
+            and selects(term.namespace_selector, self._namespace_labels(label_set.namespace))
+        )
+
+    @cached_property
+    def _by_namespace(self) -> Mapping[str, list[tuple[int, LabelSet]]]:
+        found: dict[str, list[tuple[int, LabelSet]]] = {}
+        for number, label_set in enumerate(self._placement.label_sets.array.tolist()):
+            if label_set is not None:
+                found.setdefault(label_set.namespace, []).append((number, label_set))
+        return found
+
+    def _candidates(self, term: AffinityTerm) -> list[tuple[int, LabelSet]]:
+        namespaces = set(term.namespaces)
+        if term.namespace_selector is not None:
+            namespaces.update(self._by_namespace)
+        return [one for name in namespaces for one in self._by_namespace.get(name, ())]
+
+    def _namespace_labels(self, name: str) -> Mapping[str, str]:
+        """Of a namespace that is not known, the one label that every namespace has."""
+        found = self._namespaces.get(name)
+        return {_NAMESPACE_NAME: name} if found is None else found.labels
+
+
+class WhatIf:
+    """A view with pods added and removed. Belongs to one thread."""
+
+    def __init__(self, view: View, placement: FrozenPlacement) -> None:
+        self._origin = view
+        self._placement = Placement(placement)
+        self._view: View | None = view
+
+    def add(self, pod: ClusterPod, node: str) -> None:
+        """Put a pod on a node, whatever node it says itself.
+
+        Raises:
+            KeyError: there is no such node.
+            ValueError: a pod of this name is on that node already.
+        """
+        row = self._row(node)
+        if self._find(row, pod.key) is not None:
+            raise ValueError(f"{pod.key} is on node {node} already")
+        self._placement.add(row, pod)
+        self._view = None
+
+    def remove(self, key: str, node: str) -> ClusterPod:
+        """Take a pod, namespace/name, off a node, and return it.
+
+        Raises:
+            KeyError: there is no such node, or it is not there.
+        """
+        row = self._row(node)
+        pod = self._find(row, key)
+        if pod is None:
+            raise KeyError(key)
+        self._placement.remove(row, pod)
+        self._view = None
+        return pod
+
+    def view(self) -> View:
+        """The cluster as it would be. Further changes do not change it."""
+        if self._view is None:
+            self._view = self._origin.with_placement(self._placement.freeze())
+        return self._view
+
+    def _find(self, row: int, key: str) -> ClusterPod | None:
+        return next((one for one in self._placement.pods(row) if one.key == key), None)
+
+    def _row(self, node: str) -> int:
+        row = self._origin.row(node)
+        if row is None:
+            raise KeyError(node)
+        return row

@@ -1,0 +1,303 @@
+"""API objects as msgspec reads them: only the fields that are needed, each list bounded.
+
+Every field may be absent or null, as Go has it. A Raw is JSON that is read later, if at all.
+"""
+
+from typing import Annotated, TypeVar
+
+from msgspec import Meta, Raw, Struct
+
+_MANY = Meta(max_length=1024)  # more containers, terms, ports and so on than any object has
+_TEXT = Meta(max_length=4096)  # characters
+
+Text = Annotated[str, _TEXT]
+Name = Annotated[str, Meta(max_length=253)]  # as Kubernetes bounds them
+Texts = Annotated[list[Text], Meta(max_length=8192)]
+Labels = Annotated[dict[Text, Text], _MANY]
+Amounts = Annotated[dict[Text, Text | int | float], Meta(max_length=256)]
+T = TypeVar("T")
+ManyOf = Annotated[list[T], _MANY]
+NULL = b"null"
+NOTHING = Raw(NULL)
+
+
+class Wire(Struct, rename="camel", gc=False):
+    """Base of what is read and converted at once."""
+
+
+class OwnerReference(Wire):
+    kind: Name | None = None
+    name: Name | None = None
+    uid: Name | None = None
+    controller: bool | None = None
+
+
+class Metadata(Wire):
+    name: Annotated[Name, Meta(min_length=1)]
+    namespace: Name | None = None
+    uid: Name | None = None
+    resource_version: Text | None = None
+    labels: Labels | None = None
+    annotations: Annotated[dict[Text, str], _MANY] | None = None
+    owner_references: ManyOf[OwnerReference] | None = None
+    creation_timestamp: Text | None = None
+    deletion_timestamp: Text | None = None
+
+
+class Identity(Wire):
+    name: Name | None = None
+    namespace: Name | None = None
+    uid: Name | None = None
+    resource_version: Text | None = None
+
+
+class Identified(Wire):
+    """What is read of an object that cannot be read otherwise."""
+
+    metadata: Identity
+
+
+class Container(Wire):
+    resources: Raw = NOTHING
+    ports: Raw = NOTHING
+    restart_policy: Text | None = None
+
+
+class ClaimSource(Wire):
+    claim_name: Name
+
+
+class PodVolume(Wire):
+    name: Name
+    persistent_volume_claim: ClaimSource | None = None
+    ephemeral: Raw = NOTHING
+    empty_dir: Raw = NOTHING
+    host_path: Raw = NOTHING
+
+
+class Spec(Wire):
+    node_name: Name | None = None
+    priority: int | None = None
+    containers: ManyOf[Container] | None = None
+    init_containers: ManyOf[Container] | None = None
+    volumes: ManyOf[PodVolume] | None = None
+    overhead: Raw = NOTHING
+    resources: Raw = NOTHING
+    tolerations: Raw = NOTHING
+    node_selector: Raw = NOTHING
+    affinity: Raw = NOTHING
+    topology_spread_constraints: Raw = NOTHING
+
+
+class PodStatus(Wire):
+    phase: Text | None = None
+    qos_class: Text | None = None
+
+
+class Pod(Wire):
+    metadata: Metadata
+    spec: Spec | None = None
+    status: PodStatus | None = None
+
+
+class Resources(Wire):
+    requests: Amounts | None = None
+
+
+class Port(Wire, rename={"host_port": "hostPort", "host_ip": "hostIP"}):
+    host_port: int | None = None
+    protocol: Text | None = None
+    host_ip: Text | None = None
+
+
+class Toleration(Wire):
+    key: Text | None = None
+    operator: Text | None = None
+    value: Text | None = None
+    effect: Text | None = None
+
+
+class Expression(Wire):
+    key: Text
+    operator: Text
+    values: Texts | None = None
+
+
+class LabelSelector(Wire):
+    match_labels: Labels | None = None
+    match_expressions: ManyOf[Expression] | None = None
+
+
+class NodeSelectorTerm(Wire):
+    match_expressions: ManyOf[Expression] | None = None
+    match_fields: ManyOf[Expression] | None = None
+
+
+class NodeSelector(Wire):
+    node_selector_terms: ManyOf[NodeSelectorTerm] | None = None
+
+
+class VolumeAffinity(Wire):
+    required: NodeSelector | None = None
+
+
+class NodeAffinity(Wire):
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+
+
+class PodAffinityTerm(Wire):
+    topology_key: Text
+    label_selector: LabelSelector | None = None
+    namespaces: Texts | None = None
+    namespace_selector: LabelSelector | None = None
+
+
+class PodAffinity(Wire):
+    required_during_scheduling_ignored_during_execution: ManyOf[PodAffinityTerm] | None = None
+
+
+class Affinity(Wire):
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class Spread(Wire):
+    topology_key: Text
+    max_skew: int
+    when_unsatisfiable: Text
+    label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    node_affinity_policy: Text | None = None
+    node_taints_policy: Text | None = None
+    match_label_keys: Texts | None = None
+
+
+class Taint(Wire):
+    key: Text
+    effect: Text
+    value: Text | None = None
+
+
+class NodeSpec(Wire):
+    taints: ManyOf[Taint] | None = None
+    unschedulable: bool | None = None
+
+
+class Condition(Wire):
+    type: Text
+    status: Text
+
+
+class NodeStatus(Wire):
+    allocatable: Amounts | None = None
+    conditions: ManyOf[Condition] | None = None
+
+
+class Node(Wire):
+    metadata: Metadata
+    spec: NodeSpec | None = None
+    status: NodeStatus | None = None
+
+
+class Named(Wire):
+    metadata: Metadata
+
+
+class ClaimSpec(Wire):
+    volume_name: Name | None = None
+
+
+class Claim(Wire):
+    metadata: Metadata
+    spec: ClaimSpec | None = None
+
+
+class VolumeSpec(Wire):
+    node_affinity: VolumeAffinity | None = None
+
+
+class Volume(Wire):
+    metadata: Metadata
+    spec: VolumeSpec | None = None
+
+
+class BudgetSpec(Wire):
+    selector: LabelSelector | None = None
+
+
+class BudgetStatus(Wire):
+    disruptions_allowed: int | None = None
+
+
+class Budget(Wire):
+    metadata: Metadata
+    spec: BudgetSpec | None = None
+    status: BudgetStatus | None = None
+
+
+class ResourceMap(Wire):
+    resources: Amounts | None = None
+
+
+class UsageByType(Wire):
+    avg: ResourceMap | None = None
+    p50: ResourceMap | None = None
+    p90: ResourceMap | None = None
+    p95: ResourceMap | None = None
+    p99: ResourceMap | None = None
+
+
+class Aggregated(Wire):
+    duration: Text | None = None
+    usage: UsageByType | None = None
+
+
+class NodeUsage(Wire):
+    node_usage: ResourceMap | None = None
+    system_usage: ResourceMap | None = None
+    aggregated_node_usages: ManyOf[Aggregated] | None = None
+
+
+class PodUsage(Wire):
+    name: Text
+    namespace: Text
+    pod_usage: ResourceMap | None = None
+    priority: Text | None = None
+    qos: Text | None = None
+
+
+class NodeMetricStatus(Wire):
+    update_time: Text | None = None
+    node_metric: NodeUsage | None = None
+    pods_metric: Annotated[list[PodUsage], Meta(max_length=16384)] | None = None
+
+
+class NodeMetric(Wire):
+    metadata: Metadata
+    status: NodeMetricStatus | None = None
+
+
+class PageMeta(Wire, rename={"resource_version": "resourceVersion", "continue_": "continue"}):
+    resource_version: Text | None = None
+    continue_: Text | None = None
+
+
+class ObjectList(Wire):
+    """A page of a list: its items are read one by one."""
+
+    metadata: PageMeta | None = None
+    items: Annotated[list[Raw], Meta(max_length=1_000_000)] | None = None
+
+
+class Event(Wire):
+    """A watch event."""
+
+    type: Text
+    object: Raw
+
+
+class Status(Wire):
+    """The answer that an ERROR event carries."""
+
+    code: int | None = None

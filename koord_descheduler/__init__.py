@@ -1,1 +1,0 @@
-"""koord-descheduler: moves pods off hot nodes, by what NodeMetrics report."""

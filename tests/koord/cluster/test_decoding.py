@@ -1,0 +1,268 @@
+"""Pages and events: what is kept, and that a malformed object costs only itself."""
+
+import gc
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from clusters import Json, near, node, pod, read, read_node, read_pod, term
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord.api.nodemetric import Usage
+from koord.cluster.decoding import (
+    BUDGET,
+    LARGEST_OBJECT,
+    NODE,
+    NODE_METRIC,
+    POD,
+    Decoder,
+)
+from koord.cluster.facts import ClusterPod, Owner
+from koord.util.errors import InvalidObject
+
+
+def page(*items: Any, **meta: str) -> bytes:
+    return json.dumps({"kind": "PodList", "metadata": meta, "items": items}).encode()
+
+
+def test_the_facts_of_a_pod():
+    obj = pod("p", "n", {"app": "web"}, {"cpu": "1"}, namespace="shop", priority=9)
+    obj["metadata"] |= {
+        "creationTimestamp": "1970-01-01T00:01:00Z",
+        "deletionTimestamp": None,
+        "ownerReferences": [{"kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}],
+        "annotations": {"kubernetes.io/config.mirror": "x", "other": "y"},
+    }
+    obj["spec"]["volumes"] = [{"name": "t", "emptyDir": {}}]
+    obj["status"] = {"phase": "Running", "qosClass": "Burstable"}
+    found = read_pod(obj)
+
+    assert (found.key, found.uid, found.node) == ("shop/p", "uid-shop-p", "n")
+    assert (found.phase, found.qos, found.priority) == ("Running", "Burstable", 9)
+    assert (found.created, found.deleting, found.local_storage) == (60.0, False, True)
+    assert found.labels == {"app": "web"}
+    assert found.owners == (Owner("ReplicaSet", "r", "u", True),)
+    assert found.annotations == (("kubernetes.io/config.mirror", "x"),)
+    assert found.spec.requests == (("cpu", 1000),)
+
+
+def test_equal_pods_share_labels_and_spec():
+    """Of whichever page or event; another namespace shares the spec unless a rule means it."""
+    decoder = Decoder()
+
+    def take(obj: Json) -> ClusterPod:
+        return decoder.object(POD, json.dumps(obj).encode())
+
+    one, other = take(pod("a", labels={"x": "y"})), take(pod("b", labels={"x": "y"}))
+    elsewhere = take(pod("a", labels={"x": "y"}, namespace="shop"))
+    assert one.spec is other.spec is elsewhere.spec
+    assert one.label_set is other.label_set is not elsewhere.label_set
+
+    rule = near("podAffinity", term("zone", {"x": "y"}))
+    one, elsewhere = take(pod("a", affinity=rule)), take(pod("a", affinity=rule, namespace="shop"))
+    assert one.spec.affinity[0].namespaces == ("default",)
+    assert elsewhere.spec.affinity[0].namespaces == ("shop",)
+
+
+def test_what_is_shared_ends_with_its_last_pod():
+    decoder = Decoder()
+    found = decoder.object(POD, json.dumps(pod("a", labels={"x": "y"})).encode())
+    del found
+    gc.collect()
+
+    assert len(decoder._sharing._labels) == len(decoder._sharing._specs) == 0
+
+
+def test_a_page_says_how_to_go_on():
+    found = Decoder().page(POD, page(pod("a"), **{"resourceVersion": "7", "continue": "next"}))
+
+    assert [one.name for one in found.objects] == ["a"]
+    assert (found.resource_version, found.continue_) == ("7", "next")
+    assert Decoder().page(POD, b'{"items": null}').objects == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"spec": 5}, "pod default/bad: wanted .*spec"),
+        ({"metadata": {"namespace": "default"}}, "pod default/: wanted .*name"),
+        ({"metadata": 3}, "pod without a name: "),
+        ({"spec": {"containers": [{"resources": {"requests": {"cpu": "much"}}}]}},
+         "pod default/bad: cpu: wanted a quantity, found much"),
+        ({"spec": {"containers": [{"resources": {"requests": {"cpu": "-1"}}}]}}, "wanted 0 to"),
+        ({"spec": {"containers": [{"resources": {"requests": {"memory": "1Ei"}}}]}}, "wanted 0 to"),
+        ({"spec": {"tolerations": [{"key": 7}]}}, "pod default/bad: wanted"),
+        ({"spec": {"affinity": near("podAffinity", {"topologyKey": "z", "labelSelector": {
+            "matchExpressions": [{"key": "a", "operator": "Like", "values": ["b"]}]}})}},
+         "wanted In, NotIn, Exists or DoesNotExist, found Like"),
+        ({"spec": {"tolerations": [{}] * 2000}}, "pod default/bad: .*length"),
+        ({"metadata": {"name": "bad", "namespace": "default", "creationTimestamp": "now"}},
+         "wanted a time"),
+    ],
+)  # fmt: skip
+def test_a_malformed_pod_costs_only_itself(change: Json, message: str):
+    """It is reported by its name."""
+    found = Decoder().page(POD, page(pod("a"), {**pod("bad"), **change}, 17, pod("b")))
+
+    assert [one.name for one in found.objects] == ["a", "b"]
+    assert len(found.rejected) == 2
+    with pytest.raises(InvalidObject, match=message):
+        raise found.rejected[0]
+
+
+def test_an_oversized_object_is_refused():
+    huge = pod("huge")
+    huge["metadata"]["annotations"] = {"a": "x" * LARGEST_OBJECT}
+    found = Decoder().page(POD, page(huge, pod("b")))
+
+    assert [one.name for one in found.objects] == ["b"]
+    assert "pod default/huge: wanted at most" in str(found.rejected[0])
+
+
+def test_deeply_nested_json_is_refused():
+    """In a field that is not read it cannot even be skipped: the page is malformed."""
+    deep = b'{"items": [' + b"[" * 100_000 + b"]" * 100_000 + b"]}"
+
+    with pytest.raises(InvalidObject, match="list of pods: wanted a list of objects"):
+        Decoder().page(POD, deep)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{", b'{"items": 3}', b'"\xff"', b"null"])
+def test_what_is_no_list_is_refused(data: bytes):
+    with pytest.raises(InvalidObject, match="list of pods"):
+        Decoder().page(POD, data)
+
+
+def test_events():
+    decoder = Decoder()
+    obj = node("n")
+    obj["metadata"]["resourceVersion"] = "12"
+
+    def take(kind: str, of: Json) -> Any:
+        return decoder.event(NODE, json.dumps({"type": kind, "object": of}).encode())
+
+    added = take("ADDED", obj)
+    assert (added.type, added.key, added.uid, added.resource_version) == (
+        "ADDED", "n", "uid-n", "12",
+    )  # fmt: skip
+    assert added.object == read_node(obj)
+    mark = take("BOOKMARK", {"metadata": {"resourceVersion": "13"}})
+    assert (mark.object, mark.resource_version) == (None, "13")
+    assert take("ERROR", {"metadata": {}, "code": 410}).code == 410
+    gone = take("DELETED", {**obj, "spec": 4})
+    assert (gone.key, gone.uid) == ("n", "uid-n")
+    assert isinstance(gone.object, InvalidObject)
+    for bad in (b"{}", b'{"type": "ADDED"}', b"\xff", b'{"type": "NEW", "object": {}}'):
+        with pytest.raises(InvalidObject, match="event of a node"):
+            decoder.event(NODE, bad)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "cpu"),
+    [
+        (None, 4000),
+        ('{"resources": {"cpu": "500m"}}', 3500),
+        ('{"resources": {"cpu": "500m"}, "reservedCPUs": "0-1"}', 2000),
+        ('{"resources": {"cpu": "9"}}', 0),
+        ('{"resources": {"cpu": "1"}, "applyPolicy": "Default"}', 3000),
+        ('{"resources": {"cpu": "1"}, "applyPolicy": "ReservedCPUsOnly"}', 4000),
+        ("nonsense", 4000),
+    ],
+)
+def test_a_reservation_takes_from_allocatable(annotation: str | None, cpu: int):
+    """As Koordinator's node transformer does (spec of the descheduler, 1.5)."""
+    obj = node("n")
+    if annotation is not None:
+        obj["metadata"]["annotations"] = {"node.koordinator.sh/reservation": annotation}
+
+    assert dict(read_node(obj).allocatable)["cpu"] == cpu
+
+
+def test_a_node_is_ready_when_it_says_so():
+    obj = node("n")
+    assert not read_node(obj).ready
+    obj["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    assert read_node(obj).ready
+
+
+def test_a_node_metric():
+    """A cold window, and a pod without figures, are absent, not 0."""
+    usage = {"resources": {"cpu": "1500m", "memory": "1Gi"}}
+    obj = {
+        "metadata": {"name": "n"},
+        "status": {
+            "updateTime": "1970-01-01T00:02:00Z",
+            "nodeMetric": {
+                "nodeUsage": usage,
+                "systemUsage": {},
+                "aggregatedNodeUsages": [{"duration": "5m0s", "usage": {"p95": usage, "avg": {}}}],
+            },
+            "podsMetric": [
+                {"name": "p", "namespace": "shop", "podUsage": usage, "qos": "BE"},
+                {"name": "q", "namespace": "shop", "podUsage": {}},
+            ],
+        },
+    }
+    found = read(NODE_METRIC, obj)
+
+    assert (found.node, found.update_time) == ("n", 120.0)
+    assert found.usage == Usage(1.5, float(1 << 30))
+    assert found.system_usage is None
+    assert (found.aggregated[0].duration, found.aggregated[0].avg) == (300.0, None)
+    assert found.aggregated[0].p95 == found.usage
+    assert [(one.name, one.qos, one.usage) for one in found.pods] == [("p", "BE", found.usage)]
+    assert read(NODE_METRIC, {"metadata": {"name": "new"}}).update_time is None
+
+
+@pytest.mark.parametrize(
+    ("selector", "covered"),
+    [({"selector": {}}, True), ({}, False), ({"selector": {"matchLabels": {"app": "db"}}}, False)],
+)
+def test_a_disruption_budget_covers_pods_of_its_namespace(selector: Json, covered: bool):
+    """An empty selector matches all of them, none at all no pod."""
+    meta = {"name": "b", "namespace": "default"}
+    status = {"disruptionsAllowed": 1}
+    budget = read(BUDGET, {"metadata": meta, "spec": selector, "status": status})
+
+    assert budget.allowed == 1
+    assert budget.covers(read_pod(pod("p", labels={"app": "web"}))) is covered
+    assert not budget.covers(read_pod(pod("p", namespace="shop")))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(("metadata", "name", "labels", "spec", "containers", "resources",
+                         "requests", "cpu", "affinity", "status", "phase", "volumes")),
+        inner, max_size=4),
+    max_leaves=20,
+)  # fmt: skip
+
+
+def outcome(take: Callable[[], object]) -> str:
+    """The message of an InvalidObject; "": none was raised."""
+    try:
+        take()
+    except InvalidObject as err:
+        return str(err)
+    return ""
+
+
+@given(json_values)
+def test_no_json_crashes_the_decoder(value: object):
+    """Whatever comes is an object that is kept, or an InvalidObject that names the kind."""
+    data = json.dumps(value).encode()
+    for kind in (POD, NODE, NODE_METRIC, BUDGET):
+        message = outcome(partial(Decoder().object, kind, data))
+        assert not message or kind.name in message
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_crash_the_decoder(data: bytes):
+    for take in (Decoder().page, Decoder().event):
+        for whole in (data, b'{"items": [' + data + b"]}"):
+            message = outcome(partial(take, POD, whole))
+            assert not message or "pod" in message
