@@ -19,8 +19,8 @@ from benchmarks import history
 from benchmarks.table import Row
 from benchmarks.tree import NotHereError
 from koord.api.nodes.node import Node
+from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
-from koord.kube.config import ApiConfig
 from koord.kube.errors import NotFound
 from koord.kube.resource import NODE_METRICS, Resource
 from koord.kube.transport import Limits, Traffic, Transport
@@ -35,8 +35,8 @@ from koordlet.reporter.cluster import ClusterSink
 from koordlet.reporter.loop import NodeMetricReporter, ReportOptions
 from koordlet.reporter.pace import FleetPace
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.kubesources import KubeNodeMetric
 from koordlet.statesinformer.model import PodMeta
+from koordlet.statesinformer.objects.kubesources import KubeNodeMetric
 
 PODS = 150
 INTERVAL = 60  # seconds between reports

@@ -36,7 +36,7 @@ from koordlet.reporter.report import make_report
 from koordlet.reporter.status import Snapshot, build_status
 from koordlet.server.upstreamfamilies import FAMILIES
 from koordlet.statesinformer.model import PodMeta
-from koordlet.statesinformer.podmeta import discovered
+from koordlet.statesinformer.pods.podmeta import discovered
 
 PODS = 2
 POD_LIFE = 20  # ticks between two births; a pod lives for PODS of them

@@ -15,7 +15,7 @@ from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import DEFAULT_INTERVALS, Keep, Kind
 from koordlet.metriccache.sample import Sample
 from koordlet.statesinformer.model import PodMeta
-from koordlet.statesinformer.podmeta import discovered
+from koordlet.statesinformer.pods.podmeta import discovered
 
 RETENTIONS = {Keep.NODE: 1800.0, Keep.POD: 300.0}
 _NODE_KINDS = (

@@ -92,12 +92,23 @@ class ApiClient:
         """Hand out the changes of a collection as they happen; see koord.kube.watch.watch."""
         return watch(self._transport, path, query, limits, accept=accept)
 
-    async def create(self, path: str, body: Object, *, field_manager: str = "") -> Object:
+    async def create(
+        self, path: str, body: Object, *, field_manager: str = "", attempts: int = ATTEMPTS
+    ) -> Object:
         """Create an object in a collection and return it as stored.
 
         field_manager is the name in its managedFields; "" means our user agent.
         """
-        return await self._ask(_call("POST", path, body, field_manager=field_manager))
+        call = _call("POST", path, body, field_manager=field_manager)
+        return await self._ask(call, attempts=attempts)
+
+    async def replace(self, path: str, body: Object, *, attempts: int = ATTEMPTS) -> Object:
+        """Replace a whole object with this one and return it as stored.
+
+        Raises:
+            Conflict: the object has changed since the version that body was made from.
+        """
+        return await self._ask(_call("PUT", path, body), attempts=attempts)
 
     async def post(self, path: str, body: Object) -> Object:
         """Post to a subresource such as eviction or token, once, and return the answer.

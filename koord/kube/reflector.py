@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from koord.kube.access.completion import Completion
 from koord.kube.answers import Object
 from koord.kube.client import PAGE_SIZE, ApiClient
-from koord.kube.completion import Completion
 from koord.kube.errors import ApiError, BadAnswer, Forbidden, Gone, KubeError, NotFound
 from koord.kube.store import Change, ChangeKind, Reading, Store, resource_version
 from koord.kube.transport import METADATA, METADATA_LIST, WHOLE

@@ -10,13 +10,13 @@ from urllib.parse import urlencode
 import aiohttp
 from yarl import URL
 
+from koord.kube.access.config import ApiConfig
+from koord.kube.access.credentials import Credential, Credentials, credentials_of
+from koord.kube.access.tls import TlsContexts
 from koord.kube.answers import refusal
-from koord.kube.config import ApiConfig
-from koord.kube.credentials import Credential, Credentials, credentials_of
 from koord.kube.deadline import Deadline
 from koord.kube.errors import BadAnswer, KubeError, Unauthorized
 from koord.kube.neterrors import translated
-from koord.kube.tls import TlsContexts
 from koord.util.clock import Clock
 from koord.util.logs import get_logger
 from koord.util.tokenbucket import TokenBucket

@@ -1,8 +1,18 @@
 """Settles claims: combines them into desired values, has these applied, keeps the results."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+    Set,
+)
 from contextvars import Context
+from typing import TypeVar
 
 from koord.util.clock import Clock
 from koord.util.firstof import first_of
@@ -23,7 +33,9 @@ from koordlet.executor.claims.table import ClaimTable
 from koordlet.executor.claims.target import Level
 from koordlet.executor.kernel.worker import Worker
 
-SLICE = 200  # values that are looked at without a pause
+T = TypeVar("T")
+
+SLICE = 100  # values that are looked at without a pause
 SWEEP = 10.0  # seconds between looks at all values, after which what did not hold is tried again
 PATIENCE = 10.0  # seconds that a plugin waits for the kernel
 _SETTLED = (ClaimState.IN_FORCE, ClaimState.WOULD, ClaimState.UNSUPPORTED)
@@ -78,7 +90,7 @@ class ClaimManager:
     ) -> list[ClaimOutcome]:
         """As Claims.claim_all."""
         claims = list(claims)
-        for claim in claims:
+        async for claim in _in_slices(claims):
             if not self._table.has(owner, scope, claim):
                 self._table.check(owner, claim)
         await self._learn_dry_run(owner)
@@ -121,12 +133,10 @@ class ClaimManager:
 
     async def slow_snapshot(self) -> list[ClaimedValue]:
         """As snapshot, but others get the event loop in between: there may be thousands."""
-        found: list[ClaimedValue] = []
-        for key, value in list(self._values.items()):
-            found.append(ClaimedValue(key, value, self._claims_on(key)))
-            if len(found) % SLICE == 0:
-                await asyncio.sleep(0)
-        return found
+        return [
+            ClaimedValue(key, value, self._claims_on(key))
+            async for key, value in _in_slices(list(self._values.items()))
+        ]
 
     def in_force(self, place: str = "") -> list[dict[str, object]]:
         """The claimed values that concern a pod or cgroup (see is_about), as JSON.
@@ -181,11 +191,11 @@ class ClaimManager:
 
     async def _bring_into_force(self, keys: set[Key]) -> set[Key]:
         async with self._busy:  # what is desired is looked up inside, as it may have changed
-            desired_values = [self._desired(key) for key in keys]
+            desired_values = [self._desired(key) async for key in _in_slices(keys)]
             real = [desired for desired, only_dry in desired_values if not only_dry]
             applied = iter(await self._worker.do(lambda: self._writer.apply(real)))
             changed = set()
-            for desired, only_dry in desired_values:
+            async for desired, only_dry in _in_slices(desired_values):
                 if self._conclude(
                     desired, _would(desired) if only_dry else next(applied), only_dry
                 ):
@@ -280,6 +290,14 @@ class ClaimManager:
     def _claims_on(self, key: Key) -> tuple[tuple[str, Claim], ...]:
         owners = self._table.owners(key)
         return tuple((owners[part], claim) for part, claim in self._table.parts(key).items())
+
+
+async def _in_slices(items: Collection[T]) -> AsyncIterator[T]:
+    """Yield them, with the event loop free for others now and then: there may be thousands."""
+    for number, item in enumerate(items, start=1):
+        yield item
+        if number % SLICE == 0:
+            await asyncio.sleep(0)
 
 
 def _would(desired: DesiredValue) -> ApplyResult:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from koord.api.nodes.node import AddressType, Node
 from koord.api.pods.pod import PodList, PodListReader, check_pod_list
+from koord.kube.access.config import ApiConfig
+from koord.kube.access.credentials import Credentials
 from koord.kube.answers import Object, read_object
-from koord.kube.config import ApiConfig
-from koord.kube.credentials import Credentials
 from koord.kube.deadline import Deadline
 from koord.kube.errors import BadAnswer, NoAddress
 from koord.kube.transport import Call, Limits, Traffic, Transport

@@ -5,7 +5,7 @@ import binascii
 import json
 from collections.abc import Mapping
 
-from koord.kube.config import ApiConfig
+from koord.kube.access.config import ApiConfig
 from koord.util.filewatch import FileReadError, read_bounded
 
 MAX_TOKEN_BYTES = 1 << 20

@@ -10,7 +10,7 @@ from koord.kube.answers import Object
 from koord.kube.resource import NODE_METRICS, NODE_SLOS, Resource
 from koordlet.rules.manager_fallback import Problems, node_metric_spec_for, node_slo_for
 from koordlet.rules.noderesourcetopology import Operation
-from koordlet.statesinformer.stored import Stored
+from koordlet.statesinformer.objects.stored import Stored
 
 Field = tuple[str, ...]  # the way to a field, from the spec on
 

@@ -17,7 +17,7 @@ from koordlet.manager_fallback.config import ConfigSource
 from koordlet.manager_fallback.keeper import NOT_JUDGED, DutyState, Keeper
 from koordlet.manager_fallback.lease import ManagerLease, Presence
 from koordlet.manager_fallback.mode import DutyMode
-from koordlet.statesinformer.kubesources import OwnObject
+from koordlet.statesinformer.objects.kubesources import OwnObject
 
 LOOK = 5.0  # seconds between two checks of the permission to write
 

@@ -18,8 +18,8 @@ from koordlet.manager_fallback.attempts import Attempts
 from koordlet.manager_fallback.changes import Duty, changes, new_object, only_if_unchanged
 from koordlet.manager_fallback.config import FOREVER, ConfigSource
 from koordlet.manager_fallback.writers import FIELD_MANAGER, OtherWriter
-from koordlet.statesinformer.kubesources import OwnObject
-from koordlet.statesinformer.stored import Stored
+from koordlet.statesinformer.objects.kubesources import OwnObject
+from koordlet.statesinformer.objects.stored import Stored
 
 log = get_logger("koordlet.manager_fallback")
 

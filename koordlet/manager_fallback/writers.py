@@ -2,7 +2,7 @@
 
 from koord.util.backoff import Backoff
 from koord.util.clock import Clock
-from koordlet.statesinformer.stored import SpecWriter, Stored
+from koordlet.statesinformer.objects.stored import SpecWriter, Stored
 
 FIELD_MANAGER = "koordlet-duties"
 # Seconds without a write after which the object has no other writer. A writer without a Lease shows

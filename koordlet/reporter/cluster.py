@@ -28,7 +28,7 @@ from koord.util.clock import Clock
 from koordlet.reporter.report import ObserveOnly, Report
 from koordlet.reporter.status import NotAsked
 from koordlet.statesinformer.model import ReportTarget
-from koordlet.statesinformer.statuswriters import FIELD_MANAGER
+from koordlet.statesinformer.objects.statuswriters import FIELD_MANAGER
 
 # Seconds until a new report after one that failed, doubled at most by jitter.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 4.0  # after an error that may pass by itself

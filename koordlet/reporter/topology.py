@@ -27,7 +27,7 @@ from koordlet.reporter.correctionbackoff import CorrectionBackoff
 from koordlet.rules.noderesourcetopology import Operation, PublishedTopology, new_object, patch
 from koordlet.rules.nodetopology import NodeTopology
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.kubetopology import KubeTopology
+from koordlet.statesinformer.objects.kubetopology import KubeTopology
 
 # Seconds after a write that failed, doubled at most by jitter: a server that is away comes back,
 # but one that refuses will not soon change its mind.

@@ -22,7 +22,7 @@ from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import Cadence, Keep, Kind
 from koordlet.metriccache.sample import Sample
 from koordlet.statesinformer.model import PodMeta
-from koordlet.statesinformer.podmeta import discovered
+from koordlet.statesinformer.pods.podmeta import discovered
 
 from .conftest import VERSION, Process, Tree
 

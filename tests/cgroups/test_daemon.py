@@ -11,7 +11,7 @@ import pytest
 from koordlet.host.descriptors import Descriptors
 from koordlet.host.host import Host
 from koordlet.host.resources import CPU_USAGE
-from koordlet.statesinformer.podsource import INTERVAL as SCAN_INTERVAL
+from koordlet.statesinformer.pods.podsource import INTERVAL as SCAN_INTERVAL
 
 from .conftest import VERSION
 

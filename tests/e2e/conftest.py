@@ -14,10 +14,10 @@ from apiserver import ApiServer
 from controlplane import REPOSITORY, ControlPlane, build, kubeconfig_of_a_cluster, missing
 from rights import Right, wanted_by
 
+from koord.kube.access.config import ApiConfig
+from koord.kube.access.kubeconfig import load, split_list
 from koord.kube.client import ApiClient
-from koord.kube.config import ApiConfig
 from koord.kube.errors import AlreadyExists, NotFound
-from koord.kube.kubeconfig import load, split_list
 from koord.kube.resource import Resource
 from koord.kube.transport import Limits, Transport
 from koord.util import documents

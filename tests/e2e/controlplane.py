@@ -10,7 +10,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from koord.kube.config import ApiConfig
+from koord.kube.access.config import ApiConfig
 
 SOURCE = Path(__file__).with_name("crdserver")
 REPOSITORY = Path(__file__).parents[2]

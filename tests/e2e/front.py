@@ -8,7 +8,7 @@ import aiohttp
 from aiohttp import web
 from apiserver import ApiServer, Recorded, status
 
-from koord.kube.config import ApiConfig
+from koord.kube.access.config import ApiConfig
 
 _CUSTOM = (".koordinator.sh/", "/topology.node.k8s.io/")
 _END_TO_END = ("Content-Type", "Accept", "Retry-After", "User-Agent")

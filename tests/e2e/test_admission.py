@@ -15,8 +15,8 @@ from front import Front
 from overlay import overlay
 
 from koord.api.pods.pod import Pod
+from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
-from koord.kube.config import ApiConfig
 from koord.kube.eventobjects import Event, EventType, ObjectRef, Series, new_event
 from koord.kube.eviction import eviction
 from koord.kube.ownnode import check_own_node

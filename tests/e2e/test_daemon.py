@@ -15,8 +15,8 @@ from front import Front
 from kubelet import TOKEN, Kubelet, make_kubelet, rbac
 from realdaemon import running
 
+from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
-from koord.kube.config import ApiConfig
 from koord.kube.errors import KubeError
 from koord.kube.resource import NODE_METRICS, NODES, PODS
 from koordlet.plugin.testing import FakeHost

@@ -9,8 +9,8 @@ from front import Front
 
 from koord.api.eviction import EvictionOutcome
 from koord.api.pods.pod import Pod
+from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
-from koord.kube.config import ApiConfig
 from koord.kube.events import EventRecorder
 from koord.kube.eviction import PodEvictions
 from koord.kube.resource import PODS

@@ -15,7 +15,7 @@ from faults import refuse
 from front import Front
 from realdaemon import running
 
-from koord.kube.config import ApiConfig
+from koord.kube.access.config import ApiConfig
 from koord.kube.resource import EVENTS, NODES, PODS
 from koordlet.plugin.testing import FakeHost
 

@@ -12,8 +12,8 @@ import pytest
 from front import Front
 from realdaemon import running
 
+from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
-from koord.kube.config import ApiConfig
 from koord.kube.resource import NODE_METRICS, NODES
 from koordlet.plugin.testing import FakeHost
 

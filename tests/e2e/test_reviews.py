@@ -13,7 +13,7 @@ from faults import answer
 from front import Front
 from realdaemon import running
 
-from koord.kube.config import ApiConfig
+from koord.kube.access.config import ApiConfig
 from koord.kube.resource import ACCESS_REVIEWS, NODES, TOKEN_REVIEWS
 from koordlet.plugin.testing import FakeHost
 

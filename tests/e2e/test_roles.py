@@ -17,8 +17,8 @@ from overlay import overlay
 from realdaemon import running
 from rights import Right, allows, of_server, role
 
+from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
-from koord.kube.config import ApiConfig
 from koord.kube.errors import NotFound
 from koord.kube.resource import NODE_METRICS, NODE_SLOS, NODE_TOPOLOGIES, NODES, PODS, Resource
 from koordlet.plugin.testing import FakeHost

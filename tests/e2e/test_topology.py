@@ -14,8 +14,8 @@ from front import Front
 from kubelet import TOKEN, Kubelet, make_kubelet, rbac
 from realdaemon import running
 
+from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
-from koord.kube.config import ApiConfig
 from koord.kube.errors import NotFound
 from koord.kube.resource import NODE_TOPOLOGIES, NODES, Resource
 from koordlet.plugin.testing import FakeHost

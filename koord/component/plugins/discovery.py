@@ -79,8 +79,8 @@ def _register(found: Installed, view: Registry[Any]) -> None:
         loaded(view)
     else:
         raise PluginError(
-            f"{found.source}: wanted an {view.base.__name__} class, or a function that registers "
-            f"plugins, found {loaded!r}"
+            f"{found.source}: wanted a class derived from {view.base.__name__}, or a function that "
+            f"registers plugins, found {loaded!r}"
         )
 
 

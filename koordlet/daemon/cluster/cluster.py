@@ -11,13 +11,13 @@ from koord.api.nodes.node import AddressType, Node
 from koord.api.slo.nodeslo import NodeSLO
 from koord.component.components import ComponentSet
 from koord.component.http.tokenguard import RATE, TokenGuard
+from koord.kube.access.config import ApiConfig
+from koord.kube.access.credentials import credentials_of
+from koord.kube.access.findconfig import find_config
 from koord.kube.client import ApiClient
-from koord.kube.config import ApiConfig
-from koord.kube.credentials import credentials_of
 from koord.kube.errors import ConfigError
 from koord.kube.events import EventRecorder
 from koord.kube.eviction import PodEvictions
-from koord.kube.findconfig import find_config
 from koord.kube.metrics import EventMetrics, KubeMetrics
 from koord.kube.ownnode import OwnNodeCheck, check_own_node
 from koord.kube.reviews import Reviews, User
@@ -40,13 +40,13 @@ from koordlet.reporter.cluster import ClusterSink
 from koordlet.reporter.pace import FleetPace
 from koordlet.rules.other_agent import image_of, other_agent_pod
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.kubesources import (
+from koordlet.statesinformer.objects.kubesources import (
     KubeNodeMetric,
     OwnObject,
     kube_node,
     kube_node_slo,
 )
-from koordlet.statesinformer.statuswriters import StatusWriters
+from koordlet.statesinformer.objects.statuswriters import StatusWriters
 
 EVICTING = "koordlet-qosManager"  # component of the events on evictions, as Koordinator's
 

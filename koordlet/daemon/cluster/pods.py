@@ -8,11 +8,11 @@ from koord.util.dirwatch import DirectoryWatch
 from koordlet.daemon.settings.settings import Settings
 from koordlet.kubelet.client import KubeletClient
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.kubeletpods import KubeletPods
-from koordlet.statesinformer.kubepods import KubePods
-from koordlet.statesinformer.nodepods import NodePods
-from koordlet.statesinformer.podalarms import PodAlarms
-from koordlet.statesinformer.podlistguard import PodListGuard
+from koordlet.statesinformer.pods.kubeletpods import KubeletPods
+from koordlet.statesinformer.pods.kubepods import KubePods
+from koordlet.statesinformer.pods.nodepods import NodePods
+from koordlet.statesinformer.pods.podalarms import PodAlarms
+from koordlet.statesinformer.pods.podlistguard import PodListGuard
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from koord.util.health import PartHealth
 from koordlet.daemon.settings.settings import Settings
 from koordlet.host.cgroups.cgrouptree import CgroupTree
 from koordlet.host.host import Host
-from koordlet.statesinformer.filesources import node_file, node_slo_file
-from koordlet.statesinformer.hostnode import HostNode
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.podsource import PodSource
+from koordlet.statesinformer.objects.filesources import node_file, node_slo_file
+from koordlet.statesinformer.objects.hostnode import HostNode
+from koordlet.statesinformer.pods.podsource import PodSource
 
 if TYPE_CHECKING:
     from koordlet.daemon.cluster.cluster import Cluster

@@ -13,7 +13,7 @@ from koordlet.daemon.settings.flags import DaemonFlags
 from koordlet.manager_fallback.changes import NODE_METRIC, NODE_SLO, Duty
 from koordlet.manager_fallback.duties import DutyOptions, ManagerDuties
 from koordlet.manager_fallback.mode import DutyMode
-from koordlet.statesinformer.kubesources import OwnObject
+from koordlet.statesinformer.objects.kubesources import OwnObject
 
 
 def build_duties(

@@ -16,8 +16,8 @@ from koordlet.metriccache.cache import MetricCache
 from koordlet.reporter.topology import TopologyReporter
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.kubeletfacts import KubeletSource
-from koordlet.statesinformer.kubesources import OwnObject
-from koordlet.statesinformer.kubetopology import KubeTopology
+from koordlet.statesinformer.objects.kubesources import OwnObject
+from koordlet.statesinformer.objects.kubetopology import KubeTopology
 from koordlet.statesinformer.topologysource import TopologySource
 
 GATE = "NodeTopologyReport"

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
 from koord.api.qos import KubeQoS
 from koord.api.slo.nodeslo import HostApplication
@@ -40,12 +41,7 @@ class Target:
 
         Targets come from the journal and from NodeSLO, too.
         """
-        match self.level:
-            case Level.NODE:
-                return not self.place
-            case Level.PROCESS:
-                return self.place.isascii() and self.place.isdigit()
-        return len(self.place) <= _LONGEST and _BAD_STEP.search(f"/{self.place}/") is None
+        return _is_sound(self.level, self.place)
 
     @classmethod
     def node(cls) -> "Target":
@@ -87,6 +83,16 @@ class Target:
         if self.level is Level.PROCESS:
             return f"process {self.place}"
         return self.place or self.level.value
+
+
+@lru_cache(maxsize=4096)  # several times for each value of each round of a plugin
+def _is_sound(level: Level, place: str) -> bool:
+    match level:
+        case Level.NODE:
+            return not place
+        case Level.PROCESS:
+            return place.isascii() and place.isdigit()
+    return len(place) <= _LONGEST and _BAD_STEP.search(f"/{place}/") is None
 
 
 def _below(pod: PodMeta, level: Level, place: str, start_time: int = 0) -> Target:

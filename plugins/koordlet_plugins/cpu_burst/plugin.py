@@ -1,5 +1,6 @@
 """The plugin: reads the inputs of the rules once a round, and claims the resulting values."""
 
+import asyncio
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ from koordlet_plugins.cpu_burst.tokens import BurstLimits
 
 CLAIM_AGAIN = 10.0  # seconds after which unchanged claims are made again, to learn their outcomes
 WINDOW_ROUNDS, WINDOW_MOST = 5, 10.0  # rounds, and seconds, over which the pool's load is averaged
+SLICE = 100  # containers that are looked at without a pause
 LABELS = ("node", "pod_namespace", "pod_name", "container_id", "container_name")
 
 
@@ -181,7 +183,10 @@ class CPUBurst(ExtensionPlugin):
         readings = await self.kernel.read_many(
             [(resources.CPU_QUOTA, container.target.place) for _, container, _ in changes]
         )
-        for (plan, container, change), reading in zip(changes, readings, strict=True):
+        pairs = zip(changes, readings, strict=True)
+        for number, ((plan, container, change), reading) in enumerate(pairs, start=1):
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
             if reading is not None:
                 self._extras.move(
                     container,
@@ -209,6 +214,7 @@ class CPUBurst(ExtensionPlugin):
         )
 
     async def _claim(self, plans: Sequence[PodPlan], node: str) -> None:
+        await asyncio.sleep(0)
         claims = [*self._extras.claims(plans), *self._budgets.claims(plans)]
         now = self.clock.monotonic()
         if claims == self._claimed and now < self._claim_by:
@@ -218,6 +224,7 @@ class CPUBurst(ExtensionPlugin):
             self._extras.learn(claim, outcome)
         self._budgets.learn(pair for pair in outcomes if pair[0].part is Part.VALUE)
         self._claimed, self._claim_by = claims, now + CLAIM_AGAIN
+        await asyncio.sleep(0)
         self._show(plans, node)
 
     def _show(self, plans: Sequence[PodPlan], node: str) -> None:

@@ -10,8 +10,8 @@ from apiserver import ApiServer
 from certificates import Authority
 from quietnetwork import network_is_quiet
 
+from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
-from koord.kube.config import ApiConfig
 from koord.kube.transport import Limits, Transport
 from koord.util.simulatedclock import SimulatedClock
 

@@ -13,7 +13,7 @@ from certificates import Authority
 from objectstore import Object
 
 from koord.api.nodes.node import AddressType, Node, NodeAddress
-from koord.kube.config import ApiConfig
+from koord.kube.access.config import ApiConfig
 
 TOKEN = "secret"
 

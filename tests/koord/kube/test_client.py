@@ -8,8 +8,8 @@ from faults import answer, hang, refuse
 from prometheus_client import CollectorRegistry
 
 from koord.kube import errors
+from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
-from koord.kube.config import ApiConfig
 from koord.kube.metrics import KubeMetrics
 from koord.kube.resource import NODE_METRICS, NODES, PODS, Resource, field_selector
 from koord.kube.transport import Limits, Transport

@@ -10,9 +10,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.kube.access.findconfig import find_config, in_cluster
+from koord.kube.access.kubeconfig import load
 from koord.kube.errors import ConfigError
-from koord.kube.findconfig import find_config, in_cluster
-from koord.kube.kubeconfig import load
 
 IN_CLUSTER = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 

@@ -13,10 +13,10 @@ from apiserver import ApiServer
 from certificates import Authority, Pair
 
 from koord.kube import errors
+from koord.kube.access.config import ApiConfig, ExecPlugin
+from koord.kube.access.credentials import credentials_of
+from koord.kube.access.execplugin import run_plugin
 from koord.kube.client import ApiClient
-from koord.kube.config import ApiConfig, ExecPlugin
-from koord.kube.credentials import credentials_of
-from koord.kube.execplugin import run_plugin
 from koord.kube.resource import NODES
 from koord.util.simulatedclock import SimulatedClock
 

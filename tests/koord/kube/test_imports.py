@@ -10,8 +10,8 @@ import pytest
     ("module", "unwanted"),
     [
         ("koord.kube.errors", "aiohttp"),
-        ("koord.kube.config", "aiohttp"),
-        ("koord.kube.config", "yaml"),
+        ("koord.kube.access.config", "aiohttp"),
+        ("koord.kube.access.config", "yaml"),
         ("koord.kube.resource", "aiohttp"),
         ("koord.kube.reflector", "yaml"),
         ("koordlet.plugin", "koord.kube"),

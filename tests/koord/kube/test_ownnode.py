@@ -7,8 +7,8 @@ import pytest
 from apiserver import ApiServer, Handler
 from faults import answer, hang, refuse
 
+from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
-from koord.kube.config import ApiConfig
 from koord.kube.ownnode import check_own_node
 from koord.kube.resource import NODE_METRICS
 from koord.kube.transport import Transport

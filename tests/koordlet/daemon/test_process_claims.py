@@ -76,7 +76,7 @@ def test_a_killed_daemon_is_made_good_by_the_next(start, group):
     """Which has the plugin off, so that it is not squeezed again."""
     daemon = start()
     daemon.until(lambda: squeezed(group))
-    [value] = daemon.ctl("explain")["values"]
+    [value] = daemon.until(lambda: daemon.ctl("explain")["values"])  # after the write
     assert (value["original"], value["state"]) == (1024, "in force")
     assert daemon.ctl("status")["values"]["changed"] == 1
     daemon.kill()

@@ -15,7 +15,7 @@ TRIES = 10
 HANGING = """
 import time
 from koordlet.daemon import run
-from koordlet.statesinformer.podsource import PodSource
+from koordlet.statesinformer.pods.podsource import PodSource
 run.STOP_LIMIT = 0.5
 PodSource._look = lambda self: time.sleep(3600)
 from koordlet.cli.koordlet import main

@@ -17,9 +17,8 @@ from koordlet.plugin.testing import FakeHost
 GROUP = "kubepods/burstable"
 
 
-@pytest.fixture
-def full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel as soon as there are processes: nothing can be emptied."""
+def fill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the kernel be as soon as there are processes: nothing can be emptied."""
     write = os.write
 
     def refusing(fd: int, data: bytes) -> int:
@@ -30,12 +29,15 @@ def full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("koordlet.executor.kernel.kernelvalues.os.write", refusing)
 
 
-def test_no_cpus_of_its_own_become_all_cpus_where_there_are_processes(tmp_path, full) -> None:
+def test_no_cpus_of_its_own_become_all_cpus_where_there_are_processes(
+    tmp_path, monkeypatch
+) -> None:
     """A group that was pinned must not stay so because the kernel does not let it ask for none."""
     host = FakeHost(tmp_path, 2, cpus=4)
     group = host.group(GROUP)
     group.write("cpuset.cpus", "0\n")
     values, key = KernelValues(Host(host.paths, Descriptors(0))), _key(CPUSET_CPUS_WANTED)
+    fill(monkeypatch)
 
     found = values.write(key, values.read(key).inode, "")
 

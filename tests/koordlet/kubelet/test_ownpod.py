@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.kube.config import ApiConfig
+from koord.kube.access.config import ApiConfig
 from koordlet.kubelet.ownpod import own_pod_uid, pod_uid
 
 

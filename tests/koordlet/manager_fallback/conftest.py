@@ -10,8 +10,8 @@ from apiserver import ApiServer
 from prometheus_client import CollectorRegistry
 from quietnetwork import network_is_quiet
 
+from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
-from koord.kube.config import ApiConfig
 from koord.kube.resource import CONFIG_MAPS, LEASES, NODE_METRICS, NODE_SLOS, NODES
 from koord.kube.transport import Limits, Transport
 from koord.util.stop import Stop
@@ -20,7 +20,7 @@ from koordlet.manager_fallback.duties import DutyOptions, ManagerDuties
 from koordlet.manager_fallback.mode import DutyMode
 from koordlet.plugin.testing.clock import SimulatedClock
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.kubesources import KubeNodeMetric, kube_node, kube_node_slo
+from koordlet.statesinformer.objects.kubesources import KubeNodeMetric, kube_node, kube_node_slo
 
 NAMESPACE = "koordinator-system"
 METRICS, SLOS, ALL_NODES, CONFIGS, ALL_LEASES = (

@@ -16,7 +16,7 @@ from koordlet.manager_fallback.changes import (
     only_if_unchanged,
 )
 from koordlet.rules.manager_fallback import node_metric_spec_for, node_slo_for
-from koordlet.statesinformer.stored import stored
+from koordlet.statesinformer.objects.stored import stored
 
 NODE = Node("n1", uid="node-uid")
 JSON = st.recursive(

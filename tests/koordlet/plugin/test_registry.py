@@ -121,7 +121,7 @@ def test_shipped_plugins_come_before_strangers(site: Path):
         ("no_plugin", "wanted an instance of ExtensionPlugin"),
         ("fails", "RuntimeError('bang')"),
         ("exits", "SystemExit(3)"),
-        ("NUMBER", "wanted an ExtensionPlugin class, or a function"),
+        ("NUMBER", "wanted a class derived from ExtensionPlugin, or a function"),
         ("missing", "AttributeError"),
     ],
 )

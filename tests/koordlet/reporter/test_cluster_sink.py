@@ -18,8 +18,8 @@ from quietnetwork import network_is_quiet
 
 from koord.api.nodemetric import NodeMetricSpec
 from koord.api.nodes.node import Node
+from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
-from koord.kube.config import ApiConfig
 from koord.kube.errors import Forbidden, KubeError
 from koord.kube.resource import NODE_METRICS
 from koord.kube.transport import Limits, Transport

@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 
 from koord.api.nodes.kubeletconfig import KubeletConfig
 from koord.api.nodes.node import Node
+from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
-from koord.kube.config import ApiConfig
 from koord.kube.resource import NODE_TOPOLOGIES
 from koord.kube.transport import Call, Limits, Transport
 from koord.util.health import OK, Status
@@ -25,7 +25,7 @@ from koordlet.plugin.testing import SimulatedClock
 from koordlet.reporter.topology import TopologyReporter
 from koordlet.rules.nodetopology import KubeletFacts, TopologyInputs, node_topology
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.kubetopology import KubeTopology
+from koordlet.statesinformer.objects.kubetopology import KubeTopology
 
 TOPOLOGIES = NODE_TOPOLOGIES.collection()
 LS_POOLS = "node.koordinator.sh/cpu-shared-pools"

@@ -15,8 +15,8 @@ from quietnetwork import network_is_quiet
 from structlog.testing import capture_logs
 
 from koord.api.nodemetric import NodeMetricSpec
+from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
-from koord.kube.config import ApiConfig
 from koord.kube.eventobjects import ObjectRef
 from koord.kube.resource import NODE_METRICS, NODE_SLOS, NODES, PODS
 from koord.kube.transport import Limits, Transport
@@ -27,10 +27,10 @@ from koordlet.host.cgroups.cgrouptree import CgroupTree
 from koordlet.plugin.testing.clock import SimulatedClock
 from koordlet.statesinformer.callbacks import StateType
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.kubepods import KubePods
-from koordlet.statesinformer.kubesources import KubeNodeMetric, kube_node, kube_node_slo
-from koordlet.statesinformer.podlistguard import PodListGuard
-from koordlet.statesinformer.podsource import PodSource
+from koordlet.statesinformer.objects.kubesources import KubeNodeMetric, kube_node, kube_node_slo
+from koordlet.statesinformer.pods.kubepods import KubePods
+from koordlet.statesinformer.pods.podlistguard import PodListGuard
+from koordlet.statesinformer.pods.podsource import PodSource
 
 Start = Callable[..., Awaitable[None]]
 METRICS, SLOS, ALL_NODES, ALL_PODS = (

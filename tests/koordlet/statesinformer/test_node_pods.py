@@ -17,8 +17,8 @@ from quietnetwork import network_is_quiet
 from structlog.testing import capture_logs
 
 from koord.api.nodes.node import Node
+from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
-from koord.kube.config import ApiConfig
 from koord.kube.resource import PODS
 from koord.kube.transport import Limits, Traffic, Transport
 from koord.util.dirwatch import DirectoryWatch
@@ -28,12 +28,12 @@ from koordlet.host.cgroups.cgrouptree import CgroupTree
 from koordlet.kubelet.client import KubeletClient
 from koordlet.plugin.testing.clock import SimulatedClock
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.kubeletpods import PATIENCE, KubeletPods
-from koordlet.statesinformer.kubepods import KubePods
-from koordlet.statesinformer.nodepods import NodePods
-from koordlet.statesinformer.podalarms import PodAlarms
-from koordlet.statesinformer.podlistguard import SECOND_LOOK, PodListGuard
-from koordlet.statesinformer.podsource import SETTLING, PodSource
+from koordlet.statesinformer.pods.kubeletpods import PATIENCE, KubeletPods
+from koordlet.statesinformer.pods.kubepods import KubePods
+from koordlet.statesinformer.pods.nodepods import NodePods
+from koordlet.statesinformer.pods.podalarms import PodAlarms
+from koordlet.statesinformer.pods.podlistguard import SECOND_LOOK, PodListGuard
+from koordlet.statesinformer.pods.podsource import SETTLING, PodSource
 
 ALL_PODS = PODS.collection()
 INTERVAL = 10.0

@@ -7,7 +7,7 @@ from koord.api.qos import KubeQoS, QoSClass
 from koordlet.host.cgroups.layout import Driver, Layout
 from koordlet.host.cgroups.podtracks import ContainerDir, PodDir
 from koordlet.statesinformer.model import ContainerMeta
-from koordlet.statesinformer.podmeta import discovered, joined, main_layout
+from koordlet.statesinformer.pods.podmeta import discovered, joined, main_layout
 
 SYSTEMD = Layout.default(Driver.SYSTEMD)
 CGROUPFS = Layout.default(Driver.CGROUPFS)

@@ -17,11 +17,11 @@ from koord.util.stop import Stop
 from koordlet.host.cgroups.cgrouptree import CgroupTree, reference_hierarchy
 from koordlet.plugin.testing.clock import SimulatedClock
 from koordlet.statesinformer.condition import SILENCE
-from koordlet.statesinformer.filesources import node_file, node_slo_file
-from koordlet.statesinformer.hostnode import HostNode
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.objectfile import ObjectFile
-from koordlet.statesinformer.podsource import PodSource
+from koordlet.statesinformer.objects.filesources import node_file, node_slo_file
+from koordlet.statesinformer.objects.hostnode import HostNode
+from koordlet.statesinformer.objects.objectfile import ObjectFile
+from koordlet.statesinformer.pods.podsource import PodSource
 
 
 class Source(Protocol):

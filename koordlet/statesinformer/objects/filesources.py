@@ -12,8 +12,8 @@ from koord.util.health import PartHealth
 from koord.util.stop import Stop
 from koordlet.statesinformer.condition import Condition
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.objectfile import ObjectFile
-from koordlet.statesinformer.reading import ObjectReading, read_node_slo
+from koordlet.statesinformer.objects.objectfile import ObjectFile
+from koordlet.statesinformer.objects.reading import ObjectReading, read_node_slo
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from koord.kube.resource import NODE_TOPOLOGIES
 from koord.kube.store import ChangeKind
 from koord.util.clock import Clock
 from koordlet.rules.noderesourcetopology import PublishedTopology, parse_published
-from koordlet.statesinformer.kubesources import OwnObject
-from koordlet.statesinformer.reading import ObjectReading
+from koordlet.statesinformer.objects.kubesources import OwnObject
+from koordlet.statesinformer.objects.reading import ObjectReading
 
 _ABSENT = Absent(
     pause=150.0,

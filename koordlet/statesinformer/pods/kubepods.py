@@ -12,7 +12,7 @@ from koord.util.clock import Clock
 from koord.util.firstof import first_of
 from koord.util.health import PartHealth, Status
 from koord.util.stop import Stop
-from koordlet.statesinformer.podlistguard import SECOND_LOOK, PodListGuard
+from koordlet.statesinformer.pods.podlistguard import SECOND_LOOK, PodListGuard
 
 
 class KubePods:

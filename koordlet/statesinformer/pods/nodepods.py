@@ -12,9 +12,9 @@ from koord.util.clock import Clock
 from koord.util.health import PartHealth, Status
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
-from koordlet.statesinformer.kubeletpods import KubeletPods, is_refusal
-from koordlet.statesinformer.kubepods import KubePods
-from koordlet.statesinformer.podlistguard import PodListGuard
+from koordlet.statesinformer.pods.kubeletpods import KubeletPods, is_refusal
+from koordlet.statesinformer.pods.kubepods import KubePods
+from koordlet.statesinformer.pods.podlistguard import PodListGuard
 
 NODE_INTERVAL = 0.25  # seconds between two looks for the Node, which has the kubelet's address
 FIRST_RETRY, LAST_RETRY = 10.0, 300.0  # seconds between attempts with a kubelet given up

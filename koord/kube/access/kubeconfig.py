@@ -8,7 +8,7 @@ from typing import NoReturn
 from urllib.parse import urlsplit
 
 from koord.api.decoding.fields import Fields
-from koord.kube.config import ApiConfig, ExecPlugin, Material
+from koord.kube.access.config import ApiConfig, ExecPlugin, Material
 from koord.kube.errors import ConfigError
 from koord.util import documents
 from koord.util.errors import InvalidObject

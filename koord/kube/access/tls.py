@@ -3,8 +3,8 @@
 import ssl
 from pathlib import Path
 
-from koord.kube.config import ApiConfig, Material
-from koord.kube.credentials import Credential
+from koord.kube.access.config import ApiConfig, Material
+from koord.kube.access.credentials import Credential
 from koord.kube.errors import ConfigError
 from koord.util.filewatch import FileReadError, FileWatch, read_bounded
 from koord.util.keypair import MAX_PEM_BYTES, load_pair

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from koord.kube.config import ApiConfig
+from koord.kube.access.config import ApiConfig
 from koord.kube.errors import ConfigError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -25,7 +25,7 @@ def find_config(
         ConfigError: the first that there is cannot be used. No other is tried then: it would be
             another cluster or another user.
     """
-    from koord.kube.kubeconfig import load, split_list  # may read YAML, which costs 2 MiB
+    from koord.kube.access.kubeconfig import load, split_list  # may read YAML, which costs 2 MiB
 
     if kubeconfig:
         return load(split_list(kubeconfig), must_exist=True)

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import IO
 
 from koord.api.decoding.fields import Fields
-from koord.kube.config import ExecPlugin
+from koord.kube.access.config import ExecPlugin
 from koord.kube.errors import ConfigError
 from koord.util import documents
 from koord.util.errors import InvalidObject

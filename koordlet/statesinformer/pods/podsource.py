@@ -17,9 +17,9 @@ from koordlet.host.cgroups.podtracks import TreeScan
 from koordlet.statesinformer.condition import Condition
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import PodMeta
-from koordlet.statesinformer.objectfile import ObjectFile
-from koordlet.statesinformer.podalarms import CgroupEvents, PodAlarms
-from koordlet.statesinformer.podmeta import discovered, joined, main_layout
+from koordlet.statesinformer.objects.objectfile import ObjectFile
+from koordlet.statesinformer.pods.podalarms import CgroupEvents, PodAlarms
+from koordlet.statesinformer.pods.podmeta import discovered, joined, main_layout
 
 INTERVAL = 1.0  # seconds between two scans
 OFFSET = 0.5  # seconds from the start to the first of them: sampling has its turns at full seconds,

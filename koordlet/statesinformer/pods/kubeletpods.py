@@ -10,7 +10,7 @@ from koord.util.health import OK, PartHealth, Status
 from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop
 from koordlet.kubelet.client import KubeletClient
-from koordlet.statesinformer.podlistguard import SECOND_LOOK, PodListGuard
+from koordlet.statesinformer.pods.podlistguard import SECOND_LOOK, PodListGuard
 
 GAP = 0.5  # seconds between two requests at least, however often cgroups come and go
 # Seconds from a change of cgroups to the requests: at once, and again, for the kubelet looks at

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from koord.kube.config import ApiConfig, ExecPlugin, Material
+from koord.kube.access.config import ApiConfig, ExecPlugin, Material
+from koord.kube.access.execplugin import ExecCredential, run_plugin
 from koord.kube.errors import ConfigError
-from koord.kube.execplugin import ExecCredential, run_plugin
 from koord.util.clock import Clock
 from koord.util.filewatch import FileReadError, FileWatch
 from koord.util.logs import LogState, get_logger

@@ -22,9 +22,9 @@ from koord.util.stop import Stop
 from koordlet.statesinformer.callbacks import StateType
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import ReportTarget
-from koordlet.statesinformer.reading import ObjectReading, read_node_slo
-from koordlet.statesinformer.statuswriters import StatusWriters, status_writers
-from koordlet.statesinformer.stored import Stored, stored
+from koordlet.statesinformer.objects.reading import ObjectReading, read_node_slo
+from koordlet.statesinformer.objects.statuswriters import StatusWriters, status_writers
+from koordlet.statesinformer.objects.stored import Stored, stored
 
 T = TypeVar("T")
 Emit = Callable[[Event], None]

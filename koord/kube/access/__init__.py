@@ -1,0 +1,1 @@
+"""How the API server is reached: kubeconfig, service account, credentials, TLS."""

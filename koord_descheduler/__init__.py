@@ -1,0 +1,1 @@
+"""koord-descheduler: moves pods off hot nodes, by what NodeMetrics report."""

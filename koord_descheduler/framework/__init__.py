@@ -1,0 +1,1 @@
+"""The plugin framework: interfaces, registry, profiles, limits, and the cycle that runs them."""

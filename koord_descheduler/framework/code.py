@@ -1,0 +1,98 @@
+"""Runs a plugin's code apart from the rest: metered, with a deadline, whatever it does."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+from koord.component.plugins.errors import PluginBlocked
+from koord.component.plugins.meter import Meter
+from koord.component.plugins.timelimit import time_limit
+from koord.util.clock import Clock
+from koord.util.errors import KoordError
+from koord.util.firstof import first_of
+from koord_descheduler.framework.turn import TURN, Turn
+
+T = TypeVar("T")
+
+GRACE = 5.0  # seconds that code has to end after it was cancelled
+
+
+class PluginLate(KoordError):
+    """A plugin did not return in time; it was cancelled."""
+
+
+class PluginHeldLoop(KoordError):
+    """A plugin held the event loop for too long without awaiting; it was interrupted."""
+
+
+class PluginCode:
+    """The code of one plugin."""
+
+    def __init__(self, name: str, clock: Clock, *, step_seconds: float) -> None:
+        """step_seconds is how long it may hold the event loop, in real time."""
+        self.meter = Meter(name, guard=_StepLimit(step_seconds))
+        self._name = name
+        self._clock = clock
+
+    async def run(
+        self, make: Callable[[], Awaitable[T]], seconds: float, turn: Turn | None = None
+    ) -> T:
+        """Call and await within so many seconds; return the result.
+
+        Raises:
+            PluginLate, PluginHeldLoop: it was ended. What ignores that is left behind, and is not
+                resumed any more.
+            Exception: whatever the code raises.
+        """
+        work = self.meter.drive(_within(turn, make))
+        task = asyncio.create_task(work, name=f"plugin {self._name}")
+        timer = self._clock.timer(seconds)
+        try:
+            await first_of(task, timer)
+            if not task.done():
+                raise PluginLate(f"plugin {self._name}: wanted an end within {seconds:g} s")
+            if task.cancelled():
+                raise KoordError(f"plugin {self._name}: found it cancelled from within")
+            return task.result()
+        except PluginBlocked as err:
+            raise PluginHeldLoop(f"plugin {self._name}: {err}") from err
+        finally:
+            if turn is not None:
+                turn.over = True
+            timer.cancel()
+            if not task.done():
+                await self._end(task)
+
+    async def _end(self, task: "asyncio.Task[T]") -> None:
+        task.cancel()
+        timer = self._clock.timer(GRACE)
+        await first_of(task, timer)
+        timer.cancel()
+        if not task.done():
+            self.meter.drop(task)
+            await asyncio.wait({task})
+
+
+class _StepLimit:
+    """Interrupts a step that holds the main thread for too long; a meter's StepGuard."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._limits: list[AbstractContextManager[None]] = []
+
+    def enter(self, name: str) -> None:
+        limit = time_limit(self._seconds)
+        limit.__enter__()
+        self._limits.append(limit)
+
+    def leave(self) -> None:
+        self._limits.pop().__exit__(None, None, None)
+
+    def forget(self, name: str) -> None:
+        """Nothing is remembered of a step."""
+
+
+async def _within(turn: Turn | None, make: Callable[[], Awaitable[T]]) -> T:
+    TURN.set(turn)
+    return await make()

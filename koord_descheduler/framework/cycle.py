@@ -1,0 +1,140 @@
+"""The descheduling cycle: every interval, the plugins of all profiles.
+
+Source: Koordinator, pkg/descheduler/descheduler.go.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from koord.api.labelselector import LabelSelector
+from koord.util.clock import Clock
+from koord.util.errors import KoordError
+from koord.util.logs import get_logger
+from koord.util.stop import Stop
+from koord_descheduler.framework.limiter import EvictionLimiter
+from koord_descheduler.framework.metrics import FrameworkMetrics
+from koord_descheduler.framework.objects import Node
+from koord_descheduler.framework.profile import ProfilePlugins
+from koord_descheduler.framework.status import Status
+
+FEWEST_NODES = 2
+
+ListNodes = Callable[[], Awaitable[Sequence[Node]]]
+"""Returns all nodes of the cluster, in a stable order."""
+
+log = get_logger("koord_descheduler.cycle")
+
+
+class ClusterTooSmall(KoordError):
+    """There are too few nodes for a pod to move anywhere."""
+
+
+@dataclass(slots=True)
+class CycleResult:
+    """One cycle, for people and for tests."""
+
+    nodes: int = 0  # ready, and selected by the configuration
+    errors: list[str] = field(default_factory=list)  # each with its profile; empty: it went well
+    evictions: dict[str, dict[str, int]] = field(default_factory=dict)  # profile -> plugin -> pods
+    seconds: float = 0.0  # wall time
+    cpu_seconds: float = 0.0  # of the whole process
+
+
+class Descheduler:
+    """Runs cycles; they never overlap."""
+
+    def __init__(
+        self,
+        profiles: Sequence[ProfilePlugins],
+        nodes: ListNodes,
+        limiter: EvictionLimiter,
+        metrics: FrameworkMetrics,
+        clock: Clock,
+        *,
+        interval: float,
+        node_selector: LabelSelector | None = None,
+        cpu: Callable[[], float] = time.process_time,
+    ) -> None:
+        """interval is in seconds, from start to start; 0: a single cycle.
+
+        node_selector None: all nodes. cpu returns the CPU seconds of this process.
+        """
+        self.profiles = tuple(profiles)
+        self._nodes = nodes
+        self._limiter = limiter
+        self._metrics = metrics
+        self._clock = clock
+        self._interval = interval
+        self._selector = node_selector
+        self._cpu = cpu
+
+    async def run(self, stop: Stop) -> None:
+        """Run a cycle now and then every interval, until stop, which ends one in its middle.
+
+        A cycle that takes longer than the interval is followed by the next one at once.
+        """
+        while True:
+            began = self._clock.monotonic()
+            await stop.bound(self.run_once())
+            if self._interval <= 0 or stop.is_set():
+                return
+            if await stop.sleep(began + self._interval - self._clock.monotonic()):
+                return
+
+    async def run_once(self) -> CycleResult:
+        """Run one cycle; return what happened. Raises nothing but CancelledError."""
+        result = CycleResult()
+        began, cpu = self._clock.monotonic(), self._cpu()
+        log.info("cycle.started", profiles=[profile.name for profile in self.profiles])
+        try:
+            await self._run(result)
+        except Exception as err:  # of the list of nodes; the next cycle has its chance
+            result.errors.append(str(err) or repr(err))
+        finally:
+            result.seconds = self._clock.monotonic() - began
+            result.cpu_seconds = self._cpu() - cpu
+            result.evictions = {
+                profile.name: dict(profile.evictions)
+                for profile in self.profiles
+                if profile.evictions
+            }
+            self._metrics.cycles.observe(result.seconds)
+            log.info(
+                "cycle.ended",
+                seconds=round(result.seconds, 6),
+                cpu_seconds=round(result.cpu_seconds, 6),
+                nodes=result.nodes,
+                evictions=result.evictions,
+                errors=result.errors,
+            )
+        return result
+
+    async def _run(self, result: CycleResult) -> None:
+        self._limiter.reset()
+        for profile in self.profiles:
+            profile.evictions.clear()
+        nodes = await self._selected()
+        result.nodes = len(nodes)
+        if len(nodes) < FEWEST_NODES:
+            raise ClusterTooSmall(
+                "the cluster size is 0 or 1 meaning eviction causes service disruption or "
+                f"degradation: wanted {FEWEST_NODES} ready nodes, found {len(nodes)}"
+            )
+        for profile in self.profiles:
+            _note(result, profile, await profile.run_deschedule_plugins(profile.select(nodes)))
+        for profile in self.profiles:
+            _note(result, profile, await profile.run_balance_plugins(profile.select(nodes)))
+
+    async def _selected(self) -> tuple[Node, ...]:
+        selector = self._selector
+        return tuple(
+            node
+            for node in await self._nodes()
+            if node.ready and (selector is None or selector.matches(node.labels))
+        )
+
+
+def _note(result: CycleResult, profile: ProfilePlugins, status: Status) -> None:
+    if not status.ok:
+        result.errors.append(f"{profile.name}: {status}")

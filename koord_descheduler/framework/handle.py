@@ -1,0 +1,64 @@
+"""What factories get: everything that a plugin may use, handed in."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from koord.api.labelselector import LabelSelector
+from koord.util.clock import Clock
+from koord_descheduler.framework.evictor import EvictorProxy
+from koord_descheduler.framework.filters import unfinished
+from koord_descheduler.framework.metrics import FrameworkMetrics
+from koord_descheduler.framework.objects import FilterFunc, Node, Pod
+from koord_descheduler.framework.status import Status
+
+if TYPE_CHECKING:
+    from koord.kube.client import ApiClient
+    from koord.kube.events import EventRecorder
+    from koord.kube.informer import SharedInformer
+    from koord.kube.resource import Resource
+
+
+class Informers(Protocol):
+    """The collections that the daemon follows, one copy of each for all plugins."""
+
+    def informer(self, resource: "Resource") -> "SharedInformer[Any]":
+        """Return the informer of a kind; it is started with the others."""
+
+
+class PluginsRunner(Protocol):
+    """Runs the plugins of a profile."""
+
+    async def run_deschedule_plugins(self, nodes: Sequence[Node]) -> Status: ...
+
+    async def run_balance_plugins(self, nodes: Sequence[Node]) -> Status: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Services:
+    """What all profiles of a process share."""
+
+    client: "ApiClient"
+    events: "EventRecorder"
+    informers: Informers
+    pods_of_node: Callable[[str], Sequence[Pod]]
+    """All pods that are bound to the node of that name, from the cache."""
+    clock: Clock
+    metrics: FrameworkMetrics
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Handle:
+    """What the plugins of one profile get."""
+
+    profile: str
+    services: Services
+    dry_run: bool
+    node_selector: LabelSelector | None  # of the profile; None: all nodes
+    runner: PluginsRunner
+    evictor: Callable[[], EvictorProxy]
+    """Returns a new proxy, which is stateless; all share the limits of the process."""
+
+    def list_pods_on_node(self, node: str, wanted: FilterFunc = lambda pod: True) -> list[Pod]:
+        """Return the pods of a node that have not ended for good and pass the filter."""
+        return unfinished(self.services.pods_of_node(node), wanted)

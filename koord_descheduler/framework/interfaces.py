@@ -1,0 +1,79 @@
+"""Interfaces of plugins. One plugin may have several of them.
+
+Source: Koordinator, pkg/descheduler/framework/types.go.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from koord_descheduler.framework.objects import Node, Pod
+from koord_descheduler.framework.status import Status
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvictOptions:
+    """Circumstances of an eviction. What is empty is filled in from the plugin that runs."""
+
+    plugin_name: str = ""  # of the initiator
+    reason: str = ""  # a sentence for people
+    delete_options: Mapping[str, object] | None = None  # meta/v1 DeleteOptions; None: defaults
+
+
+class Plugin:
+    """A plugin of a profile, made by its factory: one instance for each profile that names it.
+
+    Everything runs on the daemon's event loop; what takes long belongs into asyncio.to_thread.
+    """
+
+    name: str
+    """The name that it was registered under, by which profiles enable it; set by the framework."""
+
+    async def close(self) -> None:
+        """Clean up; called when the profile ends. By default there is nothing to do."""
+
+
+class DeschedulePlugin(Plugin, ABC):
+    """Judges each pod against the constraints of now, and evicts those that violate them."""
+
+    @abstractmethod
+    async def deschedule(self, nodes: Sequence[Node]) -> Status | None:
+        """Evict what should leave these nodes. None, and no exception: it went well."""
+
+
+class BalancePlugin(Plugin, ABC):
+    """Looks at the distribution of many pods; runs after all Deschedule plugins of all profiles."""
+
+    @abstractmethod
+    async def balance(self, nodes: Sequence[Node]) -> Status | None:
+        """Evict what should move between these nodes. None, and no exception: it went well."""
+
+
+class EvictPlugin(Plugin, ABC):
+    """Carries out evictions; a profile has exactly one."""
+
+    @abstractmethod
+    async def evict(self, pod: Pod, options: EvictOptions) -> bool:
+        """Evict a pod, or begin to; return whether that worked. Filters were asked before."""
+
+
+class FilterPlugin(Plugin, ABC):
+    """Decides which pods may be evicted at all."""
+
+    @abstractmethod
+    def filter(self, pod: Pod) -> bool:
+        """Whether the pod may be evicted; asked for every candidate, so it must be cheap."""
+
+    @abstractmethod
+    def pre_eviction_filter(self, pod: Pod) -> bool:
+        """Whether the pod may be evicted now; asked for the few that are chosen."""
+
+
+class Evictor(EvictPlugin, FilterPlugin):
+    """The combined interface of Koordinator's public guide: filter and evict.
+
+    Without a pre_eviction_filter of its own everything passes there.
+    """
+
+    def pre_eviction_filter(self, pod: Pod) -> bool:
+        return True

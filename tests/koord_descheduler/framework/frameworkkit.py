@@ -1,0 +1,156 @@
+"""A cluster in memory, and plugins that do what a test says."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from koord.util.simulatedclock import SimulatedClock
+from koord_descheduler.framework.handle import Handle, Services
+from koord_descheduler.framework.interfaces import (
+    BalancePlugin,
+    DeschedulePlugin,
+    EvictOptions,
+    Evictor,
+    Plugin,
+)
+from koord_descheduler.framework.limiter import EvictionLimiter
+from koord_descheduler.framework.metrics import FrameworkMetrics
+from koord_descheduler.framework.objects import Node, Pod
+from koord_descheduler.framework.profile import (
+    ProfilePlugins,
+    ProfileSettings,
+    TimeLimits,
+    build_profile,
+)
+from koord_descheduler.framework.registry import PluginRegistry
+from koord_descheduler.framework.status import Status
+
+Act = Callable[["Both", Sequence[Node]], Awaitable[Status | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class FakePod:
+    """A pod of a test."""
+
+    name: str = "web"
+    namespace: str = "default"
+    node: str = "n1"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    phase: str = "Running"
+
+    @property
+    def uid(self) -> str:
+        return f"uid-{self.namespace}-{self.name}"
+
+    @property
+    def finished(self) -> bool:
+        return self.phase in ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class FakeNode:
+    """A node of a test."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    ready: bool = True
+
+
+NODES = (FakeNode("n1", {"pool": "a"}), FakeNode("n2", {"pool": "b"}))
+
+
+class Both(DeschedulePlugin, BalancePlugin):
+    """Both kinds in one: does what the args say, under the name of the extension point."""
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        self.args, self.handle = args or {}, handle
+        self.closed = False
+
+    async def deschedule(self, nodes: Sequence[Node]) -> Status | None:
+        return await self._act("deschedule", nodes)
+
+    async def balance(self, nodes: Sequence[Node]) -> Status | None:
+        return await self._act("balance", nodes)
+
+    async def close(self) -> None:
+        self.closed = True
+
+    async def _act(self, point: str, nodes: Sequence[Node]) -> Status | None:
+        self.args.get("calls", []).append((self.handle.profile, self.name, point, names(nodes)))
+        act: Act | None = self.args.get(point)
+        return await act(self, nodes) if act is not None else None
+
+
+class Recording(Evictor):
+    """Evicts by writing it down; what its args list as refused fails."""
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        self.args, self.handle = args or {}, handle
+        self.evicted: list[tuple[str, EvictOptions]] = self.args.get("evicted", [])
+
+    def filter(self, pod: Pod) -> bool:
+        return pod.namespace != "kube-system"
+
+    async def evict(self, pod: Pod, options: EvictOptions) -> bool:
+        if pod.name == "raises":
+            raise ValueError("no")
+        if pod.name == "refused":
+            return False
+        self.evicted.append((pod.name, options))
+        self.handle.services.metrics.evicted.count(
+            result="success",
+            strategy=options.plugin_name,
+            namespace=pod.namespace,
+            node=pod.node,
+        )
+        return True
+
+
+class Kit:
+    """Builds profiles in one process on simulated time."""
+
+    def __init__(self, **limits: int | None) -> None:
+        self.clock = SimulatedClock()
+        self.exposition = CollectorRegistry()
+        self.metrics = FrameworkMetrics(self.exposition)
+        self.limiter = EvictionLimiter(**limits)
+        self.pods: list[FakePod] = []
+        self.registry = PluginRegistry()
+        self.made: dict[str, list[Plugin]] = {}
+        for name in ("A", "B", "C"):
+            self.add(name, Both)
+        self.add("Evict", Recording)
+        self.services = Services(
+            client=None,  # type: ignore[arg-type]
+            events=None,  # type: ignore[arg-type]
+            informers=None,  # type: ignore[arg-type]
+            pods_of_node=lambda node: [pod for pod in self.pods if pod.node == node],
+            clock=self.clock,
+            metrics=self.metrics,
+        )
+
+    def add(self, name: str, make: Callable[[Any, Handle], Plugin]) -> None:
+        def factory(args: Any, handle: Handle) -> Plugin:
+            plugin = make(args, handle)
+            self.made.setdefault(name, []).append(plugin)
+            return plugin
+
+        self.registry.register(name, factory)
+
+    async def profile(
+        self, name: str = "p", *, limits: TimeLimits | None = None, **settings: Any
+    ) -> ProfilePlugins:
+        settings = {"evict": ("Evict",), "filter": ("Evict",), **settings}
+        wanted = ProfileSettings(name=name, **settings)
+        return await build_profile(
+            wanted, self.registry, self.services, self.limiter, limits or TimeLimits()
+        )
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        return self.exposition.get_sample_value(name, labels)
+
+
+def names(nodes: Sequence[Node]) -> list[str]:
+    return [node.name for node in nodes]

@@ -1,0 +1,174 @@
+"""Evictions through the proxy: filters, limits, dry-run, attribution, failures."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from frameworkkit import NODES, Both, FakePod, Kit, Recording
+
+from koord_descheduler.framework.interfaces import EvictOptions, EvictPlugin, FilterPlugin
+from koord_descheduler.framework.objects import Node, Pod
+from koord_descheduler.framework.status import Status
+from koord_descheduler.framework.turn import because
+
+
+class NoWeb(FilterPlugin):
+    """Lets everything pass that is not called web, and in the end nothing of namespace late."""
+
+    def __init__(self, args: object, handle: object) -> None:
+        self.asked: list[str] = []
+
+    def filter(self, pod: Pod) -> bool:
+        self.asked.append(pod.name)
+        if pod.name == "bad":
+            raise ValueError("bad pod")
+        return pod.name != "web"
+
+    def pre_eviction_filter(self, pod: Pod) -> bool:
+        return pod.namespace != "late"
+
+
+async def test_all_filters_must_agree_in_order_and_one_that_fails_does_not(kit: Kit) -> None:
+    """The second is not asked about what the first rejects."""
+    kit.add("NoWeb", NoWeb)
+    profile = await kit.profile(filter=("Evict", "NoWeb"))
+    evictor = profile.handle.evictor()
+
+    assert evictor.filter(FakePod("db"))
+    assert not evictor.filter(FakePod("web"))
+    assert not evictor.filter(FakePod("bad"))
+    assert not evictor.filter(FakePod("db", namespace="kube-system"))
+    [no_web] = kit.made["NoWeb"]
+    assert isinstance(no_web, NoWeb)
+    assert no_web.asked == ["db", "web", "bad"]
+
+
+async def test_a_combined_evictor_without_a_pre_eviction_filter_lets_everything_pass(
+    kit: Kit,
+) -> None:
+    """As Koordinator's public guide describes them; filters beside it count."""
+    kit.add("NoWeb", NoWeb)
+    alone = (await kit.profile("alone")).handle.evictor()
+    both = (await kit.profile("both", filter=("Evict", "NoWeb"))).handle.evictor()
+
+    assert issubclass(Recording, EvictPlugin | FilterPlugin)
+    late = FakePod(namespace="late")
+    assert alone.pre_eviction_filter(late)
+    assert not both.pre_eviction_filter(late)
+    assert alone.pre_eviction_filter(FakePod(namespace="kube-system"))
+
+
+async def test_without_filter_plugins_every_pod_passes(kit: Kit) -> None:
+    """A profile may have none."""
+    evictor = (await kit.profile(filter=())).handle.evictor()
+
+    assert evictor.filter(FakePod(namespace="kube-system"))
+    assert evictor.pre_eviction_filter(FakePod())
+
+
+async def test_what_options_leave_out_is_that_of_the_running_plugin(kit: Kit) -> None:
+    """Name and reason; options that have them win."""
+    evicted: list[tuple[str, EvictOptions]] = []
+
+    async def act(plugin: Both, nodes: Sequence[Node]) -> None:
+        evictor = plugin.handle.evictor()
+        with because("node is hot"):
+            await evictor.evict(FakePod("one"))
+            await evictor.evict(FakePod("two"), EvictOptions(plugin_name="X", reason="mine"))
+        await evictor.evict(FakePod("three"), EvictOptions(delete_options={"dryRun": ["All"]}))
+
+    profile = await kit.profile(
+        balance=("A",), args={"A": {"balance": act}, "Evict": {"evicted": evicted}}
+    )
+    assert (await profile.run_balance_plugins(NODES)).ok
+
+    assert evicted == [
+        ("one", EvictOptions(plugin_name="A", reason="node is hot")),
+        ("two", EvictOptions(plugin_name="X", reason="mine")),
+        ("three", EvictOptions(plugin_name="A", delete_options={"dryRun": ["All"]})),
+    ]
+    assert profile.evictions == {"A": 2, "X": 1}
+    labels = {"result": "success", "namespace": "default", "node": "n1"}
+    assert kit.sample("descheduler_pods_evicted", strategy="A", **labels) == 2
+
+
+@pytest.mark.parametrize("name", ["refused", "raises"])
+async def test_an_eviction_that_fails_is_not_counted(name: str) -> None:
+    """The room that it took is free again, and the caller gets False."""
+    kit = Kit(total=1)
+    evictor = (await kit.profile()).handle.evictor()
+
+    assert not await evictor.evict(FakePod(name))
+    assert evictor.total_evicted == 0
+    assert await evictor.evict(FakePod("web"))
+    assert not await evictor.evict(FakePod("db"))
+    assert kit.sample("descheduler_evictions_denied_total", limit="total") == 1
+
+
+async def test_evictions_under_way_take_their_room_at_once() -> None:
+    """Ten at a time with a limit of three: three are carried out."""
+    kit = Kit(per_node=3)
+    gate = asyncio.Event()
+    begun: list[str] = []
+
+    class Slow(Recording):
+        async def evict(self, pod: Pod, options: EvictOptions) -> bool:
+            begun.append(pod.name)
+            await gate.wait()
+            return True
+
+    kit.add("Slow", Slow)
+    evictor = (await kit.profile(evict=("Slow",), filter=())).handle.evictor()
+    tasks = [asyncio.create_task(evictor.evict(FakePod(str(number)))) for number in range(10)]
+    await kit.clock.settle()
+    gate.set()
+
+    assert sum(await asyncio.gather(*tasks)) == len(begun) == 3
+    assert evictor.node_limit_exceeded("n1")
+    evictor.reset()
+    assert evictor.total_evicted == 0
+
+
+async def test_dry_run_is_the_profiles_and_counts_like_the_real_thing() -> None:
+    """One profile only logs, the other evicts; the limits are those of the process."""
+    kit = Kit(total=2)
+    evicted: list[tuple[str, EvictOptions]] = []
+    args = {"Evict": {"evicted": evicted}}
+    dry = await kit.profile("dry", dry_run=True, args=args)
+    wet = await kit.profile("wet", args=args)
+
+    assert dry.handle.dry_run
+    assert not wet.handle.dry_run
+    assert await dry.handle.evictor().evict(FakePod("planned"))
+    assert await wet.handle.evictor().evict(FakePod("real"))
+    assert not await wet.handle.evictor().evict(FakePod("denied"))
+    assert [name for name, _ in evicted] == ["real"]
+
+
+async def test_a_round_that_is_over_evicts_no_more(kit: Kit) -> None:
+    """What it has left running is no plugin's any more."""
+    left: list[asyncio.Task[bool]] = []
+
+    async def act(plugin: Both, nodes: Sequence[Node]) -> Status:
+        async def later() -> bool:
+            await kit.clock.sleep(60.0)
+            return await plugin.handle.evictor().evict(FakePod())
+
+        left.append(asyncio.create_task(later()))
+        return Status()
+
+    profile = await kit.profile(balance=("A",), args={"A": {"balance": act}})
+    assert (await profile.run_balance_plugins(NODES)).ok
+    await kit.clock.advance(60.0)
+
+    assert await left[0] is False
+    assert not profile.evictions
+
+
+async def test_pods_of_a_node_are_those_that_have_not_ended(kit: Kit) -> None:
+    """Through the handle, with the plugin's own filter."""
+    kit.pods = [FakePod("a"), FakePod("b", phase="Failed"), FakePod("c"), FakePod("d", node="n2")]
+    handle = (await kit.profile()).handle
+
+    assert [pod.name for pod in handle.list_pods_on_node("n1")] == ["a", "c"]
+    assert [pod.name for pod in handle.list_pods_on_node("n1", lambda pod: pod.name > "a")] == ["c"]

@@ -1,0 +1,52 @@
+"""Thousands of claims leave the event loop to others now and then."""
+
+import asyncio
+
+from koordlet.executor.claimmanager import SLICE, ClaimManager
+from koordlet.executor.claims.claim import Claim, ClaimScope, ClaimState
+from koordlet.executor.claims.desired import ApplyResult
+from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.kernel.worker import InlineWorker
+from koordlet.host.resources import CPU_SHARES
+from koordlet.plugin.testing import SimulatedClock
+
+
+class Obliging:
+    """Has every desired value in force at once."""
+
+    def apply(self, desired_values):
+        return [
+            ApplyResult(ClaimState.IN_FORCE, desired.value, wrote=True)
+            for desired in desired_values
+        ]
+
+    def sweep(self):
+        return []
+
+
+async def acting(_):
+    return False
+
+
+async def test_many_claims_are_settled_in_slices():
+    """Checked, looked up and concluded, with turns for others in between, and all in force."""
+    manager = ClaimManager(Obliging(), InlineWorker(), SimulatedClock(), dry_run=acting)
+    manager.declare("P", (ClaimScope(CPU_SHARES, Level.POD),))
+    claims = [
+        Claim(
+            target=Target(Level.POD, f"kubepods/pod{number}"),
+            resource=CPU_SHARES,
+            value=1024,
+            reason="test",
+        )
+        for number in range(5 * SLICE)
+    ]
+    settling = asyncio.create_task(manager.claim_all("P", claims))
+    turns = 0
+    while not settling.done():
+        turns += 1
+        await asyncio.sleep(0)
+
+    assert {outcome.state for outcome in settling.result()} == {ClaimState.IN_FORCE}
+    assert turns >= 3 * 5
+    assert len(await manager.slow_snapshot()) == len(claims)
