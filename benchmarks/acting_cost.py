@@ -18,7 +18,7 @@ from benchmarks.tree import CONTAINERS_PER_POD, pod_tree
 PODS = 150
 GATES = "CgroupReconcile=true,MemoryEvict=true,PSICollector=true"
 KOORDINATOR = (0.133, 111.0)  # cores, MiB RSS on this kind of host
-BUDGET = (0.04, 86.0)
+BUDGET = (0.022, 71.0)
 STRETCHES = 6  # of ten seconds each; the median counts, as others share the machine
 _WRITES = re.compile(r"^koordlet_kernel_writes_total\{[^}]*\} (\S+)", re.MULTILINE)
 _CLASSES = {"kubepods": "Guaranteed", "burstable": "Burstable", "besteffort": "BestEffort"}

@@ -23,7 +23,7 @@ from benchmarks.tree import pod_tree
 from koord.kube.resource import NODE_METRICS
 
 KOORDINATOR = {150: (0.10, 105.0), 300: (0.21, 125.0)}  # cores, MiB RSS
-BUDGETS = {150: (0.03, 80.0), 300: (0.06, 92.0)}
+BUDGETS = {150: (0.017, 66.0), 300: (0.035, 80.0)}
 STRETCHES = 6  # of ten seconds each; the median counts, as others share the machine
 COUNTED, MINUTES = 150, 3  # pods at which requests are counted, and for how long
 KOORDINATOR_KB = 24.2  # a minute at 150 pods
