@@ -48,10 +48,18 @@ class FaultyLeases:
     """The server as one candidate reaches it: each request meets the next fault of the list.
 
     slow: stored after 4 s. late: stored at once, answered after 4 s. lost: stored, no answer.
+    Within the cuts (from and to, in seconds of the test) nothing comes through.
     """
 
-    def __init__(self, store: ObjectStore, clock: SimulatedClock, faults: list[str]) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: SimulatedClock,
+        faults: list[str],
+        cuts: list[tuple[int, int]],
+    ) -> None:
         self._store, self._clock, self._faults = store, clock, iter(faults)
+        self._cuts, self._began = cuts, clock.monotonic()
 
     async def get(
         self, path: str, query: Mapping[str, str] | None = None, *, attempts: int
@@ -65,7 +73,9 @@ class FaultyLeases:
         return await self._meet(lambda: self._store.replace(COLLECTION, body))
 
     async def _meet(self, act: Any) -> Object:
-        fault = next(self._faults, "ok")
+        now = self._clock.monotonic() - self._began
+        cut = any(start <= now < start + length for start, length in self._cuts)
+        fault = "unsent" if cut else next(self._faults, "ok")
         match fault:
             case "unsent":
                 raise Unreachable("cut")
@@ -96,9 +106,9 @@ class Candidate:
         self, number: int, store: ObjectStore, clock: SimulatedClock, active: set[int], plan: Any
     ) -> None:
         self.number, self._active, self._base = number, active, clock
-        offset, faults, self._lasts = plan
+        offset, faults, cuts, self._lasts = plan
         self._clock = SkewedClock(clock, offset)
-        self._client = FaultyLeases(store, clock, faults)
+        self._client = FaultyLeases(store, clock, faults, cuts)
         self.leads = 0
 
     async def run(self) -> None:
@@ -131,6 +141,7 @@ class Candidate:
 PLANS = st.tuples(
     st.sampled_from([0.0, 30.0, -30.0]),  # seconds that its wall clock is off
     st.lists(st.sampled_from(FAULTS), max_size=60),
+    st.lists(st.tuples(st.integers(3, 150), st.sampled_from([8, 20, 50])), max_size=3),
     st.sampled_from([5.0, 40.0, 1000.0]),  # seconds of work until it ends by itself
 )
 
