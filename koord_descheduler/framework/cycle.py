@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from koord.api.labelselector import LabelSelector
 from koord.util.clock import Clock
 from koord.util.errors import KoordError
+from koord.util.health import OK, PartHealth
+from koord.util.health import Status as HealthStatus
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
 from koord_descheduler.framework.limiter import EvictionLimiter
@@ -68,6 +70,13 @@ class Descheduler:
         self._interval = interval
         self._selector = node_selector
         self._cpu = cpu
+        self._errors: list[str] = []  # of the last cycle
+
+    def health(self) -> PartHealth:
+        """Degraded: something went wrong in the last cycle; the rest of it was done."""
+        if self._errors:
+            return PartHealth(HealthStatus.DEGRADED, f"the last cycle: {'; '.join(self._errors)}")
+        return OK
 
     async def run(self, stop: Stop) -> None:
         """Run a cycle now and then every interval, until stop, which ends one in its middle.
@@ -99,6 +108,7 @@ class Descheduler:
                 for profile in self.profiles
                 if profile.evictions
             }
+            self._errors = result.errors
             self._metrics.cycles.observe(result.seconds)
             log.info(
                 "cycle.ended",

@@ -52,6 +52,22 @@ async def test_create_get_patch_delete(server: ApiServer, client: ApiClient) -> 
         await client.delete(path)
 
 
+async def test_replacing_an_outdated_object_is_a_conflict(
+    server: ApiServer, client: ApiClient
+) -> None:
+    """Two read the same version, and one is faster; whatever the second one left out would go."""
+    path = NODES.object("worker-1")
+    mine = await client.create(NODES.collection(), node())
+    theirs = await client.replace(path, mine | {"spec": {"unschedulable": True}})
+
+    with pytest.raises(errors.Conflict):
+        await client.replace(path, mine)
+    assert await client.get(path) == theirs
+    assert server.requests[-2].verb == "update"
+    with pytest.raises(errors.NotFound):
+        await client.replace(NODES.object("worker-2"), node("worker-2"))
+
+
 async def test_the_server_sees_the_user_agent(server: ApiServer, client: ApiClient) -> None:
     """Requests carry our name, want JSON, and say what they carry."""
     with pytest.raises(errors.NotFound):

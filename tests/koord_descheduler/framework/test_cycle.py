@@ -1,7 +1,9 @@
 """Whole cycles: order over profiles, isolation, pace."""
 
 import asyncio
+import json
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from prometheus_client.exposition import generate_latest
 
 from koord.api.labelselector import LabelSelector
 from koord.component.http.textformat import TEXT
+from koord.util.health import Status
 from koord.util.stop import Stop
 from koord_descheduler.framework.cycle import Descheduler
 from koord_descheduler.framework.metrics import UNSUFFIXED_COUNTERS
@@ -167,6 +170,49 @@ async def test_stop_ends_a_cycle_in_its_middle(kit: Kit) -> None:
 
     assert ended == ["A"]
     assert calls == []
+
+
+async def test_the_log_has_start_and_end_of_each_cycle(
+    kit: Kit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With ISO times, wall and CPU seconds, and evictions by profile and plugin."""
+    cpu = iter([10.0, 12.5])
+
+    async def act(plugin: Both, nodes: Sequence[Node]) -> None:
+        await kit.clock.sleep(4.0)
+        await plugin.handle.evictor().evict(FakePod())
+
+    profile = await kit.profile(balance=("A",), args={"A": {"balance": act}})
+    cycle = asyncio.create_task(descheduler(kit, profile, cpu=lambda: next(cpu)).run_once())
+    await kit.clock.advance(4.0)
+    await cycle
+    events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    started, ended = (event for event in events if event["event"].startswith("cycle."))
+
+    assert started["event"] == "cycle.started"
+    assert ended["event"] == "cycle.ended"
+    assert datetime.fromisoformat(started["ts"]) <= datetime.fromisoformat(ended["ts"])
+    assert (ended["seconds"], ended["cpu_seconds"]) == (4.0, 2.5)
+    assert ended["evictions"] == {"p": {"A": 1}}
+    assert ended["errors"] == []
+
+
+async def test_health_names_what_went_wrong_in_the_last_cycle(kit: Kit) -> None:
+    """Degraded, as the other plugins work; the next good cycle ends it."""
+    fails = iter([True, False])
+
+    async def act(plugin: Both, nodes: Sequence[Node]) -> None:
+        if next(fails):
+            raise ValueError("broken")
+
+    profile = await kit.profile(balance=("A",), args={"A": {"balance": act}})
+    cycles = descheduler(kit, profile)
+    assert cycles.health().status is Status.OK
+    await cycles.run_once()
+    assert cycles.health().status is Status.DEGRADED
+    assert cycles.health().reason == "the last cycle: p: broken"
+    await cycles.run_once()
+    assert cycles.health().status is Status.OK
 
 
 async def test_a_list_of_nodes_that_fails_costs_one_cycle(kit: Kit) -> None:

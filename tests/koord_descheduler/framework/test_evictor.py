@@ -129,6 +129,25 @@ async def test_evictions_under_way_take_their_room_at_once() -> None:
     assert evictor.total_evicted == 0
 
 
+async def test_an_eviction_that_is_cancelled_keeps_its_room() -> None:
+    """It may have been carried out."""
+    kit = Kit(total=1)
+
+    class Hangs(Recording):
+        async def evict(self, pod: Pod, options: EvictOptions) -> bool:
+            await asyncio.Event().wait()
+            return True
+
+    kit.add("Hangs", Hangs)
+    evictor = (await kit.profile(evict=("Hangs",), filter=())).handle.evictor()
+    task = asyncio.create_task(evictor.evict(FakePod()))
+    await kit.clock.settle()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+    assert evictor.total_evicted == 1
+
+
 async def test_dry_run_is_the_profiles_and_counts_like_the_real_thing() -> None:
     """One profile only logs, the other evicts; the limits are those of the process."""
     kit = Kit(total=2)

@@ -283,6 +283,28 @@ async def test_a_server_that_is_gone_ends_the_lead_within_the_renew_deadline(
     assert two.elector.health().status is Status.OK
 
 
+async def test_the_deadline_counts_from_when_a_renewal_was_sent(
+    server: ApiServer, start: Start, clock: SimulatedClock, pass_time: Any
+) -> None:
+    """Others have seen it before its answer came: they count from earlier."""
+
+    async def late(request: Any) -> Any:
+        response = await server.answer(request)
+        await clock.sleep(4.0)
+        return response
+
+    one = start("one")
+    await pass_time(lambda: one.working)
+    server.script(late, method="PUT")
+    began = clock.monotonic()
+    await clock.advance(2.0)
+    await pass_time(lambda: clock.monotonic() >= began + 6.5, step=0.5)
+    await server.stop()
+    await pass_time(lambda: not one.working, step=0.5)
+
+    assert 11.0 <= clock.monotonic() - began <= 12.5
+
+
 async def test_another_holder_ends_the_lead_at_once(
     server: ApiServer, start: Start, clock: SimulatedClock, pass_time: Any
 ) -> None:

@@ -1,0 +1,87 @@
+"""A plugin that knows nothing but the public face, run as a third party's."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from frameworkkit import NODES, FakePod, Kit
+
+import koord_descheduler.plugin
+from koord_descheduler.framework.profile import ProfileError
+from koord_descheduler.plugin import (
+    BalancePlugin,
+    EvictOptions,
+    Handle,
+    LabelSelector,
+    Node,
+    OptionError,
+    PluginRegistry,
+    Status,
+    pod_filter,
+)
+
+
+class DrainShop(BalancePlugin):
+    """Moves the pods of one app off all nodes."""
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        app = (args or {}).get("app")
+        if not app:
+            raise OptionError("app", app, "name the app whose pods should move")
+        self._wanted = pod_filter(
+            exclude=["kube-system"],
+            selector=LabelSelector({"app": app}),
+            custom=handle.evictor().filter,
+        )
+        self._handle = handle
+
+    async def balance(self, nodes: Sequence[Node]) -> Status | None:
+        evictor = self._handle.evictor()
+        for node in nodes:
+            for pod in self._handle.list_pods_on_node(node.name, self._wanted):
+                if evictor.pre_eviction_filter(pod):
+                    await evictor.evict(pod, EvictOptions(reason=f"drain {node.name}"))
+        return None
+
+
+def register(registry: PluginRegistry) -> None:
+    """As the entry point of the package names it."""
+    registry.register("DrainShop", DrainShop)
+
+
+async def test_a_plugin_needs_only_the_public_face(kit: Kit) -> None:
+    """Filters, lists, evicts within the limits, gives a reason."""
+    register(kit.registry)
+    kit.pods = [
+        FakePod("a", labels={"app": "shop"}),
+        FakePod("b", labels={"app": "bank"}),
+        FakePod("c", labels={"app": "shop"}, namespace="kube-system"),
+        FakePod("d", labels={"app": "shop"}, phase="Succeeded"),
+        FakePod("e", labels={"app": "shop"}, node="n2"),
+    ]
+    evicted: list[tuple[str, EvictOptions]] = []
+    args = {"DrainShop": {"app": "shop"}, "Evict": {"evicted": evicted}}
+    profile = await kit.profile(balance=("DrainShop",), args=args)
+
+    assert (await profile.run_balance_plugins(NODES)).ok
+    assert evicted == [
+        ("a", EvictOptions(plugin_name="DrainShop", reason="drain n1")),
+        ("e", EvictOptions(plugin_name="DrainShop", reason="drain n2")),
+    ]
+
+
+async def test_args_that_a_plugin_refuses_are_in_the_message(kit: Kit) -> None:
+    """With the plugin and its source."""
+    register(kit.registry)
+    with pytest.raises(ProfileError, match=r"DrainShop.*app: found None; name the app") as caught:
+        await kit.profile(balance=("DrainShop",))
+
+    assert Path(__file__).name in str(caught.value)
+
+
+def test_the_face_has_what_it_lists() -> None:
+    """Sorted, each once."""
+    names = koord_descheduler.plugin.__all__
+    assert sorted(set(names)) == sorted(names)
+    assert all(hasattr(koord_descheduler.plugin, name) for name in names)
