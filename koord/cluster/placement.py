@@ -112,6 +112,15 @@ class Placement:
         self._specs.release(spec)
         self._entries[row] = entries[:begin] + entries[begin + ENTRY_BYTES :]
 
+    def clear(self, row: int) -> tuple[ClusterPod, ...]:
+        """Take all pods off a row, and return them."""
+        pods = self.pods(row)
+        for label_set, spec, _ in _ENTRY.iter_unpack(self._entries[row]):
+            self._label_sets.release(label_set)
+            self._specs.release(spec)
+        self._pods[row], self._entries[row], self._requested[row] = (), b"", 0
+        return pods
+
     def freeze(self) -> FrozenPlacement:
         """The placement as it is now."""
         return FrozenPlacement(

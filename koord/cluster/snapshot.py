@@ -73,9 +73,9 @@ class Snapshot:
         row = self._rows.pop(name, None)
         if row is None:
             return
-        for pod in self._placement.pods(row):
-            self._placement.remove(row, pod)
-            self._waiting.setdefault(name, {})[pod.key] = pod
+        pods = self._placement.clear(row)
+        if pods:
+            self._waiting[name] = {pod.key: pod for pod in pods}
         last = len(self._nodes) - 1
         self._placement.drop_row(row)
         for column in (self._nodes, self._allocatable, self._usage, self._generation):

@@ -195,3 +195,26 @@ def test_rules_say_of_each_node_what_their_plain_forms_say(cluster: Cluster, inc
         first = next((misfit for misfit, fine in expected.items() if not fine), Misfit.NONE)
         assert found.misfits[row] == first
         assert bool(found.mask[row]) == (first is Misfit.NONE)
+
+
+@given(clusters(), pods("incoming"), st.data())
+def test_a_what_if_is_the_cluster_that_it_speaks_of(
+    cluster: Cluster, incoming: Json, data: st.DataObject
+):
+    """All rules say there what they say of a snapshot that never was another."""
+    names = [obj["metadata"]["name"] for obj in cluster.nodes]
+    view = cluster.snapshot().view()
+    what_if = view.what_if()
+    placed = [obj for obj in cluster.pods if obj["spec"]["nodeName"] in names]
+    moved = data.draw(st.lists(st.sampled_from(placed), unique_by=id) if placed else st.just([]))
+    for obj in moved:
+        target = data.draw(sometimes(st.sampled_from(names)))
+        meta, source = obj["metadata"], obj["spec"]["nodeName"]
+        pod = what_if.remove(f"{meta['namespace']}/{meta['name']}", source)
+        obj["spec"]["nodeName"] = target or "unknown"
+        if target is not None:
+            what_if.add(pod, target)
+    asked = read_pod(incoming)
+
+    expected = fits(asked, cluster.snapshot().view())
+    assert fits(asked, what_if.view()).misfits.tolist() == expected.misfits.tolist()

@@ -178,6 +178,26 @@ def test_views_share_what_has_not_changed():
     assert not before.traits.label("new").present.any()
 
 
+def test_rows_move_between_chunks():
+    """Nodes go from the front until one chunk is left; each keeps what was its own."""
+    names = [f"n{number}" for number in range(2 * CHUNK + 3)]
+    snapshot = Cluster([node(name) for name in names]).snapshot()
+    for number, name in enumerate(names):
+        snapshot.put_pod(read_pod(pod(name, name, requests={"cpu": f"{number + 1}m"})))
+    whole = snapshot.view()
+    for name in names[: CHUNK + 4]:
+        snapshot.remove_node(name)
+
+    left = content(snapshot.view())
+    assert len(left) == len(snapshot.view().allocatable) == CHUNK - 1
+    for number, name in enumerate(names[CHUNK + 4 :], CHUNK + 5):
+        assert left[name][1] == {"cpu": number, "pods": 1}
+        assert left[name][2] == [f"default/{name}"]
+    assert [content(whole)[name][1]["cpu"] for name in names] == [*range(1, len(names) + 1)]
+    assert len(whole.placed.row) == len(names)
+    assert len(snapshot.view().placed.row) == CHUNK - 1
+
+
 def test_a_view_cannot_be_written():
     view = Cluster([node("a")], [pod("p", "a")]).snapshot().view()
 
@@ -265,6 +285,9 @@ def test_churn_leaves_nothing_behind():
     snapshot = Cluster([node("a")]).snapshot()
     for number in range(1000):
         snapshot.put_pod(read_pod(pod("p", "a", {"run": str(number)}, {"cpu": number + 1})))
+        if number % 2:
+            snapshot.remove_node("a")
+            snapshot.put_node(read_node(node("a")))
     view = snapshot.view()
 
     assert len(view.specs) < 5
