@@ -6,12 +6,14 @@ import sys
 from pathlib import Path
 
 from reference.configuration import configuration_page
+from reference.descheduler import descheduler_page
 from reference.metrics import metrics_page
 from reference.pluginapi import plugin_api_page
 
 HERE = Path(__file__).parent
 PAGES = {
     "configuration.md": configuration_page,
+    "descheduler-configuration.md": descheduler_page,
     "metrics.md": metrics_page,
     "plugin-api.md": plugin_api_page,
 }

@@ -58,12 +58,17 @@ def parse_selector(value: object, where: str) -> LabelSelector:
             values, or a key or value cannot be that of a label.
     """
     selector = SELECTOR.load(value)
+    check_selector(selector, where)
+    return selector
+
+
+def check_selector(selector: LabelSelector, where: str) -> None:
+    """See that Kubernetes would accept a selector. Raises InvalidObject as parse_selector does."""
     for key, text in selector.match_labels.items():
         _check_key(key, f"{where}.matchLabels")
         _check_value(text, f"{where}.matchLabels.{key}")
     for index, one in enumerate(selector.match_expressions):
         _check(one, f"{where}.matchExpressions[{index}]")
-    return selector
 
 
 def _check(one: Requirement, where: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from koord.util.errors import InvalidObject
-from koord.util.yamlscalars import YamlScalar, resolve
+from koord.util.yamlscalars import YamlScalar, resolve, resolve_key
 
 if TYPE_CHECKING:
     import yaml
@@ -221,20 +221,23 @@ class _YamlReader:
         """A key as Kubernetes writes it: yes is "true", and 0x1F is "31"."""
         if not isinstance(event, self._yaml.ScalarEvent):
             _refuse("a key that is no text")
-        found = self._scalar(event)
+        self._check_tag(event)
+        found = resolve_key(event.value) if _is_plain(event) else str(event.value)
         if found is None:
             _refuse("a key that is no text")
         if event.implicit[0] and event.value == "<<":
             _refuse("the merge key <<; write the fields out")
-        if isinstance(found, bool):
-            return str(found).lower()
-        return str(found) if isinstance(found, int) else str(event.value)
+        return found
 
     def _scalar(self, event: "yaml.ScalarEvent") -> YamlScalar:
         self._check_tag(event)
         text = str(event.value)
-        is_plain = event.implicit[0] and event.tag is None
-        return resolve(text) if is_plain else text
+        return resolve(text) if _is_plain(event) else text
+
+
+def _is_plain(event: "yaml.ScalarEvent") -> bool:
+    """Whether a scalar has neither quotes nor a tag."""
+    return bool(event.implicit[0]) and event.tag is None
 
 
 def _check_count(text: str, marks: str = ",[{") -> None:

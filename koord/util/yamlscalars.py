@@ -51,6 +51,19 @@ def resolve(text: str) -> YamlScalar:
     return text if number is None else number
 
 
+def resolve_key(text: str) -> str | None:
+    """Return the key that a plain scalar is in JSON; None: it is none.
+
+    A key of 1.5 is "1.5", yes is "true" and 0x1F is "31". Raises as resolve does.
+    """
+    found = resolve(text)
+    if isinstance(found, bool):
+        return str(found).lower()
+    if isinstance(found, int):
+        return str(found)
+    return None if found is None else text
+
+
 def _integer(text: str) -> int | None:
     """The whole number of 64 bits; None: it is none."""
     found = _INTEGER.fullmatch(text)

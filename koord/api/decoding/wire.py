@@ -52,6 +52,12 @@ def wire(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def key_of(field: "dataclasses.Field[Any]") -> str:
+    """Return the JSON key of a field; "": it is not declared with wire."""
+    declared: _Wire | None = field.metadata.get("wire")
+    return declared.key if declared else ""
+
+
 def shape_of(cls: type[T]) -> Struct[T]:
     """Return the shape of a dataclass all of whose fields are declared with wire."""
     hints = typing.get_type_hints(cls)

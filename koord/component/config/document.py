@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from koord.util.documents import decode
+from koord.component.config.places import decode_with_places
 from koord.util.errors import InvalidObject, OptionError
 from koord.util.filewatch import FileReadError, read_bounded
 
@@ -54,39 +54,16 @@ def parse_document(data: bytes, path: Path, *, keys: str = "names") -> ConfigDoc
     Raises:
         OptionError: it is no map, or a map in it has a key twice.
     """
-    import yaml  # 2 MiB, and most daemons run without a config file
-
     try:
-        root = yaml.compose(data.decode("utf-8-sig"), Loader=yaml.SafeLoader)
-        values = {} if root is None else decode(data, str(path))
+        placed = decode_with_places(data, str(path))
     except InvalidObject as err:
         raise OptionError("--config", str(path), str(err)) from err
-    except (yaml.YAMLError, ValueError, RecursionError) as err:
-        raise OptionError("--config", str(path), f"not YAML: {' '.join(str(err).split())}") from err
-    if values is None or root is None:
+    for fault in placed.duplicates:
+        hint = f"the same key is on line {placed.lines[fault.path]}; keep one"
+        raise OptionError(f"{path}:{fault.line}", str(fault.path[-1]), hint)
+    if placed.value is None:
         return ConfigDocument(path, {})
-    if not isinstance(values, dict):
+    if not isinstance(placed.value, dict):
         raise OptionError("--config", str(path), f"wanted a map of {keys} to values")
-    return ConfigDocument(path, values, _lines(root, path))
-
-
-def _lines(mapping: Any, path: Path) -> dict[str, int]:
-    """Return the line of each key of a map; no map in it may have a key twice."""
-    lines: dict[str, int] = {}
-    for key, value in mapping.value:
-        line = key.start_mark.line + 1
-        if key.value in lines:
-            hint = f"the same key is on line {lines[key.value]}; keep one"
-            raise OptionError(f"{path}:{line}", key.value, hint)
-        lines[key.value] = line
-        _check_keys(value, path)
-    return lines
-
-
-def _check_keys(node: Any, path: Path) -> None:
-    """Check the maps in a value; decode has bounded their depth."""
-    if node.id == "mapping":
-        _lines(node, path)
-    elif node.id == "sequence":
-        for item in node.value:
-            _check_keys(item, path)
+    lines = {str(place[0]): line for place, line in placed.lines.items() if len(place) == 1}
+    return ConfigDocument(path, placed.value, lines)

@@ -1,0 +1,108 @@
+"""How a plugin declares its arguments: a frozen dataclass, its defaults, and optional methods.
+
+    @dataclass(frozen=True, kw_only=True, slots=True)
+    class QuietNodesArgs:
+        quiet_below: float = 20.0  # percent of CPU; "quietBelow" in the file
+        wait: Seconds = 60.0
+
+        def validate(self) -> Iterator[Fault]:
+            if not 0 <= self.quiet_below <= 100:
+                yield invalid(("quietBelow",), self.quiet_below, "wanted 0 to 100 percent")
+
+    ArgsType(QuietNodesArgs)
+
+A complete method returns the object with the defaults that depend on other fields; for_interval
+the one that fits the descheduling interval, in seconds (0: there is a single cycle).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+
+from koord.component.config.faults import Fault, FieldPath, independent, invalid
+from koord.component.config.typed import Reader, Rejected
+
+GROUP_VERSION = "descheduler/v1alpha2"
+
+_A = TypeVar("_A")
+
+
+@runtime_checkable
+class Validated(Protocol):
+    """Arguments with rules. Paths of faults begin at the arguments."""
+
+    def validate(self) -> Iterable[Fault]:
+        """Return the faults, and warnings."""
+        ...
+
+
+@runtime_checkable
+class Completed(Protocol):
+    """Arguments with defaults that depend on other fields."""
+
+    def complete(self) -> Self:
+        """Return the arguments with all defaults; a second time nothing changes."""
+        ...
+
+
+@runtime_checkable
+class IntervalDependent(Protocol):
+    """Arguments that depend on how often the descheduler runs."""
+
+    def for_interval(self, interval: float) -> Self:
+        """Return the arguments for an interval in seconds; 0: there is a single cycle."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ArgsType:
+    """The type of a plugin's arguments."""
+
+    cls: type[Any]
+    strict: bool = True  # False: unknown fields are warnings, and the case of keys does not matter
+    kind: str = ""  # "LowNodeLoadArgs": apiVersion and kind may be given, and are checked
+
+    def read(self, value: object, path: FieldPath) -> "tuple[Any, list[Fault]]":
+        """Return the arguments of a pluginConfig entry and their faults; without errors if None.
+
+        value None: there are none given. The arguments are None if they have an error.
+        """
+        reader = Reader()
+        fields, faults = self._without_kind({} if value is None else value, path)
+        try:
+            found = reader.read(self.cls, fields, path, strict=self.strict)
+        except Rejected:
+            return None, faults + reader.faults
+        faults += reader.faults
+        try:
+            found = _completed(found)
+            rules = [fault.below(path) for fault in _validated(found)]
+        except Exception as err:  # the methods of a third party's class
+            rules = [invalid(path, value, f"checking it failed: {err!r}")]
+        faults += independent(rules, reader.faults)
+        return (None if _has_errors(faults) else found), faults
+
+    def _without_kind(self, value: object, path: FieldPath) -> tuple[object, list[Fault]]:
+        """The arguments without apiVersion and kind, which must be those of this type."""
+        if not isinstance(value, dict):
+            return value, []
+        wanted = {"apiVersion": GROUP_VERSION, "kind": self.kind}
+        rest = {key: item for key, item in value.items() if key not in wanted}
+        faults = [
+            invalid((*path, key), value[key], f'wanted "{text}"')
+            for key, text in wanted.items()
+            if self.kind and value.get(key) not in (None, "", text)
+        ]
+        return rest, faults
+
+
+def _completed(args: _A) -> _A:
+    return args.complete() if isinstance(args, Completed) else args
+
+
+def _validated(args: object) -> list[Fault]:
+    return list(args.validate()) if isinstance(args, Validated) else []
+
+
+def _has_errors(faults: Iterable[Fault]) -> bool:
+    return any(not fault.is_warning for fault in faults)

@@ -1,0 +1,174 @@
+"""DeschedulerConfiguration as files have it, with the defaults of its fields.
+
+Source: Koordinator, pkg/descheduler/apis/config/v1alpha2; dryRun of a profile is not in it.
+"""
+
+import ipaddress
+from dataclasses import dataclass, replace
+from typing import Self
+
+from koord.api.labelselector import LabelSelector
+from koord.component.config.typed import Int32, Seconds, UInt
+from koord.util.address import split_address
+
+KIND = "DeschedulerConfiguration"
+
+DEFAULT_NAME = "koord-descheduler"
+DEFAULT_PORT = 10251
+
+_PROTOBUF, _JSON = "application/vnd.kubernetes.protobuf", "application/json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeaderElection:
+    """One of several replicas is the leader, which holds a Lease and does the work."""
+
+    leader_elect: bool = True  # off: this process works whatever others do
+    lease_duration: Seconds = 15.0  # seconds after which another replica may take over
+    renew_deadline: Seconds = 10.0  # seconds for which the leader tries to renew
+    retry_period: Seconds = 2.0  # seconds between two tries
+    resource_lock: str = "leases"  # kind of the lock
+    resource_name: str = DEFAULT_NAME  # name of the Lease
+    resource_namespace: str = "koordinator-system"  # its namespace
+
+    def complete(self) -> Self:
+        """Zero and empty values have the defaults."""
+        own = LeaderElection()
+        return replace(
+            self,
+            lease_duration=self.lease_duration or own.lease_duration,
+            renew_deadline=self.renew_deadline or own.renew_deadline,
+            retry_period=self.retry_period or own.retry_period,
+            resource_lock=self.resource_lock or own.resource_lock,
+            resource_name=self.resource_name or own.resource_name,
+            resource_namespace=self.resource_namespace or own.resource_namespace,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientConnection:
+    """How the API server is reached."""
+
+    kubeconfig: str = ""  # path of a kubeconfig; empty: the pod's service account
+    accept_content_types: str = ""  # has no effect: always JSON
+    content_type: str = ""  # has no effect: always JSON
+    qps: float = 50.0  # requests per second; 0: 50
+    burst: Int32 = 100  # requests at once; 0: 100
+
+    def complete(self) -> Self:
+        """Zero and empty values have the defaults."""
+        own = ClientConnection()
+        accept = self.accept_content_types if self.content_type else f"{_PROTOBUF},{_JSON}"
+        return replace(
+            self,
+            accept_content_types=accept,
+            content_type=self.content_type or _PROTOBUF,
+            qps=self.qps or own.qps,
+            burst=self.burst or own.burst,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PluginName:
+    """One plugin of a set."""
+
+    name: str = ""  # of the plugin; "*" under disabled: all
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PluginSet:
+    """The difference to the default plugins of an extension point. Enabled wins over disabled."""
+
+    enabled: tuple[PluginName, ...] = ()  # run in this order, after the defaults
+    disabled: tuple[PluginName, ...] = ()  # defaults that do not run
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plugins:
+    """The plugins of a profile."""
+
+    deschedule: PluginSet | None = None  # evict pods that violate a rule; by default none
+    balance: PluginSet | None = None  # even out the load; by default none
+    evict: PluginSet | None = None  # exactly one; by default MigrationController
+    filter: PluginSet | None = None  # all must let a pod go; by default MigrationController
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PluginConfig:
+    """The arguments of one plugin."""
+
+    name: str = ""  # of the plugin
+    args: object = None  # see the plugin; not set: its defaults
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeschedulerProfile:
+    """Plugins that run together."""
+
+    name: str = ""  # unique; koord-descheduler when it is the only profile
+    node_selector: LabelSelector | None = None  # nodes of this profile; not set: all
+    plugins: Plugins | None = None  # differences to the default plugins
+    plugin_config: tuple[PluginConfig, ...] = ()  # arguments, one entry for a plugin
+    dry_run: bool = False  # decide, but evict nothing in this profile
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeschedulerConfiguration:
+    """The configuration of one koord-descheduler."""
+
+    leader_election: LeaderElection = LeaderElection()  # see below
+    client_connection: ClientConnection = ClientConnection()  # see below
+    enable_profiling: bool = True  # serve profiles of the process
+    enable_contention_profiling: bool | None = None  # not set: as enableProfiling
+    healthz_bind_address: str | None = None  # HOST:PORT of plain HTTP; not set: 127.0.0.1:10251
+    metrics_bind_address: str | None = None  # HOST:PORT of plain HTTP; not set: 127.0.0.1:10251
+    descheduling_interval: Seconds = 0.0  # seconds from start to start; 0: a single cycle
+    dry_run: bool = False  # decide, but evict nothing
+    profiles: tuple[DeschedulerProfile, ...] = ()  # run in this order; none: one of defaults
+    node_selector: LabelSelector | None = None  # nodes of all profiles; not set: all
+    max_no_of_pods_to_evict_per_node: UInt | None = None  # in a cycle; not set: no limit, 0: none
+    max_no_of_pods_to_evict_per_namespace: UInt | None = None  # in a cycle; not set: no limit
+    max_no_of_pods_to_evict_total: UInt | None = None  # in a cycle; not set: no limit
+
+    def complete(self) -> Self:
+        """Return it with all defaults but those of profiles' plugins."""
+        contention = self.enable_contention_profiling
+        return replace(
+            self,
+            leader_election=self.leader_election.complete(),
+            client_connection=self.client_connection.complete(),
+            enable_contention_profiling=self.enable_profiling if contention is None else contention,
+            healthz_bind_address=_bind_address(self.healthz_bind_address),
+            metrics_bind_address=_bind_address(self.metrics_bind_address),
+            profiles=_named(self.profiles or (DeschedulerProfile(),)),
+        )
+
+
+def _named(profiles: tuple[DeschedulerProfile, ...]) -> tuple[DeschedulerProfile, ...]:
+    """The profiles; a single one has a name."""
+    if len(profiles) > 1 or profiles[0].name:
+        return profiles
+    return (replace(profiles[0], name=DEFAULT_NAME),)
+
+
+def _bind_address(given: str | None) -> str:
+    """The address to listen on: host and port are filled in, what is neither stays.
+
+    Source: Koordinator, SetDefaults_DeschedulerConfiguration; there with 0.0.0.0 when not set.
+    """
+    if given is None:
+        return f"127.0.0.1:{DEFAULT_PORT}"
+    try:
+        host, port = split_address(given)
+    except ValueError:
+        return _with_port(given)
+    return given if host else f"0.0.0.0:{port}"
+
+
+def _with_port(given: str) -> str:
+    try:
+        address = ipaddress.ip_address(given)
+    except ValueError:
+        return given
+    host = f"[{address}]" if address.version == 6 else str(address)
+    return f"{host}:{DEFAULT_PORT}"
