@@ -4,10 +4,11 @@ Plugins import this module and koord.api, nothing else of the daemon.
 """
 
 from koord.api.labelselector import LabelSelector
+from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.component.plugins.errors import PluginError
 from koord.util.errors import InvalidObject, KoordError, OptionError
 from koord_descheduler.framework.evictor import EvictorProxy
-from koord_descheduler.framework.filters import combine, pod_filter
+from koord_descheduler.framework.filters import FilterFunc, combine, pod_filter
 from koord_descheduler.framework.handle import Handle, Informers, Services
 from koord_descheduler.framework.interfaces import (
     BalancePlugin,
@@ -18,13 +19,14 @@ from koord_descheduler.framework.interfaces import (
     FilterPlugin,
     Plugin,
 )
-from koord_descheduler.framework.objects import FilterFunc, Node, Pod
 from koord_descheduler.framework.registry import PluginFactory, PluginRegistry
 from koord_descheduler.framework.status import Status
 from koord_descheduler.framework.turn import because
 
 __all__ = [
     "BalancePlugin",
+    "ClusterNode",
+    "ClusterPod",
     "DeschedulePlugin",
     "EvictOptions",
     "EvictPlugin",
@@ -37,13 +39,11 @@ __all__ = [
     "InvalidObject",
     "KoordError",
     "LabelSelector",
-    "Node",
     "OptionError",
     "Plugin",
     "PluginError",
     "PluginFactory",
     "PluginRegistry",
-    "Pod",
     "Services",
     "Status",
     "because",

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from koord.api.labelselector import LabelSelector
+from koord.cluster.facts import ClusterNode
 from koord.util.clock import Clock
 from koord.util.errors import KoordError
 from koord.util.health import OK, PartHealth
@@ -16,13 +17,12 @@ from koord.util.logs import get_logger
 from koord.util.stop import Stop
 from koord_descheduler.framework.limiter import EvictionLimiter
 from koord_descheduler.framework.metrics import FrameworkMetrics
-from koord_descheduler.framework.objects import Node
 from koord_descheduler.framework.profile import ProfilePlugins
 from koord_descheduler.framework.status import Status
 
 FEWEST_NODES = 2
 
-ListNodes = Callable[[], Awaitable[Sequence[Node]]]
+ListNodes = Callable[[], Awaitable[Sequence[ClusterNode]]]
 """Returns all nodes of the cluster, in a stable order."""
 
 log = get_logger("koord_descheduler.cycle")
@@ -136,7 +136,7 @@ class Descheduler:
         for profile in self.profiles:
             _note(result, profile, await profile.run_balance_plugins(profile.select(nodes)))
 
-    async def _selected(self) -> tuple[Node, ...]:
+    async def _selected(self) -> tuple[ClusterNode, ...]:
         selector = self._selector
         return tuple(
             node

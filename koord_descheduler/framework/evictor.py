@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from koord.cluster.facts import ClusterPod
 from koord.util.logs import LimitedLog, get_logger
 from koord_descheduler.framework.interfaces import EvictOptions, EvictPlugin, FilterPlugin
 from koord_descheduler.framework.limiter import EvictionLimiter, Limit
 from koord_descheduler.framework.metrics import FrameworkMetrics
-from koord_descheduler.framework.objects import Pod
 from koord_descheduler.framework.turn import REASON, TURN
 
 log = get_logger("koord_descheduler.framework")
@@ -40,15 +40,15 @@ class EvictorProxy:
         self._metrics = metrics
         self._failures = failures
 
-    def filter(self, pod: Pod) -> bool:
+    def filter(self, pod: ClusterPod) -> bool:
         """Whether all filter plugins let the pod be evicted; one that fails does not."""
         return self._passes(pod, "filter")
 
-    def pre_eviction_filter(self, pod: Pod) -> bool:
+    def pre_eviction_filter(self, pod: ClusterPod) -> bool:
         """Whether all filter plugins let the pod be evicted now; one that fails does not."""
         return self._passes(pod, "pre_eviction_filter")
 
-    async def evict(self, pod: Pod, options: EvictOptions = EvictOptions()) -> bool:  # noqa: B008
+    async def evict(self, pod: ClusterPod, options: EvictOptions = EvictOptions()) -> bool:  # noqa: B008
         """Evict a pod; return whether that worked. In dry-run it is only logged, and counted.
 
         False: a limit does not allow it, the evict plugin failed, or the round that asks is over.
@@ -83,7 +83,7 @@ class EvictorProxy:
         """As EvictionLimiter.reset."""
         self._limiter.reset()
 
-    async def _carried_out(self, pod: Pod, options: EvictOptions) -> bool:
+    async def _carried_out(self, pod: ClusterPod, options: EvictOptions) -> bool:
         path = self._path
         facts = {"pod": _key(pod), "plugin": options.plugin_name, "reason": options.reason}
         if path.dry_run:
@@ -96,7 +96,7 @@ class EvictorProxy:
             self._failures.error("eviction.failed", error=repr(err), **facts)
             return False
 
-    def _passes(self, pod: Pod, method: str) -> bool:
+    def _passes(self, pod: ClusterPod, method: str) -> bool:
         for plugin in self._path.filters:
             try:
                 if not getattr(plugin, method)(pod):
@@ -108,5 +108,5 @@ class EvictorProxy:
         return True
 
 
-def _key(pod: Pod) -> str:
+def _key(pod: ClusterPod) -> str:
     return f"{pod.namespace}/{pod.name}"

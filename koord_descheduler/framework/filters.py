@@ -3,10 +3,13 @@
 Source: Kubernetes descheduler, pkg/descheduler/pod: the options of a FilterFunc.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from koord.api.labelselector import LabelSelector
-from koord_descheduler.framework.objects import FilterFunc, Pod
+from koord.cluster.facts import ClusterPod
+
+FilterFunc = Callable[[ClusterPod], bool]
+"""Whether a pod is meant."""
 
 
 def combine(*filters: FilterFunc | None) -> FilterFunc:
@@ -35,6 +38,6 @@ def pod_filter(
     )
 
 
-def unfinished(pods: Iterable[Pod], wanted: FilterFunc) -> list[Pod]:
+def unfinished(pods: Iterable[ClusterPod], wanted: FilterFunc) -> list[ClusterPod]:
     """Return the pods that have not ended for good and pass the filter, in their order."""
     return [pod for pod in pods if not pod.finished and wanted(pod)]

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from koord.api.labelselector import LabelSelector
+from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.util.clock import Clock
 from koord_descheduler.framework.evictor import EvictorProxy
-from koord_descheduler.framework.filters import unfinished
+from koord_descheduler.framework.filters import FilterFunc, unfinished
 from koord_descheduler.framework.metrics import FrameworkMetrics
-from koord_descheduler.framework.objects import FilterFunc, Node, Pod
 from koord_descheduler.framework.status import Status
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ class Informers(Protocol):
 class PluginsRunner(Protocol):
     """Runs the plugins of a profile."""
 
-    async def run_deschedule_plugins(self, nodes: Sequence[Node]) -> Status: ...
+    async def run_deschedule_plugins(self, nodes: Sequence[ClusterNode]) -> Status: ...
 
-    async def run_balance_plugins(self, nodes: Sequence[Node]) -> Status: ...
+    async def run_balance_plugins(self, nodes: Sequence[ClusterNode]) -> Status: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ class Services:
     client: "ApiClient"
     events: "EventRecorder"
     informers: Informers
-    pods_of_node: Callable[[str], Sequence[Pod]]
+    pods_of_node: Callable[[str], Sequence[ClusterPod]]
     """All pods that are bound to the node of that name, from the cache."""
     clock: Clock
     metrics: FrameworkMetrics
@@ -59,6 +59,8 @@ class Handle:
     evictor: Callable[[], EvictorProxy]
     """Returns a new proxy, which is stateless; all share the limits of the process."""
 
-    def list_pods_on_node(self, node: str, wanted: FilterFunc = lambda pod: True) -> list[Pod]:
+    def list_pods_on_node(
+        self, node: str, wanted: FilterFunc = lambda pod: True
+    ) -> list[ClusterPod]:
         """Return the pods of a node that have not ended for good and pass the filter."""
         return unfinished(self.services.pods_of_node(node), wanted)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from koord_descheduler.framework.objects import Node, Pod
+from koord.cluster.facts import ClusterNode, ClusterPod
 from koord_descheduler.framework.status import Status
 
 
@@ -37,7 +37,7 @@ class DeschedulePlugin(Plugin, ABC):
     """Judges each pod against the constraints of now, and evicts those that violate them."""
 
     @abstractmethod
-    async def deschedule(self, nodes: Sequence[Node]) -> Status | None:
+    async def deschedule(self, nodes: Sequence[ClusterNode]) -> Status | None:
         """Evict what should leave these nodes. None, and no exception: it went well."""
 
 
@@ -45,7 +45,7 @@ class BalancePlugin(Plugin, ABC):
     """Looks at the distribution of many pods; runs after all Deschedule plugins of all profiles."""
 
     @abstractmethod
-    async def balance(self, nodes: Sequence[Node]) -> Status | None:
+    async def balance(self, nodes: Sequence[ClusterNode]) -> Status | None:
         """Evict what should move between these nodes. None, and no exception: it went well."""
 
 
@@ -53,7 +53,7 @@ class EvictPlugin(Plugin, ABC):
     """Carries out evictions; a profile has exactly one."""
 
     @abstractmethod
-    async def evict(self, pod: Pod, options: EvictOptions) -> bool:
+    async def evict(self, pod: ClusterPod, options: EvictOptions) -> bool:
         """Evict a pod, or begin to; return whether that worked. Filters were asked before."""
 
 
@@ -61,11 +61,11 @@ class FilterPlugin(Plugin, ABC):
     """Decides which pods may be evicted at all."""
 
     @abstractmethod
-    def filter(self, pod: Pod) -> bool:
+    def filter(self, pod: ClusterPod) -> bool:
         """Whether the pod may be evicted; asked for every candidate, so it must be cheap."""
 
     @abstractmethod
-    def pre_eviction_filter(self, pod: Pod) -> bool:
+    def pre_eviction_filter(self, pod: ClusterPod) -> bool:
         """Whether the pod may be evicted now; asked for the few that are chosen."""
 
 
@@ -75,5 +75,5 @@ class Evictor(EvictPlugin, FilterPlugin):
     Without a pre_eviction_filter of its own everything passes there.
     """
 
-    def pre_eviction_filter(self, pod: Pod) -> bool:
+    def pre_eviction_filter(self, pod: ClusterPod) -> bool:
         return True

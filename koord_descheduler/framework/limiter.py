@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 
-from koord_descheduler.framework.objects import Pod
+from koord.cluster.facts import ClusterPod
 
 
 class Limit(StrEnum):
@@ -54,7 +54,7 @@ class EvictionLimiter:
         self._namespaces.clear()
         self._total = 0
 
-    def take(self, pod: Pod) -> Ticket | Limit:
+    def take(self, pod: ClusterPod) -> Ticket | Limit:
         """Admit and count an eviction, or return the limit that does not allow it."""
         if pod.node and _reached(self._nodes[pod.node], self._per_node):
             return Limit.NODE

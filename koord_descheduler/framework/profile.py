@@ -7,6 +7,7 @@ from inspect import isawaitable
 from typing import Any, TypeVar, cast
 
 from koord.api.labelselector import LabelSelector
+from koord.cluster.facts import ClusterNode
 from koord.util.errors import KoordError
 from koord.util.logs import LimitedLog, get_logger
 from koord_descheduler.framework.code import PluginCode, PluginHeldLoop, PluginLate
@@ -20,7 +21,6 @@ from koord_descheduler.framework.interfaces import (
     Plugin,
 )
 from koord_descheduler.framework.limiter import EvictionLimiter
-from koord_descheduler.framework.objects import Node
 from koord_descheduler.framework.registry import PluginRegistry
 from koord_descheduler.framework.status import Status
 from koord_descheduler.framework.turn import Turn
@@ -116,12 +116,12 @@ class ProfilePlugins:
         """Evictions of this cycle by plugin, those of a dry-run too; cleared by the cycle."""
         return self._path.counts
 
-    def select(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
+    def select(self, nodes: Sequence[ClusterNode]) -> tuple[ClusterNode, ...]:
         """Return those nodes that this profile is for."""
         selector = self.settings.node_selector
         return tuple(each for each in nodes if selector is None or selector.matches(each.labels))
 
-    async def run_deschedule_plugins(self, nodes: Sequence[Node]) -> Status:
+    async def run_deschedule_plugins(self, nodes: Sequence[ClusterNode]) -> Status:
         """Run all Deschedule plugins in their order, whatever becomes of each."""
         return await self._run(
             self.settings.deschedule,
@@ -129,7 +129,7 @@ class ProfilePlugins:
             lambda plugin: cast(DeschedulePlugin, plugin).deschedule(tuple(nodes)),
         )
 
-    async def run_balance_plugins(self, nodes: Sequence[Node]) -> Status:
+    async def run_balance_plugins(self, nodes: Sequence[ClusterNode]) -> Status:
         """Run all Balance plugins in their order, whatever becomes of each."""
         return await self._run(
             self.settings.balance,

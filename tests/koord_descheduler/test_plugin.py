@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from frameworkkit import NODES, FakePod, Kit
+from frameworkkit import NODES, Kit, make_pod
 
 import koord_descheduler.plugin
 from koord_descheduler.framework.profile import ProfileError
 from koord_descheduler.plugin import (
     BalancePlugin,
+    ClusterNode,
     EvictOptions,
     Handle,
     LabelSelector,
-    Node,
     OptionError,
     PluginRegistry,
     Status,
@@ -36,7 +36,7 @@ class DrainShop(BalancePlugin):
         )
         self._handle = handle
 
-    async def balance(self, nodes: Sequence[Node]) -> Status | None:
+    async def balance(self, nodes: Sequence[ClusterNode]) -> Status | None:
         evictor = self._handle.evictor()
         for node in nodes:
             for pod in self._handle.list_pods_on_node(node.name, self._wanted):
@@ -54,11 +54,11 @@ async def test_a_plugin_needs_only_the_public_face(kit: Kit) -> None:
     """Filters, lists, evicts within the limits, gives a reason."""
     register(kit.registry)
     kit.pods = [
-        FakePod("a", labels={"app": "shop"}),
-        FakePod("b", labels={"app": "bank"}),
-        FakePod("c", labels={"app": "shop"}, namespace="kube-system"),
-        FakePod("d", labels={"app": "shop"}, phase="Succeeded"),
-        FakePod("e", labels={"app": "shop"}, node="n2"),
+        make_pod("a", labels={"app": "shop"}),
+        make_pod("b", labels={"app": "bank"}),
+        make_pod("c", labels={"app": "shop"}, namespace="kube-system"),
+        make_pod("d", labels={"app": "shop"}, phase="Succeeded"),
+        make_pod("e", labels={"app": "shop"}, node="n2"),
     ]
     evicted: list[tuple[str, EvictOptions]] = []
     args = {"DrainShop": {"app": "shop"}, "Evict": {"evicted": evicted}}

@@ -1,11 +1,11 @@
 """A cluster in memory, and plugins that do what a test says."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from koord.cluster.facts import ClusterNode, ClusterPod, LabelSet, PodSpec
 from koord.util.simulatedclock import SimulatedClock
 from koord_descheduler.framework.handle import Handle, Services
 from koord_descheduler.framework.interfaces import (
@@ -17,7 +17,6 @@ from koord_descheduler.framework.interfaces import (
 )
 from koord_descheduler.framework.limiter import EvictionLimiter
 from koord_descheduler.framework.metrics import FrameworkMetrics
-from koord_descheduler.framework.objects import Node, Pod
 from koord_descheduler.framework.profile import (
     ProfilePlugins,
     ProfileSettings,
@@ -27,38 +26,36 @@ from koord_descheduler.framework.profile import (
 from koord_descheduler.framework.registry import PluginRegistry
 from koord_descheduler.framework.status import Status
 
-Act = Callable[["Both", Sequence[Node]], Awaitable[Status | None]]
+Act = Callable[["Both", Sequence[ClusterNode]], Awaitable[Status | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class FakePod:
+def make_pod(
+    name: str = "web",
+    *,
+    namespace: str = "default",
+    node: str = "n1",
+    labels: Mapping[str, str] | None = None,
+    phase: str = "Running",
+) -> ClusterPod:
     """A pod of a test."""
-
-    name: str = "web"
-    namespace: str = "default"
-    node: str = "n1"
-    labels: Mapping[str, str] = field(default_factory=dict)
-    phase: str = "Running"
-
-    @property
-    def uid(self) -> str:
-        return f"uid-{self.namespace}-{self.name}"
-
-    @property
-    def finished(self) -> bool:
-        return self.phase in ("Succeeded", "Failed")
+    return ClusterPod(
+        name=name,
+        uid=f"uid-{namespace}-{name}",
+        label_set=LabelSet(namespace, labels or {}),
+        spec=PodSpec(),
+        node=node,
+        phase=phase,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class FakeNode:
+def make_node(
+    name: str, labels: Mapping[str, str] | None = None, *, ready: bool = True
+) -> ClusterNode:
     """A node of a test."""
-
-    name: str
-    labels: Mapping[str, str] = field(default_factory=dict)
-    ready: bool = True
+    return ClusterNode(name=name, labels=labels or {}, ready=ready)
 
 
-NODES = (FakeNode("n1", {"pool": "a"}), FakeNode("n2", {"pool": "b"}))
+NODES = (make_node("n1", {"pool": "a"}), make_node("n2", {"pool": "b"}))
 
 
 class Both(DeschedulePlugin, BalancePlugin):
@@ -68,16 +65,16 @@ class Both(DeschedulePlugin, BalancePlugin):
         self.args, self.handle = args or {}, handle
         self.closed = False
 
-    async def deschedule(self, nodes: Sequence[Node]) -> Status | None:
+    async def deschedule(self, nodes: Sequence[ClusterNode]) -> Status | None:
         return await self._act("deschedule", nodes)
 
-    async def balance(self, nodes: Sequence[Node]) -> Status | None:
+    async def balance(self, nodes: Sequence[ClusterNode]) -> Status | None:
         return await self._act("balance", nodes)
 
     async def close(self) -> None:
         self.closed = True
 
-    async def _act(self, point: str, nodes: Sequence[Node]) -> Status | None:
+    async def _act(self, point: str, nodes: Sequence[ClusterNode]) -> Status | None:
         self.args.get("calls", []).append((self.handle.profile, self.name, point, names(nodes)))
         act: Act | None = self.args.get(point)
         return await act(self, nodes) if act is not None else None
@@ -90,10 +87,10 @@ class Recording(Evictor):
         self.args, self.handle = args or {}, handle
         self.evicted: list[tuple[str, EvictOptions]] = self.args.get("evicted", [])
 
-    def filter(self, pod: Pod) -> bool:
+    def filter(self, pod: ClusterPod) -> bool:
         return pod.namespace != "kube-system"
 
-    async def evict(self, pod: Pod, options: EvictOptions) -> bool:
+    async def evict(self, pod: ClusterPod, options: EvictOptions) -> bool:
         if pod.name == "raises":
             raise ValueError("no")
         if pod.name == "refused":
@@ -111,12 +108,12 @@ class Recording(Evictor):
 class Kit:
     """Builds profiles in one process on simulated time."""
 
-    def __init__(self, **limits: int | None) -> None:
-        self.clock = SimulatedClock()
+    def __init__(self, clock: SimulatedClock | None = None, **limits: int | None) -> None:
+        self.clock = clock or SimulatedClock()
         self.exposition = CollectorRegistry()
         self.metrics = FrameworkMetrics(self.exposition)
         self.limiter = EvictionLimiter(**limits)
-        self.pods: list[FakePod] = []
+        self.pods: list[ClusterPod] = []
         self.registry = PluginRegistry()
         self.made: dict[str, list[Plugin]] = {}
         for name in ("A", "B", "C"):
@@ -152,5 +149,5 @@ class Kit:
         return self.exposition.get_sample_value(name, labels)
 
 
-def names(nodes: Sequence[Node]) -> list[str]:
+def names(nodes: Sequence[ClusterNode]) -> list[str]:
     return [node.name for node in nodes]

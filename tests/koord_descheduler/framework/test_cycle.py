@@ -7,25 +7,25 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from frameworkkit import NODES, Both, FakeNode, FakePod, Kit
+from frameworkkit import NODES, Both, Kit, make_node, make_pod
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.exposition import generate_latest
 
 from koord.api.labelselector import LabelSelector
+from koord.cluster.facts import ClusterNode
 from koord.component.http.textformat import TEXT
 from koord.util.health import Status
 from koord.util.stop import Stop
 from koord_descheduler.framework.cycle import Descheduler
 from koord_descheduler.framework.metrics import UNSUFFIXED_COUNTERS
-from koord_descheduler.framework.objects import Node
 from koord_descheduler.framework.profile import ProfilePlugins
 
 
 def descheduler(
-    kit: Kit, *profiles: ProfilePlugins, nodes: Sequence[Node] = NODES, **options: Any
+    kit: Kit, *profiles: ProfilePlugins, nodes: Sequence[ClusterNode] = NODES, **options: Any
 ) -> Descheduler:
-    async def listed() -> Sequence[Node]:
+    async def listed() -> Sequence[ClusterNode]:
         return nodes
 
     options = {"interval": 10.0, "cpu": lambda: 0.0, **options}
@@ -62,7 +62,7 @@ async def test_an_error_of_a_profile_ends_neither_the_others_nor_the_balance_pha
     """Unlike Koordinator's; the result names the profile."""
     calls: list[Any] = []
 
-    async def raises(plugin: Both, nodes: Sequence[Node]) -> None:
+    async def raises(plugin: Both, nodes: Sequence[ClusterNode]) -> None:
         raise ValueError("broken")
 
     bad = await kit.profile(
@@ -83,12 +83,12 @@ async def test_an_error_of_a_profile_ends_neither_the_others_nor_the_balance_pha
     [
         ((), None),
         (NODES[:1], None),
-        ((NODES[0], FakeNode("n2", ready=False)), None),
+        ((NODES[0], make_node("n2", ready=False)), None),
         (NODES, LabelSelector({"pool": "a"})),
     ],
 )
 async def test_with_fewer_than_two_nodes_nothing_runs(
-    kit: Kit, nodes: Sequence[FakeNode], selector: LabelSelector | None
+    kit: Kit, nodes: Sequence[ClusterNode], selector: LabelSelector | None
 ) -> None:
     """Ready ones that the configuration selects; a profile may have fewer."""
     calls: list[Any] = []
@@ -104,9 +104,9 @@ async def test_limits_hold_over_all_profiles_and_begin_anew_with_each_cycle() ->
     """The result has the evictions of this cycle by profile and plugin."""
     kit = Kit(total=3)
 
-    async def two(plugin: Both, nodes: Sequence[Node]) -> None:
+    async def two(plugin: Both, nodes: Sequence[ClusterNode]) -> None:
         for name in ("one", "two"):
-            await plugin.handle.evictor().evict(FakePod(name))
+            await plugin.handle.evictor().evict(make_pod(name))
 
     args = {name: {"balance": two} for name in "AB"}
     first = await kit.profile("first", balance=("A",), args=args)
@@ -124,7 +124,7 @@ async def test_cycles_start_every_interval_and_never_overlap(kit: Kit) -> None:
     starts: list[float] = []
     lasts = iter([1.0, 25.0, 1.0, 1.0])
 
-    async def act(plugin: Both, nodes: Sequence[Node]) -> None:
+    async def act(plugin: Both, nodes: Sequence[ClusterNode]) -> None:
         starts.append(kit.clock.monotonic() - began)
         await kit.clock.sleep(next(lasts))
 
@@ -154,7 +154,7 @@ async def test_stop_ends_a_cycle_in_its_middle(kit: Kit) -> None:
     calls: list[Any] = []
     ended: list[str] = []
 
-    async def waits(plugin: Both, nodes: Sequence[Node]) -> None:
+    async def waits(plugin: Both, nodes: Sequence[ClusterNode]) -> None:
         try:
             await asyncio.Event().wait()
         finally:
@@ -178,9 +178,9 @@ async def test_the_log_has_start_and_end_of_each_cycle(
     """With ISO times, wall and CPU seconds, and evictions by profile and plugin."""
     cpu = iter([10.0, 12.5])
 
-    async def act(plugin: Both, nodes: Sequence[Node]) -> None:
+    async def act(plugin: Both, nodes: Sequence[ClusterNode]) -> None:
         await kit.clock.sleep(4.0)
-        await plugin.handle.evictor().evict(FakePod())
+        await plugin.handle.evictor().evict(make_pod())
 
     profile = await kit.profile(balance=("A",), args={"A": {"balance": act}})
     cycle = asyncio.create_task(descheduler(kit, profile, cpu=lambda: next(cpu)).run_once())
@@ -201,7 +201,7 @@ async def test_health_names_what_went_wrong_in_the_last_cycle(kit: Kit) -> None:
     """Degraded, as the other plugins work; the next good cycle ends it."""
     fails = iter([True, False])
 
-    async def act(plugin: Both, nodes: Sequence[Node]) -> None:
+    async def act(plugin: Both, nodes: Sequence[ClusterNode]) -> None:
         if next(fails):
             raise ValueError("broken")
 
@@ -221,11 +221,11 @@ async def test_a_list_of_nodes_that_fails_costs_one_cycle(kit: Kit) -> None:
     answers: list[Any] = [ValueError("server gone"), NODES]
     profile = await kit.profile(balance=("A",), args={"A": {"calls": calls}})
 
-    async def listed() -> Sequence[Node]:
+    async def listed() -> Sequence[ClusterNode]:
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        found: Sequence[Node] = answer
+        found: Sequence[ClusterNode] = answer
         return found
 
     cycles = Descheduler(
@@ -280,7 +280,7 @@ async def test_every_plugin_runs_once_in_order_whatever_fails(
     """Profiles and failures of any kind: the calls are those of the plain nested loops."""
     kit, calls = Kit(), list[Any]()
 
-    async def fails(plugin: Both, nodes: Sequence[Node]) -> None:
+    async def fails(plugin: Both, nodes: Sequence[ClusterNode]) -> None:
         raise ValueError("broken")
 
     args = {

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from frameworkkit import NODES, Both, FakePod, Kit, Recording
+from frameworkkit import NODES, Both, Kit, Recording, make_pod
 
+from koord.cluster.facts import ClusterNode, ClusterPod
 from koord_descheduler.framework.interfaces import EvictOptions, EvictPlugin, FilterPlugin
-from koord_descheduler.framework.objects import Node, Pod
 from koord_descheduler.framework.status import Status
 from koord_descheduler.framework.turn import because
 
@@ -18,13 +18,13 @@ class NoWeb(FilterPlugin):
     def __init__(self, args: object, handle: object) -> None:
         self.asked: list[str] = []
 
-    def filter(self, pod: Pod) -> bool:
+    def filter(self, pod: ClusterPod) -> bool:
         self.asked.append(pod.name)
         if pod.name == "bad":
             raise ValueError("bad pod")
         return pod.name != "web"
 
-    def pre_eviction_filter(self, pod: Pod) -> bool:
+    def pre_eviction_filter(self, pod: ClusterPod) -> bool:
         return pod.namespace != "late"
 
 
@@ -34,10 +34,10 @@ async def test_all_filters_must_agree_in_order_and_one_that_fails_does_not(kit: 
     profile = await kit.profile(filter=("Evict", "NoWeb"))
     evictor = profile.handle.evictor()
 
-    assert evictor.filter(FakePod("db"))
-    assert not evictor.filter(FakePod("web"))
-    assert not evictor.filter(FakePod("bad"))
-    assert not evictor.filter(FakePod("db", namespace="kube-system"))
+    assert evictor.filter(make_pod("db"))
+    assert not evictor.filter(make_pod("web"))
+    assert not evictor.filter(make_pod("bad"))
+    assert not evictor.filter(make_pod("db", namespace="kube-system"))
     [no_web] = kit.made["NoWeb"]
     assert isinstance(no_web, NoWeb)
     assert no_web.asked == ["db", "web", "bad"]
@@ -52,30 +52,30 @@ async def test_a_combined_evictor_without_a_pre_eviction_filter_lets_everything_
     both = (await kit.profile("both", filter=("Evict", "NoWeb"))).handle.evictor()
 
     assert issubclass(Recording, EvictPlugin | FilterPlugin)
-    late = FakePod(namespace="late")
+    late = make_pod(namespace="late")
     assert alone.pre_eviction_filter(late)
     assert not both.pre_eviction_filter(late)
-    assert alone.pre_eviction_filter(FakePod(namespace="kube-system"))
+    assert alone.pre_eviction_filter(make_pod(namespace="kube-system"))
 
 
 async def test_without_filter_plugins_every_pod_passes(kit: Kit) -> None:
     """A profile may have none."""
     evictor = (await kit.profile(filter=())).handle.evictor()
 
-    assert evictor.filter(FakePod(namespace="kube-system"))
-    assert evictor.pre_eviction_filter(FakePod())
+    assert evictor.filter(make_pod(namespace="kube-system"))
+    assert evictor.pre_eviction_filter(make_pod())
 
 
 async def test_what_options_leave_out_is_that_of_the_running_plugin(kit: Kit) -> None:
     """Name and reason; options that have them win."""
     evicted: list[tuple[str, EvictOptions]] = []
 
-    async def act(plugin: Both, nodes: Sequence[Node]) -> None:
+    async def act(plugin: Both, nodes: Sequence[ClusterNode]) -> None:
         evictor = plugin.handle.evictor()
         with because("node is hot"):
-            await evictor.evict(FakePod("one"))
-            await evictor.evict(FakePod("two"), EvictOptions(plugin_name="X", reason="mine"))
-        await evictor.evict(FakePod("three"), EvictOptions(delete_options={"dryRun": ["All"]}))
+            await evictor.evict(make_pod("one"))
+            await evictor.evict(make_pod("two"), EvictOptions(plugin_name="X", reason="mine"))
+        await evictor.evict(make_pod("three"), EvictOptions(delete_options={"dryRun": ["All"]}))
 
     profile = await kit.profile(
         balance=("A",), args={"A": {"balance": act}, "Evict": {"evicted": evicted}}
@@ -98,10 +98,10 @@ async def test_an_eviction_that_fails_is_not_counted(name: str) -> None:
     kit = Kit(total=1)
     evictor = (await kit.profile()).handle.evictor()
 
-    assert not await evictor.evict(FakePod(name))
+    assert not await evictor.evict(make_pod(name))
     assert evictor.total_evicted == 0
-    assert await evictor.evict(FakePod("web"))
-    assert not await evictor.evict(FakePod("db"))
+    assert await evictor.evict(make_pod("web"))
+    assert not await evictor.evict(make_pod("db"))
     assert kit.sample("descheduler_evictions_denied_total", limit="total") == 1
 
 
@@ -112,14 +112,14 @@ async def test_evictions_under_way_take_their_room_at_once() -> None:
     begun: list[str] = []
 
     class Slow(Recording):
-        async def evict(self, pod: Pod, options: EvictOptions) -> bool:
+        async def evict(self, pod: ClusterPod, options: EvictOptions) -> bool:
             begun.append(pod.name)
             await gate.wait()
             return True
 
     kit.add("Slow", Slow)
     evictor = (await kit.profile(evict=("Slow",), filter=())).handle.evictor()
-    tasks = [asyncio.create_task(evictor.evict(FakePod(str(number)))) for number in range(10)]
+    tasks = [asyncio.create_task(evictor.evict(make_pod(str(number)))) for number in range(10)]
     await kit.clock.settle()
     gate.set()
 
@@ -134,13 +134,13 @@ async def test_an_eviction_that_is_cancelled_keeps_its_room() -> None:
     kit = Kit(total=1)
 
     class Hangs(Recording):
-        async def evict(self, pod: Pod, options: EvictOptions) -> bool:
+        async def evict(self, pod: ClusterPod, options: EvictOptions) -> bool:
             await asyncio.Event().wait()
             return True
 
     kit.add("Hangs", Hangs)
     evictor = (await kit.profile(evict=("Hangs",), filter=())).handle.evictor()
-    task = asyncio.create_task(evictor.evict(FakePod()))
+    task = asyncio.create_task(evictor.evict(make_pod()))
     await kit.clock.settle()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -158,9 +158,9 @@ async def test_dry_run_is_the_profiles_and_counts_like_the_real_thing() -> None:
 
     assert dry.handle.dry_run
     assert not wet.handle.dry_run
-    assert await dry.handle.evictor().evict(FakePod("planned"))
-    assert await wet.handle.evictor().evict(FakePod("real"))
-    assert not await wet.handle.evictor().evict(FakePod("denied"))
+    assert await dry.handle.evictor().evict(make_pod("planned"))
+    assert await wet.handle.evictor().evict(make_pod("real"))
+    assert not await wet.handle.evictor().evict(make_pod("denied"))
     assert [name for name, _ in evicted] == ["real"]
 
 
@@ -168,10 +168,10 @@ async def test_a_round_that_is_over_evicts_no_more(kit: Kit) -> None:
     """What it has left running is no plugin's any more."""
     left: list[asyncio.Task[bool]] = []
 
-    async def act(plugin: Both, nodes: Sequence[Node]) -> Status:
+    async def act(plugin: Both, nodes: Sequence[ClusterNode]) -> Status:
         async def later() -> bool:
             await kit.clock.sleep(60.0)
-            return await plugin.handle.evictor().evict(FakePod())
+            return await plugin.handle.evictor().evict(make_pod())
 
         left.append(asyncio.create_task(later()))
         return Status()
@@ -186,7 +186,12 @@ async def test_a_round_that_is_over_evicts_no_more(kit: Kit) -> None:
 
 async def test_pods_of_a_node_are_those_that_have_not_ended(kit: Kit) -> None:
     """Through the handle, with the plugin's own filter."""
-    kit.pods = [FakePod("a"), FakePod("b", phase="Failed"), FakePod("c"), FakePod("d", node="n2")]
+    kit.pods = [
+        make_pod("a"),
+        make_pod("b", phase="Failed"),
+        make_pod("c"),
+        make_pod("d", node="n2"),
+    ]
     handle = (await kit.profile()).handle
 
     assert [pod.name for pod in handle.list_pods_on_node("n1")] == ["a", "c"]

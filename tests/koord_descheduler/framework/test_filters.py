@@ -1,12 +1,12 @@
 """Filters of pods."""
 
 import pytest
-from frameworkkit import FakePod
+from frameworkkit import make_pod
 
 from koord.api.labelselector import LabelSelector
 from koord_descheduler.framework.filters import combine, pod_filter, unfinished
 
-POD = FakePod(namespace="shop", labels={"app": "web"})
+POD = make_pod(namespace="shop", labels={"app": "web"})
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_checks_are_made_in_order_and_no_further_than_needed() -> None:
 
 def test_pods_that_have_ended_are_not_listed() -> None:
     """Whether they succeeded or failed."""
-    pods = [FakePod(phase, phase=phase) for phase in ("Running", "Pending", "Failed", "Succeeded")]
+    pods = [make_pod(phase, phase=phase) for phase in ("Running", "Pending", "Failed", "Succeeded")]
 
     found = unfinished(pods, lambda pod: pod.name != "Pending")
     assert [pod.name for pod in found] == ["Running"]

@@ -3,14 +3,15 @@
 from collections import Counter
 
 import pytest
-from frameworkkit import FakePod
+from frameworkkit import make_pod
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.cluster.facts import ClusterPod
 from koord_descheduler.framework.limiter import EvictionLimiter, Limit, Ticket
 
-D1, D2 = FakePod(node="n1"), FakePod(node="n2")
-K1, K2 = FakePod(namespace="kube-system", node="n1"), FakePod(namespace="kube-system", node="n2")
+D1, D2 = make_pod(node="n1"), make_pod(node="n2")
+K1, K2 = make_pod(namespace="kube-system", node="n1"), make_pod(namespace="kube-system", node="n2")
 
 
 @pytest.mark.parametrize(
@@ -22,12 +23,12 @@ K1, K2 = FakePod(namespace="kube-system", node="n1"), FakePod(namespace="kube-sy
         ((None, None, 2), (D1, D2, K1), "TTF"),
         ((1, 1, 2), (D1, D1, D2, K1), "TFFF"),
         ((0, None, None), (D1,), "F"),
-        ((0, None, None), (FakePod(node=""),), "T"),
-        ((None, None, 0), (FakePod(node=""),), "F"),
+        ((0, None, None), (make_pod(node=""),), "T"),
+        ((None, None, 0), (make_pod(node=""),), "F"),
     ],
 )
 def test_limits_allow_what_koordinator_allows(
-    limits: tuple[int | None, ...], pods: tuple[FakePod, ...], allowed: str
+    limits: tuple[int | None, ...], pods: tuple[ClusterPod, ...], allowed: str
 ) -> None:
     """Source: spec of the descheduler, eviction limiter."""
     per_node, per_namespace, total = limits
@@ -70,7 +71,7 @@ def test_a_node_at_its_limit_is_exceeded_and_one_without_a_limit_never() -> None
 
 
 LIMITS = st.none() | st.integers(0, 4)
-PODS = st.builds(FakePod, namespace=st.sampled_from("ab"), node=st.sampled_from(["", "1", "2"]))
+PODS = st.builds(make_pod, namespace=st.sampled_from("ab"), node=st.sampled_from(["", "1", "2"]))
 
 
 @given(LIMITS, LIMITS, LIMITS, st.lists(st.tuples(PODS, st.booleans()), max_size=30))
@@ -78,11 +79,11 @@ def test_no_limit_is_ever_exceeded_and_none_denies_without_need(
     per_node: int | None,
     per_namespace: int | None,
     total: int | None,
-    wishes: list[tuple[FakePod, bool]],
+    wishes: list[tuple[ClusterPod, bool]],
 ) -> None:
     """The plain rule, counted anew for each pod; some evictions fail and make room."""
     limiter = EvictionLimiter(per_node=per_node, per_namespace=per_namespace, total=total)
-    evicted: list[FakePod] = []
+    evicted: list[ClusterPod] = []
     for pod, works in wishes:
         nodes = Counter(each.node for each in evicted)
         spaces = Counter(each.namespace for each in evicted)

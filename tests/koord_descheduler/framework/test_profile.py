@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from frameworkkit import NODES, Both, Kit, Recording
 
+from koord.cluster.facts import ClusterNode
 from koord_descheduler.framework.handle import Handle
 from koord_descheduler.framework.interfaces import BalancePlugin, DeschedulePlugin, Plugin
-from koord_descheduler.framework.objects import Node
 from koord_descheduler.framework.profile import ProfileError, TimeLimits
 from koord_descheduler.framework.status import Status
 
@@ -125,10 +125,10 @@ async def test_plugins_run_in_order_and_an_error_of_one_does_not_end_the_others(
     """Errors are those raised and those returned; several are in one status."""
     calls: list[Any] = []
 
-    async def raises(plugin: Both, nodes: Sequence[Node]) -> None:
+    async def raises(plugin: Both, nodes: Sequence[ClusterNode]) -> None:
         raise ValueError("e1")
 
-    async def returns(plugin: Both, nodes: Sequence[Node]) -> Status:
+    async def returns(plugin: Both, nodes: Sequence[ClusterNode]) -> Status:
         return Status(ValueError("e2"))
 
     args = {
@@ -152,7 +152,7 @@ async def test_plugins_run_in_order_and_an_error_of_one_does_not_end_the_others(
 async def test_a_status_that_is_none_is_an_error(kit: Kit) -> None:
     """True is not success."""
 
-    async def true(plugin: Both, nodes: Sequence[Node]) -> Any:
+    async def true(plugin: Both, nodes: Sequence[ClusterNode]) -> Any:
         return True
 
     profile = await kit.profile(balance=("A",), args={"A": {"balance": true}})
@@ -165,10 +165,10 @@ async def test_a_plugin_that_hangs_is_cancelled_and_the_next_one_runs(kit: Kit) 
     calls: list[Any] = []
     resumed: list[str] = []
 
-    async def hangs(plugin: Both, nodes: Sequence[Node]) -> None:
+    async def hangs(plugin: Both, nodes: Sequence[ClusterNode]) -> None:
         await asyncio.Event().wait()
 
-    async def ignores(plugin: Both, nodes: Sequence[Node]) -> None:
+    async def ignores(plugin: Both, nodes: Sequence[ClusterNode]) -> None:
         while True:
             with contextlib.suppress(asyncio.CancelledError, GeneratorExit):
                 await asyncio.Event().wait()
@@ -193,7 +193,7 @@ async def test_a_plugin_that_holds_the_event_loop_is_interrupted(kit: Kit) -> No
     """After the step time, in real seconds; its cost is on its account."""
     calls: list[Any] = []
 
-    async def blocks(plugin: Both, nodes: Sequence[Node]) -> None:
+    async def blocks(plugin: Both, nodes: Sequence[ClusterNode]) -> None:
         while True:
             pass
 
@@ -217,10 +217,10 @@ async def test_a_plugin_that_holds_the_event_loop_is_interrupted(kit: Kit) -> No
 async def test_a_plugin_that_cancels_itself_or_exits_fails_alone(kit: Kit) -> None:
     """The daemon goes on."""
 
-    async def cancels(plugin: Both, nodes: Sequence[Node]) -> None:
+    async def cancels(plugin: Both, nodes: Sequence[ClusterNode]) -> None:
         raise asyncio.CancelledError
 
-    async def exits(plugin: Both, nodes: Sequence[Node]) -> None:
+    async def exits(plugin: Both, nodes: Sequence[ClusterNode]) -> None:
         raise SystemExit(3)
 
     args = {"A": {"balance": cancels}, "B": {"balance": exits}}
@@ -250,7 +250,7 @@ def test_interfaces_cannot_be_used_without_their_methods() -> None:
     """Forgetting one is found when the plugin is made."""
 
     class Half(DeschedulePlugin, BalancePlugin):
-        async def balance(self, nodes: Sequence[Node]) -> None:
+        async def balance(self, nodes: Sequence[ClusterNode]) -> None:
             return None
 
     with pytest.raises(TypeError, match="deschedule"):
