@@ -235,7 +235,7 @@ class LeaderElector:
                 return False
         try:
             return await (self._create() if found is None else self._hold(found))
-        except (Conflict, NotFound):  # another replica was faster
+        except Conflict:  # another replica was faster
             return False
 
     async def _read(self) -> Object | None:

@@ -442,6 +442,27 @@ async def test_work_that_ignores_its_end_keeps_the_lease(
     await pass_time(lambda: not one.working)
 
 
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (refuse(404, "NotFound", 'namespaces "koordinator-system" not found'), "namespaces"),
+        (refuse(403, "Forbidden", "cannot create resource leases"), "cannot create"),
+    ],
+)
+async def test_a_lease_that_cannot_be_created_is_reported(
+    server: ApiServer, start: Start, clock: SimulatedClock, pass_time: Any, fault: Handler,
+    reason: str,
+) -> None:  # fmt: skip
+    """A namespace that is missing, or a role: no replica leads, and health says why."""
+    server.script(fault, fault, method="POST")
+    one = start("one")
+    await pass_time(lambda: one.elector.health().status is Status.DEGRADED)
+    assert reason in one.elector.health().reason
+
+    await pass_time(lambda: one.working)
+    assert one.elector.health().status is Status.OK
+
+
 async def test_foreign_fields_of_the_lease_stay(
     server: ApiServer, start: Start, pass_time: Any
 ) -> None:
