@@ -9,13 +9,15 @@
             if not 0 <= self.quiet_below <= 100:
                 yield invalid(("quietBelow",), self.quiet_below, "wanted 0 to 100 percent")
 
-    ArgsType(QuietNodesArgs)
+    @takes_args(QuietNodesArgs)
+    class QuietNodes(BalancePlugin):
+        def __init__(self, args: QuietNodesArgs, handle: Handle) -> None: ...
 
 A complete method returns the object with the defaults that depend on other fields; for_interval
 the one that fits the descheduling interval, in seconds (0: there is a single cycle).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
@@ -25,6 +27,9 @@ from koord.component.config.typed import Reader, Rejected
 GROUP_VERSION = "descheduler/v1alpha2"
 
 _A = TypeVar("_A")
+_F = TypeVar("_F", bound=Callable[..., object])
+
+_DECLARED = "__descheduler_args__"
 
 
 @runtime_checkable
@@ -94,6 +99,25 @@ class ArgsType:
             if self.kind and value.get(key) not in (None, "", text)
         ]
         return rest, faults
+
+
+def takes_args(cls: type[Any], *, strict: bool = True) -> Callable[[_F], _F]:
+    """Declare the type of the arguments that a factory takes, which may be a plugin's class.
+
+    Not strict: unknown fields are warnings, and the case of keys does not matter.
+    """
+
+    def declare(factory: _F) -> _F:
+        setattr(factory, _DECLARED, ArgsType(cls, strict=strict))
+        return factory
+
+    return declare
+
+
+def args_type_of(factory: object) -> ArgsType | None:
+    """Return what a factory has declared; None: it takes any object."""
+    found = getattr(factory, _DECLARED, None)
+    return found if isinstance(found, ArgsType) else None
 
 
 def _completed(args: _A) -> _A:
