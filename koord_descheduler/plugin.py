@@ -29,6 +29,7 @@ from koord_descheduler.config.pluginargs.parts import (
     check_namespaces,
     check_percents,
     check_pod_selectors,
+    check_selector_text,
     check_unique,
 )
 from koord_descheduler.framework.evictor import EvictorProxy
@@ -86,6 +87,7 @@ __all__ = [
     "check_namespaces",
     "check_percents",
     "check_pod_selectors",
+    "check_selector_text",
     "check_unique",
     "combine",
     "duplicate",

@@ -28,6 +28,7 @@ from koord_descheduler.config.pluginargs.parts import (
     check_label_selector,
     check_namespaces,
     check_percents,
+    check_selector_text,
 )
 
 
@@ -318,6 +319,7 @@ class DefaultEvictorArgs:
 
     def validate(self) -> Iterator[Fault]:
         """Return the faults."""
+        yield from check_selector_text(("nodeSelector",), self.node_selector)
         yield from check_label_selector(("labelSelector",), self.label_selector)
         path: FieldPath = ("namespaceLabelSelector",)
         yield from check_label_selector(path, self.namespace_label_selector)

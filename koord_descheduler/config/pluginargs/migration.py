@@ -24,6 +24,7 @@ from koord_descheduler.config.pluginargs.parts import (
     PriorityThreshold,
     check_label_selector,
     check_namespaces,
+    check_selector_text,
 )
 
 
@@ -153,6 +154,7 @@ class MigrationControllerArgs:
             yield from _check_amount((key,), amount)
         yield from self._check_limiters()
         yield from self._check_rates()
+        yield from check_selector_text(("nodeSelector",), self.node_selector)
         yield from check_label_selector(("labelSelector",), self.label_selector)
         yield from check_namespaces(("namespaces",), self.namespaces)
         if self.max_concurrent_reconciles < 1:

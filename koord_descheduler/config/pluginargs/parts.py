@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from koord.api.labelselector import LabelSelector, check_selector
+from koord.api.selectortext import parse_selector_text
 from koord.component.config.faults import Fault, FieldPath, Key, duplicate, invalid
 from koord.component.config.typed import Int32, to_json
 from koord.util.errors import InvalidObject
@@ -51,6 +52,14 @@ def check_label_selector(path: FieldPath, selector: LabelSelector | None) -> Ite
         check_selector(selector, "selector")
     except InvalidObject as err:
         yield invalid(path, to_json(selector), str(err))
+
+
+def check_selector_text(path: FieldPath, text: str) -> Iterator[Fault]:
+    """A selector as kubectl has it; empty: everything."""
+    try:
+        parse_selector_text(text, "selector")
+    except InvalidObject as err:
+        yield invalid(path, text, str(err))
 
 
 def check_pod_selectors(selectors: Sequence[PodSelector]) -> Iterator[Fault]:

@@ -110,6 +110,10 @@ def test_every_gate_is_known(args):
             'evictQPS: Invalid value: "fast": wanted a number, or a text with one',
         ),
         ("{evictQPS: 'inf'}", 'evictQPS: Invalid value: "inf": wanted a number'),
+        (
+            "{nodeSelector: 'a b'}",
+            'nodeSelector: Invalid value: "a b": selector: wanted a',
+        ),
         ("{evictBurst: 0}", "evictBurst: Invalid value: 0: evictBurst must be greater than 0"),
         ("{labelSelector: {matchLabels: {a: '?'}}}", "labelSelector: Invalid value"),
         (

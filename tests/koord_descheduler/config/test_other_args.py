@@ -102,6 +102,7 @@ PERCENT_RULE = "Invalid value: 101.0: wanted 0 to 100 percent"
             },
         ),
         ("DefaultEvictor", "{ignorePodsWithoutPDB: true}", {"ignore_pods_without_pdb": True}),
+        ("DefaultEvictor", "{nodeSelector: 'a in (b,c)'}", {"node_selector": "a in (b,c)"}),
         ("DefaultEvictor", "{MINPODAGE: 5m}", {"min_pod_age": 300.0}),
     ],
 )
@@ -253,6 +254,7 @@ def test_defaults_and_values(args, plugin, text, values):
             "{minPodAge: -1s}",
             'minPodAge: Invalid value: "-1s": wanted 0s or more',
         ),
+        ("DefaultEvictor", "{nodeSelector: 'a>1'}", 'nodeSelector: Invalid value: "a>1": selector'),
         ("DefaultEvictor", "{minReplicas: -1}", "minReplicas: Invalid value: -1: wanted a whole"),
     ],
 )
