@@ -289,7 +289,7 @@ def _read_node(found: wire.Node, _: Sharing) -> ClusterNode:
         labels=MappingProxyType(meta.labels or {}),
         taints=tuple(Taint(one.key, one.effect, one.value or "") for one in spec.taints or ()),
         unschedulable=bool(spec.unschedulable),
-        ready=any(one.type == "Ready" and one.status == "True" for one in status.conditions or ()),
+        ready=all(one.status == "True" for one in status.conditions or () if one.type == "Ready"),
         allocatable=tuple(sorted(amounts.items())),
     )
 

@@ -181,11 +181,21 @@ def test_a_reservation_takes_from_allocatable(annotation: str | None, cpu: int):
     assert dict(read_node(obj).allocatable)["cpu"] == cpu
 
 
-def test_a_node_is_ready_when_it_says_so():
+@pytest.mark.parametrize(
+    ("conditions", "ready"),
+    [
+        ([], True),
+        ([{"type": "MemoryPressure", "status": "True"}], True),
+        ([{"type": "Ready", "status": "True"}], True),
+        ([{"type": "Ready", "status": "False"}], False),
+        ([{"type": "Ready", "status": "Unknown"}], False),
+    ],
+)
+def test_a_node_is_ready_unless_it_says_otherwise(conditions, ready):
+    """Without a Ready condition, too, as Kubernetes' descheduler has it."""
     obj = node("n")
-    assert not read_node(obj).ready
-    obj["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
-    assert read_node(obj).ready
+    obj["status"]["conditions"] = conditions
+    assert read_node(obj).ready is ready
 
 
 def test_a_node_metric():
