@@ -162,7 +162,7 @@ class ClusterNode(Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str]
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
-    ready: bool = False
+    ready: bool = True
     allocatable: tuple[tuple[str, int], ...] = ()  # by name of the resource
 
 
