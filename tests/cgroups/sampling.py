@@ -1,6 +1,7 @@
 """All collectors on a tree of real cgroups, one tick at a time."""
 
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -75,6 +76,14 @@ class Node:
         self._samples = {}
         self.sampling.run(due, self.reader)
         assert {name: h.reason for name, h in self.sampling.health().items() if h.reason} == {}
+
+    def tick_until(self, condition: Callable[[], bool]) -> None:
+        """Tick until it holds, if it does within ten seconds: some counters lag by two."""
+        deadline = time.monotonic() + 10
+        self.tick()
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.1)
+            self.tick()
 
     def value(self, kind: Kind, *key: str) -> float:
         """The sample that a series got in the latest tick."""
