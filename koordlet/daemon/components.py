@@ -125,8 +125,7 @@ def _cluster(
 ) -> "Cluster | None":
     if settings.mode.standalone:
         return None
-    from koordlet.daemon.cluster.cluster import (
-        connect,  # costs memory that standalone does not need
-    )
+    # Costs memory that standalone does not need.
+    from koordlet.daemon.cluster.cluster import connect
 
     return connect(settings, states, cache, clock, exposition.internal, other_agent)

@@ -101,7 +101,7 @@ class MetricsUtilization:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EvictionLimits:
+class CycleLimits:
     """Limits of one cycle."""
 
     node: UInt | None = None  # pods of one node; not set: no limit
@@ -134,7 +134,7 @@ class LowNodeUtilizationArgs:
     number_of_nodes: Int32 = 0  # act only while more nodes than this are low
     metrics_utilization: MetricsUtilization | None = None  # has no effect; usage is requests
     evictable_namespaces: Namespaces | None = None  # only exclude; not set: all
-    eviction_limits: EvictionLimits | None = None  # limits of one cycle
+    eviction_limits: CycleLimits | None = None  # limits of one cycle
 
     def validate(self) -> Iterator[Fault]:
         """Return the faults, and warnings."""
