@@ -13,18 +13,18 @@ import yaml
 from apiserver import ApiServer
 from controlplane import REPOSITORY, ControlPlane, build, kubeconfig_of_a_cluster, missing
 from rights import Right, wanted_by
+from served import PATIENCE, until_served
 
 from koord.kube.access.config import ApiConfig
 from koord.kube.access.kubeconfig import load, split_list
 from koord.kube.client import ApiClient
-from koord.kube.errors import AlreadyExists, NotFound
+from koord.kube.errors import AlreadyExists
 from koord.kube.resource import Resource
 from koord.kube.transport import Limits, Transport
 from koord.util import documents
 from koord.util.clock import SystemClock
 
 CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
-PATIENCE = 30.0  # real seconds
 
 _LAST = "test_rbac.py"  # judges what all others asked
 
@@ -163,15 +163,4 @@ async def _install_crds(client: ApiClient) -> None:
             resource = Resource(
                 f"{crd['spec']['group']}/{version['name']}", crd["spec"]["names"]["plural"]
             )
-            await _until_served(client, resource)
-
-
-async def _until_served(client: ApiClient, resource: Resource) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            try:
-                await client.list(resource.collection())
-            except NotFound:
-                await asyncio.sleep(0.1)
-            else:
-                return
+            await until_served(client, resource)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from controlplane import ControlPlane
+from served import until_served
 
 from koord.kube import errors
 from koord.kube.client import ApiClient
@@ -309,24 +310,12 @@ async def test_a_version_that_was_compacted_is_gone(
     await asyncio.to_thread(own_plane.stop_server)
     await asyncio.to_thread(own_plane.compact, int(newest["metadata"]["resourceVersion"]))
     await asyncio.to_thread(own_plane.start_server)
-    await _until_served(client)
+    await until_served(client, NODE_METRICS)
 
     with pytest.raises(errors.Gone):
         await watched(client, node_name, metric["metadata"]["resourceVersion"], 2)
     with pytest.raises(errors.Gone):
         await anext(pages)
-
-
-async def _until_served(client: ApiClient) -> None:
-    """A server that has just started may not know our kinds yet."""
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                await client.list(NODE_METRICS.collection())
-            except (errors.NotFound, errors.Unreachable, errors.ServerError):
-                await asyncio.sleep(0.1)
-            else:
-                return
 
 
 class Followed:
@@ -400,7 +389,7 @@ async def test_a_copy_catches_up_after_a_restart_of_the_server(
         await eventually(lambda: followed.reflector.health() != OK)
         assert followed.label(node_name) == "1"
         await asyncio.to_thread(own_plane.start_server)
-        await _until_served(client)
+        await until_served(client, NODE_METRICS)
         await client.merge_patch(path, step("2"))
         await eventually(lambda: followed.label(node_name) == "2")
         await eventually(lambda: followed.reflector.health() == OK)
