@@ -4,7 +4,19 @@ Plugins import this module and koord.api, nothing else of the daemon.
 """
 
 from koord.api.labelselector import LabelSelector
-from koord.cluster.facts import ClusterNode, ClusterPod
+from koord.cluster.decoding import UsageReport
+from koord.cluster.facts import (
+    ClusterNode,
+    ClusterPod,
+    DisruptionBudget,
+    Owner,
+    PriorityClass,
+    Workload,
+)
+from koord.cluster.predicates.fits import Fit, Misfit, fits
+from koord.cluster.state import ClusterState
+from koord.cluster.view import View, WhatIf
+from koord.cluster.workloads import Workloads, controller_of
 from koord.component.config.faults import (
     Fault,
     FieldPath,
@@ -32,6 +44,14 @@ from koord_descheduler.config.pluginargs.parts import (
     check_selector_text,
     check_unique,
 )
+from koord_descheduler.framework.decisions import (
+    Action,
+    Decision,
+    Decisions,
+    DecisionSource,
+    NodeDecision,
+    PodDecision,
+)
 from koord_descheduler.framework.evictor import EvictorProxy
 from koord_descheduler.framework.filters import FilterFunc, combine, pod_filter
 from koord_descheduler.framework.handle import Handle, Informers, Services
@@ -43,16 +63,24 @@ from koord_descheduler.framework.interfaces import (
     EvictPlugin,
     FilterPlugin,
     Plugin,
+    Relief,
 )
+from koord_descheduler.framework.migrations import Migration, Migrations
 from koord_descheduler.framework.registry import PluginFactory, PluginRegistry
 from koord_descheduler.framework.status import Status
 from koord_descheduler.framework.turn import because
 
 __all__ = [
+    "Action",
     "BalancePlugin",
     "ClusterNode",
     "ClusterPod",
+    "ClusterState",
+    "Decision",
+    "DecisionSource",
+    "Decisions",
     "DeschedulePlugin",
+    "DisruptionBudget",
     "EvictOptions",
     "EvictPlugin",
     "Evictor",
@@ -61,6 +89,7 @@ __all__ = [
     "FieldPath",
     "FilterFunc",
     "FilterPlugin",
+    "Fit",
     "Handle",
     "Informers",
     "Int32",
@@ -68,20 +97,33 @@ __all__ = [
     "Key",
     "KoordError",
     "LabelSelector",
+    "Migration",
+    "Migrations",
+    "Misfit",
     "Namespaces",
+    "NodeDecision",
     "OptionError",
+    "Owner",
     "Percents",
     "Plugin",
     "PluginError",
     "PluginFactory",
     "PluginRegistry",
+    "PodDecision",
     "PodSelector",
+    "PriorityClass",
     "PriorityThreshold",
+    "Relief",
     "Seconds",
     "Services",
     "Status",
     "UInt",
     "UInt32",
+    "UsageReport",
+    "View",
+    "WhatIf",
+    "Workload",
+    "Workloads",
     "because",
     "check_label_selector",
     "check_namespaces",
@@ -90,7 +132,9 @@ __all__ = [
     "check_selector_text",
     "check_unique",
     "combine",
+    "controller_of",
     "duplicate",
+    "fits",
     "invalid",
     "invalid_duration",
     "pod_filter",

@@ -157,6 +157,10 @@ class Shards(Generic[T]):
         if self.get(key) is not None:
             del self._writable(key)[key]
 
+    def keys(self) -> Iterator[str]:
+        """All names, in no given order."""
+        return chain.from_iterable(self._shards)
+
     def freeze(self) -> "FrozenShards[T]":
         if self._frozen is None:
             self._frozen = FrozenShards(tuple(self._shards))

@@ -25,11 +25,14 @@ from koord.cluster.facts import (
     ClusterPod,
     DisruptionBudget,
     Owner,
+    PriorityClass,
     Taint,
     Volume,
+    Workload,
 )
 from koord.cluster.podspecs import Sharing, read_amounts
 from koord.cluster.selectors import read_node_terms, read_selector
+from koord.cluster.workloads import controller_of
 from koord.util import goduration
 from koord.util.errors import InvalidObject
 
@@ -239,14 +242,7 @@ def _read_pod(found: wire.Pod, sharing: Sharing) -> ClusterPod:
         deleting=meta.deletion_timestamp is not None,
         local_storage=any(_given(one.empty_dir) or _given(one.host_path) for one in volumes),
         claims=tuple([name for one in volumes if (name := _claim_name(one, meta.name))]),
-        owners=_owners(
-            tuple(
-                [
-                    (one.kind or "", one.name or "", one.uid or "", bool(one.controller))
-                    for one in meta.owner_references or ()
-                ]
-            )
-        ),
+        owners=_owners_of(meta),
         annotations=tuple(
             [
                 (key, meta.annotations[key][:_LONGEST_ANNOTATION])
@@ -268,6 +264,17 @@ def _claim_name(found: wire.PodVolume, pod: str) -> str:
     if found.persistent_volume_claim is not None:
         return found.persistent_volume_claim.claim_name
     return f"{pod}-{found.name}" if _given(found.ephemeral) else ""
+
+
+def _owners_of(meta: wire.Metadata) -> tuple[Owner, ...]:
+    return _owners(
+        tuple(
+            [
+                (one.kind or "", one.name or "", one.uid or "", bool(one.controller))
+                for one in meta.owner_references or ()
+            ]
+        )
+    )
 
 
 @lru_cache(maxsize=16_384)  # the pods of a ReplicaSet share theirs
@@ -337,6 +344,26 @@ def _read_budget(found: wire.Budget, _: Sharing) -> DisruptionBudget:
     return DisruptionBudget(namespace, meta.name, selector, allowed)
 
 
+def _read_priority_class(found: wire.PriorityClass, _: Sharing) -> PriorityClass:
+    return PriorityClass(found.metadata.name, found.value or 0, bool(found.global_default))
+
+
+def _workload(kind: str) -> Kind[Workload]:
+    def keep(found: wire.Workload, _: Sharing) -> Workload:
+        meta = found.metadata
+        replicas = None if found.spec is None else found.spec.replicas
+        return Workload(
+            kind=kind,
+            namespace=intern(meta.namespace or "default"),
+            name=meta.name,
+            uid=meta.uid or "",
+            replicas=1 if replicas is None else replicas,  # Kubernetes' default
+            controller=controller_of(_owners_of(meta)),
+        )
+
+    return Kind(kind, wire.Workload, keep)
+
+
 def _read_usage(found: wire.NodeMetric, _: Sharing) -> UsageReport:
     where = f"NodeMetric {found.metadata.name}"
     status = found.status or wire.NodeMetricStatus()
@@ -397,3 +424,10 @@ CLAIM = Kind("PersistentVolumeClaim", wire.Claim, _read_claim)
 VOLUME = Kind("PersistentVolume", wire.Volume, _read_volume)
 NAMESPACE = Kind("namespace", wire.Named, _read_namespace)
 BUDGET = Kind("PodDisruptionBudget", wire.Budget, _read_budget)
+PRIORITY_CLASS = Kind("PriorityClass", wire.PriorityClass, _read_priority_class)
+REPLICATION_CONTROLLER = _workload("ReplicationController")
+REPLICA_SET = _workload("ReplicaSet")
+DEPLOYMENT = _workload("Deployment")
+STATEFUL_SET = _workload("StatefulSet")
+CLONE_SET = _workload("CloneSet")
+WORKLOADS = (REPLICATION_CONTROLLER, REPLICA_SET, DEPLOYMENT, STATEFUL_SET, CLONE_SET)

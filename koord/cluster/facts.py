@@ -154,6 +154,33 @@ class ClusterPod(Struct, frozen=True, gc=False, kw_only=True):
         return self.phase in ("Succeeded", "Failed")
 
 
+class Workload(Struct, frozen=True, kw_only=True):
+    """A controller of pods, or of other controllers, as a Deployment is."""
+
+    kind: str  # "ReplicaSet" and so on
+    namespace: str
+    name: str
+    uid: str
+    replicas: int  # wanted
+    controller: Owner | None = None  # of itself; None: nothing controls it
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class PriorityClass(Struct, frozen=True):
+    """A priority class."""
+
+    name: str
+    value: int
+    is_default: bool = False  # of pods that name none
+
+    @property
+    def key(self) -> str:
+        return self.name
+
+
 class ClusterNode(Struct, frozen=True, kw_only=True):
     """A node. Its labels are read-only."""
 

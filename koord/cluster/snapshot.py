@@ -1,7 +1,7 @@
 """The snapshot: the cluster as it is known, changed by watch events, read through views."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -46,6 +46,26 @@ class Snapshot:
     def pod(self, key: str) -> ClusterPod | None:
         """A pod by namespace/name, wherever it is; None: not known."""
         return self._pods.get(key)
+
+    def node_names(self) -> Iterable[str]:
+        """Names of all nodes."""
+        return self._rows
+
+    def pod_keys(self) -> Iterable[str]:
+        """namespace/name of all pods, bound or not."""
+        return self._pods
+
+    def claim_keys(self) -> Iterable[str]:
+        """namespace/name of all claims."""
+        return self._claims.keys()
+
+    def volume_names(self) -> Iterable[str]:
+        """Names of all volumes."""
+        return self._volumes.keys()
+
+    def namespace_names(self) -> Iterable[str]:
+        """Names of all namespaces."""
+        return self._namespaces.keys()
 
     def put_node(self, node: ClusterNode) -> None:
         """Take over a node that was added or modified.

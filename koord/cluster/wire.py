@@ -204,6 +204,21 @@ class Named(Wire):
     metadata: Metadata
 
 
+class PriorityClass(Wire):
+    metadata: Metadata
+    value: int | None = None
+    global_default: bool | None = None
+
+
+class WorkloadSpec(Wire):
+    replicas: int | None = None
+
+
+class Workload(Wire):
+    metadata: Metadata
+    spec: WorkloadSpec | None = None
+
+
 class ClaimSpec(Wire):
     volume_name: Name | None = None
 

@@ -15,6 +15,7 @@ from koord.util.health import OK, PartHealth
 from koord.util.health import Status as HealthStatus
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
+from koord_descheduler.framework.decisions import Decisions
 from koord_descheduler.framework.limiter import EvictionLimiter
 from koord_descheduler.framework.metrics import FrameworkMetrics
 from koord_descheduler.framework.profile import ProfilePlugins
@@ -54,6 +55,7 @@ class Descheduler:
         metrics: FrameworkMetrics,
         clock: Clock,
         *,
+        decisions: Decisions,
         interval: float,
         node_selector: LabelSelector | None = None,
         cpu: Callable[[], float] = time.process_time,
@@ -67,6 +69,7 @@ class Descheduler:
         self._limiter = limiter
         self._metrics = metrics
         self._clock = clock
+        self._decisions = decisions
         self._interval = interval
         self._selector = node_selector
         self._cpu = cpu
@@ -122,6 +125,7 @@ class Descheduler:
 
     async def _run(self, result: CycleResult) -> None:
         self._limiter.reset()
+        self._decisions.begin(self._clock.wall())
         for profile in self.profiles:
             profile.evictions.clear()
         nodes = await self._selected()

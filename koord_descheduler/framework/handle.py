@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from koord.api.labelselector import LabelSelector
 from koord.cluster.facts import ClusterNode, ClusterPod
+from koord.cluster.state import ClusterState
 from koord.util.clock import Clock
+from koord_descheduler.framework.decisions import Decisions
 from koord_descheduler.framework.evictor import EvictorProxy
 from koord_descheduler.framework.filters import FilterFunc, unfinished
 from koord_descheduler.framework.metrics import FrameworkMetrics
+from koord_descheduler.framework.migrations import Migrations
 from koord_descheduler.framework.status import Status
 
 if TYPE_CHECKING:
@@ -41,8 +44,10 @@ class Services:
     client: "ApiClient"
     events: "EventRecorder"
     informers: Informers
-    pods_of_node: Callable[[str], Sequence[ClusterPod]]
-    """All pods that are bound to the node of that name, from the cache."""
+    cluster: ClusterState
+    """The cluster as it is known; plugins only read it."""
+    decisions: Decisions
+    migrations: Migrations
     clock: Clock
     metrics: FrameworkMetrics
 
@@ -63,4 +68,4 @@ class Handle:
         self, node: str, wanted: FilterFunc = lambda pod: True
     ) -> list[ClusterPod]:
         """Return the pods of a node that have not ended for good and pass the filter."""
-        return unfinished(self.services.pods_of_node(node), wanted)
+        return unfinished(self.services.cluster.pods_of_node(node), wanted)

@@ -12,12 +12,21 @@ from koord_descheduler.framework.status import Status
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Relief:
+    """What an eviction is expected to take off the pod's node, by the usage that was measured."""
+
+    cpu: float  # cores
+    memory: float  # bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EvictOptions:
     """Circumstances of an eviction. What is empty is filled in from the plugin that runs."""
 
     plugin_name: str = ""  # of the initiator
     reason: str = ""  # a sentence for people
     delete_options: Mapping[str, object] | None = None  # meta/v1 DeleteOptions; None: defaults
+    relief: Relief | None = None  # None: load is not why it is evicted
 
 
 class Plugin:

@@ -41,7 +41,9 @@ async def test_a_lease_lost_in_the_middle_of_a_cycle_ends_its_evictions(
     async def listed() -> Sequence[ClusterNode]:
         return NODES
 
-    cycles = Descheduler([profile], listed, kit.limiter, kit.metrics, clock, interval=10.0)
+    cycles = Descheduler(
+        [profile], listed, kit.limiter, kit.metrics, clock, decisions=kit.decisions, interval=10.0
+    )
     elector = LeaderElector(
         client,
         ElectionConfig(namespace="ns", name="lease", identity="one"),

@@ -53,13 +53,13 @@ def register(registry: PluginRegistry) -> None:
 async def test_a_plugin_needs_only_the_public_face(kit: Kit) -> None:
     """Filters, lists, evicts within the limits, gives a reason."""
     register(kit.registry)
-    kit.pods = [
+    kit.place(
         make_pod("a", labels={"app": "shop"}),
         make_pod("b", labels={"app": "bank"}),
         make_pod("c", labels={"app": "shop"}, namespace="kube-system"),
         make_pod("d", labels={"app": "shop"}, phase="Succeeded"),
         make_pod("e", labels={"app": "shop"}, node="n2"),
-    ]
+    )
     evicted: list[tuple[str, EvictOptions]] = []
     args = {"DrainShop": {"app": "shop"}, "Evict": {"evicted": evicted}}
     profile = await kit.profile(balance=("DrainShop",), args=args)

@@ -5,8 +5,11 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from koord.cluster.decoding import NODE, POD
 from koord.cluster.facts import ClusterNode, ClusterPod, LabelSet, PodSpec
+from koord.cluster.state import ClusterState
 from koord.util.simulatedclock import SimulatedClock
+from koord_descheduler.framework.decisions import Decisions
 from koord_descheduler.framework.handle import Handle, Services
 from koord_descheduler.framework.interfaces import (
     BalancePlugin,
@@ -17,6 +20,7 @@ from koord_descheduler.framework.interfaces import (
 )
 from koord_descheduler.framework.limiter import EvictionLimiter
 from koord_descheduler.framework.metrics import FrameworkMetrics
+from koord_descheduler.framework.migrations import Migrations
 from koord_descheduler.framework.profile import (
     ProfilePlugins,
     ProfileSettings,
@@ -113,7 +117,10 @@ class Kit:
         self.exposition = CollectorRegistry()
         self.metrics = FrameworkMetrics(self.exposition)
         self.limiter = EvictionLimiter(**limits)
-        self.pods: list[ClusterPod] = []
+        self.cluster = ClusterState()
+        for node in NODES:
+            self.cluster.put(NODE, node)
+        self.decisions = Decisions()
         self.registry = PluginRegistry()
         self.made: dict[str, list[Plugin]] = {}
         for name in ("A", "B", "C"):
@@ -123,10 +130,17 @@ class Kit:
             client=None,  # type: ignore[arg-type]
             events=None,  # type: ignore[arg-type]
             informers=None,  # type: ignore[arg-type]
-            pods_of_node=lambda node: [pod for pod in self.pods if pod.node == node],
+            cluster=self.cluster,
+            decisions=self.decisions,
+            migrations=Migrations(),
             clock=self.clock,
             metrics=self.metrics,
         )
+
+    def place(self, *pods: ClusterPod) -> None:
+        """Let the cluster have these pods."""
+        for pod in pods:
+            self.cluster.put(POD, pod)
 
     def add(self, name: str, make: Callable[[Any, Handle], Plugin]) -> None:
         def factory(args: Any, handle: Handle) -> Plugin:

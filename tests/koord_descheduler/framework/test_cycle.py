@@ -29,7 +29,9 @@ def descheduler(
         return nodes
 
     options = {"interval": 10.0, "cpu": lambda: 0.0, **options}
-    return Descheduler(profiles, listed, kit.limiter, kit.metrics, kit.clock, **options)
+    return Descheduler(
+        profiles, listed, kit.limiter, kit.metrics, kit.clock, decisions=kit.decisions, **options
+    )
 
 
 async def test_all_deschedule_plugins_run_before_the_first_balance_plugin(kit: Kit) -> None:
@@ -229,8 +231,14 @@ async def test_a_list_of_nodes_that_fails_costs_one_cycle(kit: Kit) -> None:
         return found
 
     cycles = Descheduler(
-        [profile], listed, kit.limiter, kit.metrics, kit.clock, interval=10.0
-    )  # fmt: skip
+        [profile],
+        listed,
+        kit.limiter,
+        kit.metrics,
+        kit.clock,
+        decisions=kit.decisions,
+        interval=10.0,
+    )
     assert (await cycles.run_once()).errors == ["server gone"]
     assert (await cycles.run_once()).errors == []
     assert len(calls) == 1

@@ -186,12 +186,12 @@ async def test_a_round_that_is_over_evicts_no_more(kit: Kit) -> None:
 
 async def test_pods_of_a_node_are_those_that_have_not_ended(kit: Kit) -> None:
     """Through the handle, with the plugin's own filter."""
-    kit.pods = [
+    kit.place(
         make_pod("a"),
         make_pod("b", phase="Failed"),
         make_pod("c"),
         make_pod("d", node="n2"),
-    ]
+    )
     handle = (await kit.profile()).handle
 
     assert [pod.name for pod in handle.list_pods_on_node("n1")] == ["a", "c"]

@@ -1,0 +1,139 @@
+"""The cluster as it is known: the snapshot, and what decisions need beside it."""
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from koord.cluster import decoding
+from koord.cluster.decoding import Kind, UsageReport
+from koord.cluster.facts import (
+    ClusterNode,
+    ClusterPod,
+    DisruptionBudget,
+    PriorityClass,
+    Workload,
+)
+from koord.cluster.snapshot import Snapshot
+from koord.cluster.view import View
+from koord.cluster.workloads import Workloads
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Table(Generic[T]):
+    """Where the objects of one kind are kept."""
+
+    put: Callable[[T], None]
+    remove: Callable[[str, str], None]  # key and uid; "" for the uid is any
+    keys: Callable[[], Iterable[str]]
+
+
+class ClusterState:
+    """All objects that were put and not removed, each kind in its place. Belongs to one thread.
+
+    Fed by koord.kube's lists and watches, or from a dump; either way the same state.
+    """
+
+    def __init__(self) -> None:
+        self.snapshot = Snapshot()
+        self.workloads = Workloads()
+        self.reports: dict[str, UsageReport] = {}  # NodeMetrics by node, of deleted nodes too
+        self.budgets: dict[str, DisruptionBudget] = {}  # by namespace/name
+        self.priority_classes: dict[str, PriorityClass] = {}  # by name
+        snapshot = self.snapshot
+        self._tables: dict[Kind[Any], _Table[Any]] = {
+            decoding.NODE: _Table(
+                snapshot.put_node, lambda key, _: snapshot.remove_node(key), snapshot.node_names
+            ),
+            decoding.POD: _Table(self._put_pod, self._remove_pod, snapshot.pod_keys),
+            decoding.CLAIM: _Table(
+                snapshot.put_claim,
+                lambda key, _: snapshot.remove_claim(key),
+                snapshot.claim_keys,
+            ),
+            decoding.VOLUME: _Table(
+                snapshot.put_volume,
+                lambda key, _: snapshot.remove_volume(key),
+                snapshot.volume_names,
+            ),
+            decoding.NAMESPACE: _Table(
+                snapshot.put_namespace,
+                lambda key, _: snapshot.remove_namespace(key),
+                snapshot.namespace_names,
+            ),
+            decoding.NODE_METRIC: _in(self.reports),
+            decoding.BUDGET: _in(self.budgets),
+            decoding.PRIORITY_CLASS: _in(self.priority_classes),
+            **{kind: self._workload_table(kind) for kind in decoding.WORKLOADS},
+        }
+
+    @property
+    def kinds(self) -> Collection[Kind[Any]]:
+        """The kinds that have a place."""
+        return self._tables.keys()
+
+    def view(self) -> View:
+        """The cluster as it is now; see Snapshot.view."""
+        return self.snapshot.view()
+
+    def pod(self, key: str) -> ClusterPod | None:
+        """A pod by namespace/name, wherever it is; None: not known."""
+        return self.snapshot.pod(key)
+
+    def pods_of_node(self, name: str) -> tuple[ClusterPod, ...]:
+        """The pods of a node, finished ones too; of a node that is not known none."""
+        view = self.view()
+        row = view.row(name)
+        return () if row is None else view.pods(row)
+
+    def nodes(self) -> list[ClusterNode]:
+        """All nodes, by name."""
+        view = self.view()
+        return sorted((view.node(row) for row in range(len(view))), key=lambda node: node.name)
+
+    def put(self, kind: Kind[T], item: T) -> None:
+        """Take over an object that was added or modified.
+
+        Raises:
+            InvalidObject: it cannot be kept, as Snapshot.put_node says; nothing is changed.
+        """
+        self._tables[kind].put(item)
+
+    def remove(self, kind: Kind[Any], key: str, uid: str = "") -> None:
+        """Forget an object; of a pod with another uid nothing is forgotten."""
+        self._tables[kind].remove(key, uid)
+
+    def keep(self, kind: Kind[Any], listed: Collection[str]) -> None:
+        """Forget the objects of a kind whose keys are not in a list that is whole."""
+        table = self._tables[kind]
+        for key in [key for key in table.keys() if key not in listed]:  # noqa: SIM118 - no dict
+            table.remove(key, "")
+
+    def _put_pod(self, pod: ClusterPod) -> None:
+        old = self.snapshot.pod(pod.key)
+        if old is not None:
+            self.workloads.remove_pod(old)
+        self.snapshot.put_pod(pod)
+        self.workloads.put_pod(pod)
+
+    def _remove_pod(self, key: str, uid: str) -> None:
+        old = self.snapshot.pod(key)
+        if old is not None and uid in ("", old.uid):
+            self.workloads.remove_pod(old)
+            self.snapshot.remove_pod(key, old.uid)
+
+    def _workload_table(self, kind: Kind[Workload]) -> _Table[Workload]:
+        workloads, name = self.workloads, kind.name
+        return _Table(
+            workloads.put, lambda key, _: workloads.remove(name, key), lambda: workloads.keys(name)
+        )
+
+
+def _in(table: dict[str, Any]) -> _Table[Any]:
+    """A table that is a dict of objects by their key."""
+
+    def put(item: Any) -> None:
+        table[item.key] = item
+
+    return _Table(put, lambda key, _: table.pop(key, None), lambda: table)

@@ -1,0 +1,84 @@
+"""Which workload a pod belongs to, and which pods a workload has."""
+
+from collections.abc import Collection, Iterable
+from typing import TypeVar
+
+from koord.cluster.facts import ClusterPod, Owner, Workload
+
+T = TypeVar("T")
+
+
+def controller_of(owners: Iterable[Owner]) -> Owner | None:
+    """The owner that controls an object; None: it is bare."""
+    return next((owner for owner in owners if owner.controller), None)
+
+
+class Workloads:
+    """Controllers by uid, and pods by the uid of their controller. Belongs to one thread."""
+
+    def __init__(self) -> None:
+        self._by_uid: dict[str, Workload] = {}
+        self._uids: dict[tuple[str, str], str] = {}  # by kind and key
+        self._children: dict[str, dict[str, None]] = {}  # uids of those that a workload controls
+        self._pods: dict[str, dict[str, ClusterPod]] = {}  # by uid of the controller, then by key
+
+    def __len__(self) -> int:
+        return len(self._by_uid)
+
+    def keys(self, kind: str) -> list[str]:
+        """namespace/name of all workloads of a kind."""
+        return [key for known, key in self._uids if known == kind]
+
+    def put(self, workload: Workload) -> None:
+        """Take over a workload that was added or modified."""
+        self.remove(workload.kind, workload.key)
+        self._by_uid[workload.uid] = workload
+        self._uids[workload.kind, workload.key] = workload.uid
+        if workload.controller is not None:
+            self._children.setdefault(workload.controller.uid, {})[workload.uid] = None
+
+    def remove(self, kind: str, key: str) -> None:
+        """Forget a workload; one that is not known is none."""
+        old = self._by_uid.pop(self._uids.pop((kind, key), ""), None)
+        if old is not None and old.controller is not None:
+            _drop(self._children, old.controller.uid, old.uid)
+
+    def put_pod(self, pod: ClusterPod) -> None:
+        """Count a pod to its controller."""
+        controller = controller_of(pod.owners)
+        if controller is not None:
+            self._pods.setdefault(controller.uid, {})[pod.key] = pod
+
+    def remove_pod(self, pod: ClusterPod) -> None:
+        """Forget a pod."""
+        controller = controller_of(pod.owners)
+        if controller is not None:
+            _drop(self._pods, controller.uid, pod.key)
+
+    def of(self, pod: ClusterPod) -> Workload | None:
+        """The workload of a pod: of a ReplicaSet that a Deployment controls, that Deployment.
+
+        None: the pod is bare, or its controller is not known, or another of that name is.
+        """
+        controller = controller_of(pod.owners)
+        found = None if controller is None else self._by_uid.get(controller.uid)
+        if found is None or found.controller is None:
+            return found
+        return self._by_uid.get(found.controller.uid, found)
+
+    def pods(self, workload: Workload) -> list[ClusterPod]:
+        """The pods of a workload and of all that it controls, bound or not, in no given order."""
+        uids = (workload.uid, *self._children.get(workload.uid, ()))
+        return [pod for uid in uids for pod in self._pods.get(uid, {}).values()]
+
+    def siblings(self, pod: ClusterPod) -> Collection[ClusterPod]:
+        """The pods with the same controller, this one too; of a bare pod none."""
+        controller = controller_of(pod.owners)
+        return () if controller is None else self._pods.get(controller.uid, {}).values()
+
+
+def _drop(table: dict[str, dict[str, T]], name: str, key: str) -> None:
+    bucket = table.get(name, {})
+    bucket.pop(key, None)
+    if not bucket:
+        table.pop(name, None)
