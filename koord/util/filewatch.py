@@ -15,6 +15,7 @@ class FileReadError(KoordError):
     def __init__(self, path: Path, found: str) -> None:
         super().__init__(f"{path}: cannot be read: {found}")
         self.path = path
+        self.found = found
 
 
 class FileWatch:
@@ -51,11 +52,12 @@ class FileWatch:
         return read_bounded(self.path, max_bytes)
 
 
-def read_bounded(path: Path, max_bytes: int) -> bytes:
+def read_bounded(path: Path, max_bytes: int, *, follow_links: bool = True) -> bytes:
     """Return a regular file of at most that size; see FileWatch.read."""
     try:
         # Without O_NONBLOCK, opening a pipe would wait for a writer.
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(path, flags if follow_links else flags | os.O_NOFOLLOW)
         with open(fd, "rb") as file:
             regular = stat.S_ISREG(os.fstat(fd).st_mode)
             data = file.read(max_bytes + 1) if regular else b""
