@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain, islice
 
@@ -56,6 +56,7 @@ class CycleDecisions:
 
     began: float  # Unix seconds
     sources: list[DecisionSource] = field(default_factory=list)
+    outcomes: list[PodDecision] = field(default_factory=list)  # of all that was to be evicted
 
     def nodes(self) -> list[NodeDecision]:
         """At most MOST_DECISIONS, in the order of the plugins' rounds."""
@@ -63,9 +64,16 @@ class CycleDecisions:
         return list(islice(found, MOST_DECISIONS))
 
     def pods(self) -> list[PodDecision]:
-        """At most MOST_DECISIONS, in the order of the plugins' rounds."""
+        """At most MOST_DECISIONS, in the order of the plugins' rounds; then what none published.
+
+        So evictions of plugins that publish nothing are here, too. What became of an eviction wins
+        over what its plugin published.
+        """
         found = (one for one in self._all() if isinstance(one, PodDecision))
-        return list(islice(found, MOST_DECISIONS))
+        outcomes = {_what(one): one for one in self.outcomes}
+        published = {_what(one): one for one in islice(found, MOST_DECISIONS)}
+        settled = (_settled(one, outcomes.pop(what, one)) for what, one in published.items())
+        return list(islice(chain(settled, outcomes.values()), MOST_DECISIONS))
 
     def _all(self) -> Iterator[Decision]:
         return chain.from_iterable(source() for source in self.sources)
@@ -85,3 +93,23 @@ class Decisions:
         """Add the decisions of a round to those of this cycle; before the first one to none."""
         if self.cycles:
             self.cycles[-1].sources.append(source)
+
+    def settle(self, outcome: PodDecision) -> None:
+        """Add what became of a pod that a plugin wanted to evict; before the first cycle nowhere.
+
+        Called by the evictor proxy, once for each such pod.
+        """
+        if self.cycles and len(self.cycles[-1].outcomes) < MOST_DECISIONS:
+            self.cycles[-1].outcomes.append(outcome)
+
+
+def _what(one: PodDecision) -> tuple[str, str, str]:
+    return one.profile, one.plugin, one.pod
+
+
+def _settled(published: PodDecision, outcome: PodDecision) -> PodDecision:
+    """What a plugin published, corrected by what became of it."""
+    if outcome.action is published.action:
+        return published
+    reason = f"{published.reason}; {outcome.reason}" if published.reason else outcome.reason
+    return replace(published, action=outcome.action, reason=reason)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from koord.cluster.facts import ClusterPod
 from koord.util.logs import LimitedLog, get_logger
+from koord_descheduler.framework.decisions import Action, Decisions, PodDecision
 from koord_descheduler.framework.interfaces import EvictOptions, EvictPlugin, FilterPlugin
 from koord_descheduler.framework.limiter import EvictionLimiter, Limit
 from koord_descheduler.framework.metrics import FrameworkMetrics
@@ -33,11 +34,13 @@ class EvictorProxy:
         path: EvictionPath,
         limiter: EvictionLimiter,
         metrics: FrameworkMetrics,
+        decisions: Decisions,
         failures: LimitedLog,
     ) -> None:
         self._path = path
         self._limiter = limiter
         self._metrics = metrics
+        self._decisions = decisions
         self._failures = failures
 
     def filter(self, pod: ClusterPod) -> bool:
@@ -47,6 +50,17 @@ class EvictorProxy:
     def pre_eviction_filter(self, pod: ClusterPod) -> bool:
         """Whether all filter plugins let the pod be evicted now; one that fails does not."""
         return self._passes(pod, "pre_eviction_filter")
+
+    def refusal(self, pod: ClusterPod) -> str:
+        """Why filter does not let the pod be evicted, a sentence for people; "": it does."""
+        for plugin in self._path.filters:
+            try:
+                found = plugin.refusal(pod)
+            except Exception as err:
+                found = f"{plugin.name} failed: {err!r}"
+            if found:
+                return found
+        return ""
 
     async def evict(self, pod: ClusterPod, options: EvictOptions = EvictOptions()) -> bool:  # noqa: B008
         """Evict a pod; return whether that worked. In dry-run it is only logged, and counted.
@@ -63,11 +77,14 @@ class EvictorProxy:
         if isinstance(ticket, Limit):
             self._metrics.denied.labels(ticket.value).inc()
             log.debug("eviction.denied", limit=ticket.value, pod=_key(pod), plugin=name)
+            self._settle(pod, name, Action.REFUSED, f"the limit of evictions, {ticket}, is reached")
             return False
-        if not await self._carried_out(pod, options):
+        if failure := await self._carry_out(pod, options):
             self._limiter.give_back(ticket)
+            self._settle(pod, name, Action.REFUSED, failure)
             return False
         self._path.counts[name] += 1
+        self._settle(pod, name, Action.EVICT, options.reason)
         return True
 
     def node_limit_exceeded(self, node: str) -> bool:
@@ -83,18 +100,32 @@ class EvictorProxy:
         """As EvictionLimiter.reset."""
         self._limiter.reset()
 
-    async def _carried_out(self, pod: ClusterPod, options: EvictOptions) -> bool:
+    async def _carry_out(self, pod: ClusterPod, options: EvictOptions) -> str:
+        """Evict a pod; return why that did not work, "": it did."""
         path = self._path
         facts = {"pod": _key(pod), "plugin": options.plugin_name, "reason": options.reason}
         if path.dry_run:
             log.info("eviction.planned", profile=path.profile, node=pod.node, dry_run=True, **facts)
-            return True
+            return ""
         assert path.evictor is not None  # noqa: S101 - no round runs before the profile is whole
         try:
-            return bool(await path.evictor.evict(pod, options))
+            evicted = await path.evictor.evict(pod, options)
         except Exception as err:
             self._failures.error("eviction.failed", error=repr(err), **facts)
-            return False
+            return f"{path.evictor.name} failed: {err!r}"
+        return "" if evicted else f"{path.evictor.name} did not evict it"
+
+    def _settle(self, pod: ClusterPod, plugin: str, action: Action, reason: str) -> None:
+        self._decisions.settle(
+            PodDecision(
+                profile=self._path.profile,
+                plugin=plugin,
+                pod=_key(pod),
+                node=pod.node,
+                action=action,
+                reason=reason,
+            )
+        )
 
     def _passes(self, pod: ClusterPod, method: str) -> bool:
         for plugin in self._path.filters:

@@ -77,6 +77,13 @@ class FilterPlugin(Plugin, ABC):
     def pre_eviction_filter(self, pod: ClusterPod) -> bool:
         """Whether the pod may be evicted now; asked for the few that are chosen."""
 
+    def refusal(self, pod: ClusterPod) -> str:
+        """Why filter does not let the pod be evicted, a sentence for people; "": it does.
+
+        Asked when people want to know. By default it names this plugin.
+        """
+        return "" if self.filter(pod) else f"{self.name} does not let it be evicted"
+
 
 class Evictor(EvictPlugin, FilterPlugin):
     """The combined interface of Koordinator's public guide: filter and evict.

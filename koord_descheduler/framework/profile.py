@@ -104,7 +104,9 @@ class ProfilePlugins:
             dry_run=settings.dry_run,
             node_selector=settings.node_selector,
             runner=self,
-            evictor=lambda: EvictorProxy(self._path, limiter, services.metrics, failures),
+            evictor=lambda: EvictorProxy(
+                self._path, limiter, services.metrics, services.decisions, failures
+            ),
         )
 
     @property

@@ -43,6 +43,25 @@ async def test_all_filters_must_agree_in_order_and_one_that_fails_does_not(kit: 
     assert no_web.asked == ["db", "web", "bad"]
 
 
+async def test_a_filter_gives_its_reason_for_people(kit: Kit) -> None:
+    """The first that refuses; one that has no words of its own is named."""
+
+    class Worded(NoWeb):
+        def refusal(self, pod: ClusterPod) -> str:
+            return "it is called web" if pod.name == "web" else ""
+
+    kit.add("NoWeb", NoWeb)
+    kit.add("Worded", Worded)
+    profile = await kit.profile(filter=("Evict", "Worded", "NoWeb"))
+    evictor = profile.handle.evictor()
+
+    assert evictor.refusal(make_pod("db")) == ""
+    assert evictor.refusal(make_pod("web")) == "it is called web"
+    system = make_pod("db", namespace="kube-system")
+    assert evictor.refusal(system) == "Evict does not let it be evicted"
+    assert evictor.refusal(make_pod("bad")) == "NoWeb failed: ValueError('bad pod')"
+
+
 async def test_a_combined_evictor_without_a_pre_eviction_filter_lets_everything_pass(
     kit: Kit,
 ) -> None:
