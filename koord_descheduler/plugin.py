@@ -69,6 +69,13 @@ from koord_descheduler.framework.migrations import Migration, Migrations
 from koord_descheduler.framework.registry import PluginFactory, PluginRegistry
 from koord_descheduler.framework.status import Status
 from koord_descheduler.framework.turn import because
+from koord_descheduler.rules.podorder import (
+    OrderKey,
+    eviction_order,
+    kube_qos_of,
+    priority_class_of,
+    qos_of,
+)
 
 __all__ = [
     "Action",
@@ -103,6 +110,7 @@ __all__ = [
     "Namespaces",
     "NodeDecision",
     "OptionError",
+    "OrderKey",
     "Owner",
     "Percents",
     "Plugin",
@@ -134,10 +142,14 @@ __all__ = [
     "combine",
     "controller_of",
     "duplicate",
+    "eviction_order",
     "fits",
     "invalid",
     "invalid_duration",
+    "kube_qos_of",
     "pod_filter",
+    "priority_class_of",
+    "qos_of",
     "required",
     "takes_args",
     "unsupported",

@@ -1,0 +1,88 @@
+"""The order in which pods are evicted: the least important and cheapest first.
+
+Source: Koordinator, pkg/descheduler/utils/sorter.
+"""
+
+import re
+
+from koord.api.priority import PriorityClass, priority_class_with_default
+from koord.api.qos import KubeQoS, QoSClass, qos_with_default
+from koord.cluster.facts import ClusterPod
+
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+EVICTION_COST = "scheduling.koordinator.sh/eviction-cost"
+
+OrderKey = tuple[float, ...]
+"""Of two pods the one with the lower key is evicted first."""
+
+_PRIORITY_RANK = {
+    PriorityClass.FREE: 1,
+    PriorityClass.BATCH: 2,
+    PriorityClass.MID: 3,
+    PriorityClass.PROD: 4,
+    PriorityClass.NONE: 5,
+}
+_KUBE_RANK = {KubeQoS.BEST_EFFORT: 1, KubeQoS.BURSTABLE: 2, KubeQoS.GUARANTEED: 3}
+_QOS_RANK = {
+    QoSClass.BE: 1,
+    QoSClass.LS: 2,
+    QoSClass.LSR: 3,
+    QoSClass.LSE: 4,
+    QoSClass.SYSTEM: 4,
+    QoSClass.NONE: 5,
+}
+_COST = re.compile(r"0|-[0-9]+|[1-9][0-9]*")  # a leading + or 0 is not valid
+_INT32 = range(-(2**31), 2**31)
+_COMPUTE = frozenset({"cpu", "memory"})
+
+
+def kube_qos_of(pod: ClusterPod) -> KubeQoS:
+    """Kubernetes' class of a pod: as its status has it, else by its requests.
+
+    Without requests it is best effort: the API server sets requests where only limits are given.
+    """
+    try:
+        return KubeQoS(pod.qos)
+    except ValueError:
+        asks = any(name in _COMPUTE for name, _ in pod.spec.requests)
+        return KubeQoS.BURSTABLE if asks else KubeQoS.BEST_EFFORT
+
+
+def qos_of(pod: ClusterPod) -> QoSClass:
+    """Koordinator's QoS class of a pod, by default that of Kubernetes' class; never NONE."""
+    return qos_with_default(pod.labels, kube_qos_of(pod))
+
+
+def priority_class_of(pod: ClusterPod) -> PriorityClass:
+    """Koordinator's priority class of a pod, by default that of its QoS class."""
+    return priority_class_with_default(pod.labels, pod.priority, qos_of(pod))
+
+
+def cost(pod: ClusterPod, annotation: str) -> int:
+    """A cost that an annotation of a pod holds; 0 where there is none, or an invalid one.
+
+    Source: Kubernetes, helper.GetDeletionCostFromPodAnnotations.
+    """
+    text = next((value for key, value in pod.annotations if key == annotation), "")
+    if len(text) > len("-2147483648") or not _COST.fullmatch(text):
+        return 0
+    value = int(text)
+    return value if value in _INT32 else 0
+
+
+def eviction_order(pod: ClusterPod, usage_score: float = 0.0) -> OrderKey:
+    """Return the key by which pods are sorted; equal pods have equal keys.
+
+    By priority class, priority, Kubernetes' QoS class, Koordinator's, deletion cost, eviction
+    cost, usage_score (the highest first), and age (the youngest first).
+    """
+    return (
+        _PRIORITY_RANK[priority_class_of(pod)],
+        pod.priority or 0,
+        _KUBE_RANK[kube_qos_of(pod)],
+        _QOS_RANK[qos_of(pod)],
+        cost(pod, DELETION_COST),
+        cost(pod, EVICTION_COST),
+        -usage_score,
+        -(pod.created or 0.0),
+    )
