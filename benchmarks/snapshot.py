@@ -211,7 +211,7 @@ def _pod(number: int) -> bytes:
                 "namespace": f"team-{workload % 20}",
                 "uid": f"6a1f0d3e-0000-4000-8000-{number:012d}",
                 "resourceVersion": str(number),
-                "creationTimestamp": "2026-07-24T06:52:45Z",
+                "creationTimestamp": f"2026-07-24T06:{number // 60 % 60:02d}:{number % 60:02d}Z",
                 "labels": {"app": app, "pod-template-hash": "5d8f7c9b4"},
                 "annotations": {"example.com/checksum": f"{number:064d}"},
                 "ownerReferences": [
@@ -243,11 +243,40 @@ def _pod(number: int) -> bytes:
                 "volumes": [{"name": f"kube-api-access-{number:05d}", "projected": {}}],
                 **(rules if workload % SPREAD_EVERY == 0 else {}),
             },
-            "status": {
-                "phase": "Running",
-                "qosClass": "Burstable",
-                "conditions": [{"type": "Ready", "status": "True"}],
-            },
+            "status": _status(number),
         },
         separators=(",", ":"),
     ).encode()  # fmt: skip
+
+
+def _status(number: int) -> dict[str, Any]:
+    """The status of a pod that runs, as its kubelet reports it."""
+    begun = f"2026-07-24T06:{number // 60 % 60:02d}:{number % 60:02d}Z"
+    ready = f"2026-07-24T07:{number // 60 % 60:02d}:{number % 60:02d}Z"
+    times = {"PodReadyToStartContainers": ready, "Initialized": begun, "Ready": ready,
+             "ContainersReady": ready, "PodScheduled": begun}  # fmt: skip
+    return {
+        "phase": "Running",
+        "qosClass": "Burstable",
+        "hostIP": "10.0.0.1",
+        "podIP": "10.1.0.1",
+        "podIPs": [{"ip": "10.1.0.1"}],
+        "startTime": begun,
+        "conditions": [
+            {"type": one, "status": "True", "lastProbeTime": None, "lastTransitionTime": time}
+            for one, time in times.items()
+        ],
+        "containerStatuses": [
+            {
+                "name": "main",
+                "state": {"running": {"startedAt": ready}},
+                "lastState": {},
+                "ready": True,
+                "restartCount": 0,
+                "image": "registry.local/app:1",
+                "imageID": f"registry.local/app@sha256:{number:064x}",
+                "containerID": f"containerd://{number:064x}",
+                "started": True,
+            }
+        ],
+    }

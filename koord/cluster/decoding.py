@@ -3,7 +3,7 @@
 A malformed object costs only itself: it is reported by name, whatever is beside it counts.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -23,6 +23,9 @@ from koord.cluster.facts import (
     ClusterNamespace,
     ClusterNode,
     ClusterPod,
+    Condition,
+    ContainerKind,
+    ContainerState,
     DisruptionBudget,
     Owner,
     PriorityClass,
@@ -43,11 +46,13 @@ KEPT_ANNOTATIONS = frozenset(
     {
         "controller.kubernetes.io/pod-deletion-cost",
         "descheduler.alpha.kubernetes.io/evict",
+        "descheduler.alpha.kubernetes.io/prefer-no-eviction",
         "kubernetes.io/config.mirror",
         "kubernetes.io/config.source",
         "scheduling.koordinator.sh/eviction-cost",
     }
 )
+SCHEDULER_NAME = "scheduling.koordinator.sh/scheduler-name"  # a label in place of the spec's
 _LONGEST_ANNOTATION = 256  # characters; a longer one is cut
 
 T = TypeVar("T")
@@ -229,16 +234,28 @@ def _read_pod(found: wire.Pod, sharing: Sharing) -> ClusterPod:
     namespace = intern(meta.namespace or "default")
     where = f"pod {namespace}/{meta.name}"
     volumes = spec.volumes or ()
+    labels = meta.labels or {}
+    found_conditions = status.conditions or ()
+    conditions, ready = _conditions(
+        tuple([(one.type, one.status, one.reason or "") for one in found_conditions])
+    )
     return ClusterPod(
         name=meta.name,
         uid=meta.uid or "",
-        label_set=sharing.label_set(namespace, meta.labels or {}),
+        label_set=sharing.label_set(namespace, labels),
         spec=sharing.spec(spec, namespace, where),
         node=intern(spec.node_name or ""),
         phase=intern(status.phase or ""),
         qos=intern(status.qos_class or ""),
         priority=spec.priority,
         created=_time(meta.creation_timestamp, where),
+        started=_time(status.start_time, where),
+        ready=ready,
+        status_reason=intern(status.reason or ""),
+        scheduler_name=intern(labels.get(SCHEDULER_NAME) or spec.scheduler_name or ""),
+        containers=_containers_of(status),
+        conditions=conditions,
+        condition_times=_times([one.last_transition_time for one in found_conditions], where),
         deleting=meta.deletion_timestamp is not None,
         local_storage=any(_given(one.empty_dir) or _given(one.host_path) for one in volumes),
         claims=tuple([name for one in volumes if (name := _claim_name(one, meta.name))]),
@@ -252,6 +269,47 @@ def _read_pod(found: wire.Pod, sharing: Sharing) -> ClusterPod:
         if meta.annotations
         else (),
     )
+
+
+def _containers_of(found: wire.PodStatus) -> tuple[ContainerState, ...]:
+    """States of the containers that do not simply run."""
+    states = []
+    for kind, statuses in (
+        (ContainerKind.REGULAR, found.container_statuses),
+        (ContainerKind.INIT, found.init_container_statuses),
+        (ContainerKind.EPHEMERAL, found.ephemeral_container_statuses),
+    ):
+        for one in statuses or ():
+            state = one.state
+            waiting = None if state is None else state.waiting
+            ended = None if state is None else state.terminated
+            if one.restart_count or waiting is not None or ended is not None:
+                states.append(
+                    (
+                        kind,
+                        one.restart_count or 0,
+                        None if waiting is None else waiting.reason or "",
+                        None if ended is None else ended.reason or "",
+                        0 if ended is None else ended.exit_code or 0,
+                    )
+                )
+    return _container_states(tuple(states)) if states else ()
+
+
+@lru_cache(maxsize=4096)  # init containers that have ended well, and the like, are all the same
+def _container_states(
+    found: tuple[tuple[ContainerKind, int, str | None, str | None, int], ...],
+) -> tuple[ContainerState, ...]:
+    return tuple(ContainerState(*one) for one in found)
+
+
+@lru_cache(maxsize=4096)  # those of all pods that run are the same
+def _conditions(
+    found: tuple[tuple[str, str, str], ...],
+) -> tuple[tuple[Condition, ...], bool]:
+    """Conditions, and whether they say that the pod is ready."""
+    conditions = tuple(Condition(*map(intern, one)) for one in found)
+    return conditions, any(one.type == "Ready" and one.status == "True" for one in conditions)
 
 
 def _given(found: Raw) -> bool:
@@ -323,7 +381,12 @@ def _reserved(annotations: Mapping[str, str]) -> dict[str, int]:
 
 def _read_claim(found: wire.Claim, _: Sharing) -> Claim:
     meta, spec = found.metadata, found.spec or wire.ClaimSpec()
-    return Claim(meta.namespace or "default", meta.name, spec.volume_name or "")
+    return Claim(
+        meta.namespace or "default",
+        meta.name,
+        spec.volume_name or "",
+        intern(spec.storage_class_name or ""),
+    )
 
 
 def _read_volume(found: wire.Volume, _: Sharing) -> Volume:
@@ -408,13 +471,21 @@ def _usage(found: wire.ResourceMap | None, where: str) -> Usage | None:
 
 
 def _time(text: str | None, where: str) -> float | None:
-    if not text:
-        return None
+    return _times((text,), where)[0]
+
+
+def _times(texts: Iterable[str | None], where: str) -> tuple[float | None, ...]:
+    """Unix seconds; None where there is no text."""
     try:
-        return datetime.fromisoformat(text).timestamp()
+        return tuple([_timestamp(text) if text else None for text in texts])
     except (ValueError, OverflowError) as err:
-        wanted = "a time like 2026-07-24T06:52:45Z"
-        raise InvalidObject(where, wanted=wanted, found=text) from err
+        wanted = "times like 2026-07-24T06:52:45Z"
+        raise InvalidObject(where, wanted=wanted, found=list(texts)) from err
+
+
+@lru_cache(maxsize=4096)  # a pod has few times, and they are near those of the next one
+def _timestamp(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
 
 
 POD = Kind("pod", wire.Pod, _read_pod)

@@ -4,6 +4,7 @@ Amounts of resources are milli-cores for cpu, bytes for memory and storage, whol
 """
 
 from collections.abc import Mapping
+from enum import StrEnum
 
 from msgspec import Struct
 
@@ -52,6 +53,13 @@ class NodeTerm(Struct, frozen=True, gc=False):
     names: tuple[Requirement, ...] = ()
 
 
+class PreferredTerm(Struct, frozen=True, gc=False):
+    """A preference for the nodes that a term matches."""
+
+    weight: int
+    term: NodeTerm
+
+
 class AffinityTerm(Struct, frozen=True, gc=False):
     """Pods that are meant by an affinity, and the node label whose values are the domains."""
 
@@ -62,7 +70,7 @@ class AffinityTerm(Struct, frozen=True, gc=False):
 
 
 class SpreadConstraint(Struct, frozen=True, gc=False):
-    """A topology spread constraint with DoNotSchedule."""
+    """A topology spread constraint."""
 
     topology_key: str
     max_skew: int
@@ -96,9 +104,13 @@ class PodSpec(Struct, frozen=True, eq=False, weakref=True):
     node_selector: Selector = ()
     node_terms: tuple[NodeTerm, ...] | None = None  # one must match; None: no required affinity
     affinity: tuple[AffinityTerm, ...] = ()  # required
+    preferred_nodes: tuple[PreferredTerm, ...] = ()  # preferred node affinity
     anti_affinity: tuple[AffinityTerm, ...] = ()  # required
-    spread: tuple[SpreadConstraint, ...] = ()
+    spread: tuple[SpreadConstraint, ...] = ()  # with DoNotSchedule
+    soft_spread: tuple[SpreadConstraint, ...] = ()  # with ScheduleAnyway
     host_ports: tuple[HostPort, ...] = ()
+    images: tuple[str, ...] = ()  # of the regular containers, sorted
+    resource_claims: bool = False  # it has claims of dynamic resources
 
 
 class LabelSet(Struct, frozen=True, eq=False, weakref=True):
@@ -117,6 +129,32 @@ class Owner(Struct, frozen=True, gc=False):
     controller: bool = False
 
 
+class ContainerKind(StrEnum):
+    """The part that a container has in its pod."""
+
+    REGULAR = "regular"
+    INIT = "init"
+    EPHEMERAL = "ephemeral"
+
+
+class ContainerState(Struct, frozen=True, gc=False):
+    """The state of a container. It waits, has ended, or, with neither set, runs."""
+
+    kind: ContainerKind
+    restarts: int = 0
+    waiting: str | None = None  # its reason, which may be ""; None: it does not wait
+    ended: str | None = None  # its reason, which may be ""; None: it has not ended
+    exit_code: int = 0  # of one that has ended
+
+
+class Condition(Struct, frozen=True, gc=False):
+    """A condition in a pod's status, without its time."""
+
+    type: str
+    status: str
+    reason: str = ""
+
+
 class ClusterPod(Struct, frozen=True, gc=False, kw_only=True):
     """A pod. Two are equal when all their facts are."""
 
@@ -129,6 +167,13 @@ class ClusterPod(Struct, frozen=True, gc=False, kw_only=True):
     qos: str = ""  # Kubernetes' class as its status has it; "": not known
     priority: int | None = None
     created: float | None = None  # Unix seconds
+    started: float | None = None  # Unix seconds; when its kubelet accepted it
+    ready: bool = False
+    status_reason: str = ""  # a word, such as "Evicted"
+    scheduler_name: str = ""  # after the label that replaces the spec's
+    containers: tuple[ContainerState, ...] = ()  # but those that run and never restarted
+    conditions: tuple[Condition, ...] = ()
+    condition_times: tuple[float | None, ...] = ()  # Unix seconds; last transition of each
     deleting: bool = False  # it has a deletion timestamp
     local_storage: bool = False  # it has an emptyDir or hostPath volume
     claims: tuple[str, ...] = ()  # names of persistent volume claims in its namespace
@@ -194,11 +239,12 @@ class ClusterNode(Struct, frozen=True, kw_only=True):
 
 
 class Claim(Struct, frozen=True):
-    """A persistent volume claim; volume "": bound to none."""
+    """A persistent volume claim."""
 
     namespace: str
     name: str
-    volume: str = ""
+    volume: str = ""  # "": it is bound to none
+    storage_class: str = ""  # "": it names none
 
     @property
     def key(self) -> str:

@@ -1,7 +1,8 @@
 """What equal pods share: read once from the JSON that they have in common."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
+from sys import intern
 from types import MappingProxyType
 from weakref import WeakValueDictionary
 
@@ -13,7 +14,12 @@ from koord.api.pods.requests import amount
 from koord.api.pods.totals import Share, running_total
 from koord.cluster import wire
 from koord.cluster.facts import HostPort, LabelSet, PodSpec, Toleration
-from koord.cluster.selectors import read_affinity, read_node_terms, read_spread
+from koord.cluster.selectors import (
+    read_affinity,
+    read_node_terms,
+    read_preferred_nodes,
+    read_spread,
+)
 from koord.util.errors import InvalidObject
 
 LARGEST_AMOUNT = 2**50  # of one resource in one object; sums of thousands stay below 64 bits
@@ -25,6 +31,8 @@ _TOLERATIONS = msgspec.json.Decoder(wire.ManyOf[wire.Toleration] | None)
 _LABELS = msgspec.json.Decoder(wire.Labels | None)
 _AFFINITY = msgspec.json.Decoder(wire.Affinity | None)
 _SPREAD = msgspec.json.Decoder(wire.ManyOf[wire.Spread] | None)
+_IMAGE = msgspec.json.Decoder(wire.Text | None)
+_ITEMS = msgspec.json.Decoder(wire.ManyOf[Raw] | None)
 
 
 class Sharing:
@@ -61,6 +69,7 @@ def read_spec(found: wire.Spec, namespace: str, where: str) -> PodSpec:
     node_affinity = affinity.node_affinity or wire.NodeAffinity()
     node_terms = node_affinity.required_during_scheduling_ignored_during_execution
     labels = _LABELS.decode(found.node_selector) or {}
+    spread = _SPREAD.decode(found.topology_spread_constraints) or ()
     return PodSpec(
         requests=tuple(sorted(_requests(found, where).items())),
         tolerations=tuple(
@@ -69,10 +78,16 @@ def read_spec(found: wire.Spec, namespace: str, where: str) -> PodSpec:
         ),
         node_selector=tuple(Requirement(key, "In", (text,)) for key, text in labels.items()),
         node_terms=None if node_terms is None else read_node_terms(node_terms),
+        preferred_nodes=read_preferred_nodes(node_affinity),
         affinity=read_affinity(affinity.pod_affinity, namespace, where),
         anti_affinity=read_affinity(affinity.pod_anti_affinity, namespace, where),
-        spread=tuple(read_spread(_SPREAD.decode(found.topology_spread_constraints) or (), where)),
+        spread=tuple(read_spread(spread, "DoNotSchedule", where)),
+        soft_spread=tuple(read_spread(spread, "ScheduleAnyway", where)),
         host_ports=tuple(_host_ports(found)),
+        images=tuple(
+            sorted(intern(_IMAGE.decode(one.image) or "") for one in found.containers or ())
+        ),
+        resource_claims=bool(_ITEMS.decode(found.resource_claims)),
     )
 
 
@@ -139,23 +154,20 @@ def _host_ports(found: wire.Spec) -> Iterator[HostPort]:
 
 def _digest(found: wire.Spec, namespace: str) -> bytes:
     """Sixteen bytes that only equal specs have in common, however large they are."""
-    affinity = bytes(found.affinity)
-    parts = (
-        bytes(found.overhead),
-        bytes(found.resources),
-        bytes(found.tolerations),
-        bytes(found.node_selector),
-        affinity,
-        namespace.encode() if affinity != wire.NULL else b"",  # its terms mean that namespace
-        bytes(found.topology_spread_constraints),
-        *_container_parts(b"c", found.containers or ()),
-        *_container_parts(b"i", found.init_containers or ()),
-    )
+    parts: list[Raw | bytes] = [
+        found.overhead,
+        found.resources,
+        found.tolerations,
+        found.node_selector,
+        found.affinity,
+        # its terms mean that namespace
+        b"" if found.affinity is wire.NOTHING else namespace.encode(),
+        found.topology_spread_constraints,
+        found.resource_claims,
+    ]
+    for one in found.containers or ():
+        parts += (b"c", one.image, one.resources, one.ports)
+    for one in found.init_containers or ():
+        sidecar = one.restart_policy == "Always"
+        parts += (b"s" if sidecar else b"i", one.resources, one.ports)
     return blake2b(b"\0".join(parts), digest_size=16).digest()  # JSON has no zero bytes
-
-
-def _container_parts(kind: bytes, containers: Iterable[wire.Container]) -> Iterator[bytes]:
-    for one in containers:
-        yield kind + (b"s" if one.restart_policy == "Always" else b"")
-        yield bytes(one.resources)
-        yield bytes(one.ports)

@@ -4,7 +4,13 @@ from collections.abc import Iterable, Iterator
 
 from koord.api.labelselector import Requirement
 from koord.cluster import wire
-from koord.cluster.facts import AffinityTerm, NodeTerm, Selector, SpreadConstraint
+from koord.cluster.facts import (
+    AffinityTerm,
+    NodeTerm,
+    PreferredTerm,
+    Selector,
+    SpreadConstraint,
+)
 from koord.util.errors import InvalidObject
 
 NODE_NAME = "metadata.name"  # the only field of a node that can be selected
@@ -36,6 +42,18 @@ def read_node_terms(found: wire.NodeSelector) -> tuple[NodeTerm, ...]:
     return tuple(filter(None, map(_node_term, found.node_selector_terms or ())))
 
 
+def read_preferred_nodes(found: wire.NodeAffinity) -> tuple[PreferredTerm, ...]:
+    """Return the preferred terms that some node can match.
+
+    Source: Kubernetes, component-helpers nodeaffinity.PreferredSchedulingTerms.
+    """
+    return tuple(
+        PreferredTerm(one.weight, term)
+        for one in found.preferred_during_scheduling_ignored_during_execution or ()
+        if one.weight and (term := _node_term(one.preference)) is not None
+    )
+
+
 def read_affinity(
     found: wire.PodAffinity | None, namespace: str, where: str
 ) -> tuple[AffinityTerm, ...]:
@@ -44,10 +62,12 @@ def read_affinity(
     return tuple(_affinity_term(one, namespace, where) for one in terms)
 
 
-def read_spread(found: Iterable[wire.Spread], where: str) -> Iterator[SpreadConstraint]:
-    """Yield the constraints with DoNotSchedule. Raises as read_selector."""
+def read_spread(
+    found: Iterable[wire.Spread], when_unsatisfiable: str, where: str
+) -> Iterator[SpreadConstraint]:
+    """Yield the constraints of a kind: DoNotSchedule or ScheduleAnyway. Raises as read_selector."""
     for one in found:
-        if one.when_unsatisfiable == "DoNotSchedule":
+        if one.when_unsatisfiable == when_unsatisfiable:
             yield SpreadConstraint(
                 topology_key=one.topology_key,
                 max_skew=one.max_skew,

@@ -58,6 +58,7 @@ class Identified(Wire):
 
 
 class Container(Wire):
+    image: Raw = NOTHING
     resources: Raw = NOTHING
     ports: Raw = NOTHING
     restart_policy: Text | None = None
@@ -77,6 +78,7 @@ class PodVolume(Wire):
 
 class Spec(Wire):
     node_name: Name | None = None
+    scheduler_name: Name | None = None
     priority: int | None = None
     containers: ManyOf[Container] | None = None
     init_containers: ManyOf[Container] | None = None
@@ -87,11 +89,44 @@ class Spec(Wire):
     node_selector: Raw = NOTHING
     affinity: Raw = NOTHING
     topology_spread_constraints: Raw = NOTHING
+    resource_claims: Raw = NOTHING
+
+
+class Waiting(Wire):
+    reason: Text | None = None
+
+
+class Terminated(Wire):
+    reason: Text | None = None
+    exit_code: int | None = None
+
+
+class ContainerState(Wire):
+    waiting: Waiting | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(Wire):
+    restart_count: int | None = None
+    state: ContainerState | None = None
+
+
+class PodCondition(Wire):
+    type: Text
+    status: Text
+    reason: Text | None = None
+    last_transition_time: Text | None = None
 
 
 class PodStatus(Wire):
     phase: Text | None = None
     qos_class: Text | None = None
+    reason: Text | None = None
+    start_time: Text | None = None
+    conditions: ManyOf[PodCondition] | None = None
+    container_statuses: ManyOf[ContainerStatus] | None = None
+    init_container_statuses: ManyOf[ContainerStatus] | None = None
+    ephemeral_container_statuses: ManyOf[ContainerStatus] | None = None
 
 
 class Pod(Wire):
@@ -141,8 +176,14 @@ class VolumeAffinity(Wire):
     required: NodeSelector | None = None
 
 
+class PreferredTerm(Wire):
+    weight: int
+    preference: NodeSelectorTerm
+
+
 class NodeAffinity(Wire):
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+    preferred_during_scheduling_ignored_during_execution: ManyOf[PreferredTerm] | None = None
 
 
 class PodAffinityTerm(Wire):
@@ -221,6 +262,7 @@ class Workload(Wire):
 
 class ClaimSpec(Wire):
     volume_name: Name | None = None
+    storage_class_name: Name | None = None
 
 
 class Claim(Wire):

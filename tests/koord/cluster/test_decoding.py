@@ -7,10 +7,11 @@ from functools import partial
 from typing import Any
 
 import pytest
-from clusters import Json, near, node, pod, read, read_node, read_pod, term
+from clusters import Json, expression, near, node, pod, read, read_node, read_pod, term
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.labelselector import Requirement
 from koord.api.nodemetric import Usage
 from koord.cluster.decoding import (
     BUDGET,
@@ -20,7 +21,15 @@ from koord.cluster.decoding import (
     POD,
     Decoder,
 )
-from koord.cluster.facts import ClusterPod, Owner
+from koord.cluster.facts import (
+    ClusterPod,
+    Condition,
+    ContainerKind,
+    ContainerState,
+    NodeTerm,
+    Owner,
+    PreferredTerm,
+)
 from koord.util.errors import InvalidObject
 
 
@@ -47,6 +56,109 @@ def test_the_facts_of_a_pod():
     assert found.owners == (Owner("ReplicaSet", "r", "u", True),)
     assert found.annotations == (("kubernetes.io/config.mirror", "x"),)
     assert found.spec.requests == (("cpu", 1000),)
+
+
+def test_the_status_of_a_pod():
+    """Of containers, those that run and never restarted are not kept."""
+    obj = pod("p", "n")
+    waits = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "restartCount": 7}
+    ended = {"state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}
+    runs = {"state": {"running": {"startedAt": "2026-07-24T06:52:45Z"}}, "restartCount": 0}
+    obj["status"] = {
+        "phase": "Running",
+        "reason": "Evicted",
+        "startTime": "1970-01-01T00:02:00Z",
+        "conditions": [
+            {"type": "Initialized", "status": "True"},
+            {"type": "Ready", "status": "False", "reason": "ContainersNotReady",
+             "lastTransitionTime": "1970-01-01T00:03:00Z"},
+        ],
+        "containerStatuses": [runs, waits, {**runs, "restartCount": 2}, {"state": None}],
+        "initContainerStatuses": [ended],
+        "ephemeralContainerStatuses": [{"state": {"waiting": {}}}],
+    }  # fmt: skip
+    found = read_pod(obj)
+
+    assert (found.started, found.status_reason, found.ready) == (120.0, "Evicted", False)
+    assert found.conditions == (
+        Condition("Initialized", "True"),
+        Condition("Ready", "False", "ContainersNotReady"),
+    )
+    assert found.condition_times == (None, 180.0)
+    assert found.containers == (
+        ContainerState(ContainerKind.REGULAR, restarts=7, waiting="CrashLoopBackOff"),
+        ContainerState(ContainerKind.REGULAR, restarts=2),
+        ContainerState(ContainerKind.INIT, ended="OOMKilled", exit_code=137),
+        ContainerState(ContainerKind.EPHEMERAL, waiting=""),
+    )
+
+
+def test_pods_that_run_share_conditions_and_have_no_containers():
+    obj = pod("p", "n")
+    obj["status"] = {
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "containerStatuses": [{"state": {"running": {}}, "restartCount": 0}],
+    }
+    one, other = read_pod(obj), read_pod({**obj, "metadata": {"name": "q"}})
+
+    assert one.ready
+    assert one.containers == ()
+    assert one.conditions is other.conditions
+
+
+@pytest.mark.parametrize(
+    ("labels", "name", "wanted"),
+    [
+        ({}, "default-scheduler", "default-scheduler"),
+        ({"scheduling.koordinator.sh/scheduler-name": "koord-scheduler"}, "default-scheduler",
+         "koord-scheduler"),
+        ({"scheduling.koordinator.sh/scheduler-name": ""}, "default-scheduler",
+         "default-scheduler"),
+        ({}, None, ""),
+    ],
+)  # fmt: skip
+def test_the_scheduler_of_a_pod(labels: dict[str, str], name: str | None, wanted: str):
+    """A label replaces what the spec says. Source: Koordinator, TransformSchedulerName."""
+    assert read_pod(pod("p", labels=labels, schedulerName=name)).scheduler_name == wanted
+
+
+def test_what_a_spec_prefers():
+    """Preferences are kept apart from the rules, which alone forbid nodes."""
+    match = {"matchExpressions": [expression("disk", "In", "ssd")]}
+    terms = [
+        {"weight": 5, "preference": match},
+        {"weight": 1, "preference": {}},  # matches no node
+        {"weight": 0, "preference": match},  # counts nothing
+    ]
+    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": terms}
+    spread = {"topologyKey": "zone", "maxSkew": 1, "labelSelector": {}}
+    found = read_pod(
+        pod(
+            "p",
+            affinity={"nodeAffinity": preferred},
+            topologySpreadConstraints=[
+                {**spread, "whenUnsatisfiable": "ScheduleAnyway"},
+                {**spread, "whenUnsatisfiable": "DoNotSchedule", "maxSkew": 2},
+            ],
+            containers=[{"image": "b:1"}, {"image": "a:1"}, {}],
+            resourceClaims=[{"name": "gpu"}],
+        )
+    ).spec
+
+    term = NodeTerm((Requirement("disk", "In", ("ssd",)),))
+    assert found.preferred_nodes == (PreferredTerm(5, term),)
+    assert found.node_terms is None
+    assert [one.max_skew for one in found.spread] == [2]
+    assert [one.max_skew for one in found.soft_spread] == [1]
+    assert found.images == ("", "a:1", "b:1")
+    assert found.resource_claims
+
+
+def test_other_images_are_another_spec():
+    one, other = (read_pod(pod("p", containers=[{"image": name}])) for name in ("a:1", "a:2"))
+
+    assert one.spec is not other.spec
 
 
 def test_equal_pods_share_labels_and_spec():
@@ -100,7 +212,10 @@ def test_a_page_says_how_to_go_on():
          "wanted In, NotIn, Exists or DoesNotExist, found Like"),
         ({"spec": {"tolerations": [{}] * 2000}}, "pod default/bad: .*length"),
         ({"metadata": {"name": "bad", "namespace": "default", "creationTimestamp": "now"}},
-         "wanted a time"),
+         "wanted times"),
+        ({"status": {"conditions": [{"type": "Ready", "status": "True",
+                                     "lastTransitionTime": "soon"}]}}, "wanted times"),
+        ({"status": {"containerStatuses": [{"restartCount": "many"}]}}, "restartCount"),
     ],
 )  # fmt: skip
 def test_a_malformed_pod_costs_only_itself(change: Json, message: str):
