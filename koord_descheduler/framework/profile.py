@@ -114,6 +114,11 @@ class ProfilePlugins:
         return self.settings.name
 
     @property
+    def plugins(self) -> Mapping[str, Plugin]:
+        """The plugins that are made, by name."""
+        return {name: loaded.plugin for name, loaded in self._loaded.items()}
+
+    @property
     def evictions(self) -> Counter[str]:
         """Evictions of this cycle by plugin, those of a dry-run too; cleared by the cycle."""
         return self._path.counts

@@ -6,11 +6,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from koord.cluster.decoding import NODE, POD
-from koord.cluster.facts import ClusterNode, ClusterPod, LabelSet, PodSpec
-from koord.cluster.state import ClusterState
+from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.util.simulatedclock import SimulatedClock
-from koord_descheduler.framework.decisions import Decisions
-from koord_descheduler.framework.handle import Handle, Services
+from koord_descheduler.framework.handle import Handle
 from koord_descheduler.framework.interfaces import (
     BalancePlugin,
     DeschedulePlugin,
@@ -19,8 +17,6 @@ from koord_descheduler.framework.interfaces import (
     Plugin,
 )
 from koord_descheduler.framework.limiter import EvictionLimiter
-from koord_descheduler.framework.metrics import FrameworkMetrics
-from koord_descheduler.framework.migrations import Migrations
 from koord_descheduler.framework.profile import (
     ProfilePlugins,
     ProfileSettings,
@@ -29,6 +25,8 @@ from koord_descheduler.framework.profile import (
 )
 from koord_descheduler.framework.registry import PluginRegistry
 from koord_descheduler.framework.status import Status
+from koord_descheduler.plugin import testing
+from koord_descheduler.plugin.testing import FakeCluster, fake_services
 
 Act = Callable[["Both", Sequence[ClusterNode]], Awaitable[Status | None]]
 
@@ -41,22 +39,15 @@ def make_pod(
     labels: Mapping[str, str] | None = None,
     phase: str = "Running",
 ) -> ClusterPod:
-    """A pod of a test."""
-    return ClusterPod(
-        name=name,
-        uid=f"uid-{namespace}-{name}",
-        label_set=LabelSet(namespace, labels or {}),
-        spec=PodSpec(),
-        node=node,
-        phase=phase,
-    )
+    """A pod of a test, on a node."""
+    return testing.make_pod(name, namespace=namespace, node=node, labels=labels, phase=phase)
 
 
 def make_node(
     name: str, labels: Mapping[str, str] | None = None, *, ready: bool = True
 ) -> ClusterNode:
     """A node of a test."""
-    return ClusterNode(name=name, labels=labels or {}, ready=ready)
+    return testing.make_node(name, labels=labels, ready=ready)
 
 
 NODES = (make_node("n1", {"pool": "a"}), make_node("n2", {"pool": "b"}))
@@ -113,29 +104,21 @@ class Kit:
     """Builds profiles in one process on simulated time."""
 
     def __init__(self, clock: SimulatedClock | None = None, **limits: int | None) -> None:
-        self.clock = clock or SimulatedClock()
+        fake = FakeCluster(clock)
+        self.clock = fake.clock
         self.exposition = CollectorRegistry()
-        self.metrics = FrameworkMetrics(self.exposition)
+        self.services = fake_services(fake, exposition=self.exposition)
+        self.metrics = self.services.metrics
         self.limiter = EvictionLimiter(**limits)
-        self.cluster = ClusterState()
+        self.cluster = self.services.cluster
         for node in NODES:
             self.cluster.put(NODE, node)
-        self.decisions = Decisions()
+        self.decisions = self.services.decisions
         self.registry = PluginRegistry()
         self.made: dict[str, list[Plugin]] = {}
         for name in ("A", "B", "C"):
             self.add(name, Both)
         self.add("Evict", Recording)
-        self.services = Services(
-            client=None,  # type: ignore[arg-type]
-            events=None,  # type: ignore[arg-type]
-            informers=None,  # type: ignore[arg-type]
-            cluster=self.cluster,
-            decisions=self.decisions,
-            migrations=Migrations(),
-            clock=self.clock,
-            metrics=self.metrics,
-        )
 
     def place(self, *pods: ClusterPod) -> None:
         """Let the cluster have these pods."""

@@ -1,0 +1,238 @@
+"""Runs plugins on a fake cluster: one in a profile of its own, or the profiles of a file."""
+
+import asyncio
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from prometheus_client import CollectorRegistry
+
+from koord.cluster.facts import ClusterNode, ClusterPod
+from koord.component.plugins.discovery import discover
+from koord_descheduler.config.pluginargs.argstype import GROUP_VERSION, takes_args
+from koord_descheduler.config.points import Point
+from koord_descheduler.config.read import parse_configuration
+from koord_descheduler.config.v1alpha2 import KIND
+from koord_descheduler.framework.configured import known_plugins, profile_settings
+from koord_descheduler.framework.cycle import CycleResult, Descheduler
+from koord_descheduler.framework.decisions import CycleDecisions
+from koord_descheduler.framework.handle import Handle
+from koord_descheduler.framework.interfaces import EvictOptions, Plugin
+from koord_descheduler.framework.limiter import EvictionLimiter
+from koord_descheduler.framework.profile import ProfilePlugins, build_profile
+from koord_descheduler.framework.registry import PluginFactory, PluginRegistry
+from koord_descheduler.plugin.testing.cluster import FakeCluster
+from koord_descheduler.plugin.testing.evictor import (
+    Evicted,
+    RecordingEvictor,
+    RecordingEvictorArgs,
+)
+from koord_descheduler.plugin.testing.server import ScriptedServer
+from koord_descheduler.plugin.testing.services import fake_services
+
+EVICTOR = "RecordingEvictor"
+PATIENCE = 60.0  # real seconds for one cycle
+_EVICTION = (Point.EVICT, Point.FILTER)
+
+Json = dict[str, Any]
+
+
+class ProfileHarness:
+    """The profiles of a configuration on a fake cluster; `async with` it.
+
+    RecordingEvictor can be enabled in it, at evict and filter; it records evictions, and the pods
+    leave the cluster when the cycle is over.
+    """
+
+    def __init__(
+        self,
+        config: str | Json,
+        cluster: FakeCluster,
+        plugins: Mapping[str, PluginFactory] | None = None,
+        *,
+        installed: bool = False,
+    ) -> None:
+        """config is a DeschedulerConfiguration, as text or as JSON.
+
+        plugins are those that it may name beside RecordingEvictor; with installed also those that
+        entry points name.
+
+        Raises:
+            InvalidConfig, InvalidObject: the configuration has faults.
+            PluginError: a plugin cannot be registered.
+        """
+        self.cluster = cluster
+        self.clock = cluster.clock
+        self.registry = PluginRegistry()
+        self.exposition = CollectorRegistry()
+        self.server = ScriptedServer(cluster)
+        self.services = fake_services(cluster, server=self.server, exposition=self.exposition)
+        self._profiles: list[ProfilePlugins] = []
+        if installed:
+            discover(self.registry)
+        self.registry.register(EVICTOR, self._recording_evictor())
+        for name, factory in (plugins or {}).items():
+            self.registry.register(name, factory)
+        text = config if isinstance(config, str) else json.dumps(config)
+        known = known_plugins(self.registry)
+        read = parse_configuration(text.encode(), Path("config"), known)
+        self.configuration = read.configuration
+        self.warnings = [str(fault) for fault in read.warnings]
+
+    async def __aenter__(self) -> Self:
+        limits = self.configuration.limits
+        limiter = EvictionLimiter(
+            per_node=limits.per_node, per_namespace=limits.per_namespace, total=limits.total
+        )
+        try:
+            for settings in profile_settings(self.configuration):
+                self._profiles.append(
+                    await build_profile(settings, self.registry, self.services, limiter)
+                )
+        except BaseException:
+            await self._close()
+            raise
+        self._descheduler = Descheduler(
+            self._profiles,
+            self._nodes,
+            limiter,
+            self.services.metrics,
+            self.clock,
+            decisions=self.services.decisions,
+            interval=self.configuration.descheduling_interval,
+            node_selector=self.configuration.node_selector,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    async def cycle(self) -> CycleResult:
+        """Run one cycle now; then pods that were evicted are gone.
+
+        A plugin that waits for simulated time needs the cycle in a task, and the clock advanced.
+
+        Raises:
+            AssertionError: it does not end.
+        """
+        try:
+            async with asyncio.timeout(PATIENCE):
+                result = await self._descheduler.run_once()
+        except TimeoutError:
+            raise AssertionError(f"the cycle still runs after {PATIENCE:g} real seconds") from None
+        self.cluster.settle()
+        return result
+
+    async def evict(
+        self,
+        pod: ClusterPod,
+        options: EvictOptions = EvictOptions(),  # noqa: B008 - immutable
+        *,
+        profile: str = "",
+    ) -> bool:
+        """Evict a pod as a plugin does: filters, limits, dry-run and the evict plugin.
+
+        profile "": the first one. The pod stays in the cluster until the next cycle is over.
+        """
+        [found, *_] = [each for each in self._profiles if profile in ("", each.name)]
+        evictor = found.handle.evictor()
+        if not (evictor.filter(pod) and evictor.pre_eviction_filter(pod)):
+            return False
+        return await evictor.evict(pod, options)
+
+    def plugin(self, name: str, profile: str = "") -> Plugin:
+        """The instance of a plugin; profile "": of the first one that has it."""
+        return next(
+            each.plugins[name]
+            for each in self._profiles
+            if name in each.plugins and profile in ("", each.name)
+        )
+
+    @property
+    def evicted(self) -> list[Evicted]:
+        """What RecordingEvictor has recorded, of all cycles, profile by profile."""
+        made = [each.plugins.get(EVICTOR) for each in self._profiles]
+        return [one for each in made if isinstance(each, RecordingEvictor) for one in each.evicted]
+
+    @property
+    def decisions(self) -> CycleDecisions:
+        """What plugins have published in the last cycle."""
+        return self.services.decisions.cycles[-1]
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        """Value of a metric of the framework; None: no such series."""
+        return self.exposition.get_sample_value(name, labels)
+
+    async def _nodes(self) -> list[ClusterNode]:
+        return self.cluster.state.nodes()
+
+    async def _close(self) -> None:
+        while self._profiles:
+            await self._profiles.pop().close()
+
+    def _recording_evictor(self) -> PluginFactory:
+        @takes_args(RecordingEvictorArgs)
+        def make(args: RecordingEvictorArgs, handle: Handle) -> Plugin:
+            return RecordingEvictor(args, handle, self.cluster.evict)
+
+        return make
+
+
+class PluginHarness(ProfileHarness):
+    """One plugin, in a profile with a RecordingEvictor where it does not evict itself."""
+
+    def __init__(
+        self,
+        plugin: PluginFactory,
+        cluster: FakeCluster,
+        *,
+        name: str = "",
+        args: object = None,
+        points: Collection[str] = (),
+        protected: Collection[str] = (),
+        refused: Collection[str] = (),
+        **settings: Any,
+    ) -> None:
+        """args as in a file; they are read, completed and checked. name: by default the class's.
+
+        points: where it runs; by default wherever its class can. protected and refused: pods, by
+        namespace/name, that the filter keeps or whose eviction fails. settings: further fields of
+        the DeschedulerConfiguration, such as dryRun or maxNoOfPodsToEvictTotal.
+
+        Raises:
+            InvalidConfig: args or settings have faults.
+            PluginError: it cannot be registered.
+        """
+        self.name = name or getattr(plugin, "__name__", type(plugin).__name__)
+        registry = PluginRegistry()
+        registry.register(self.name, plugin)
+        here = points or known_plugins(registry)[self.name].points
+        enabled: dict[str, str] = {
+            point: self.name if point in here else EVICTOR for point in _EVICTION
+        }
+        enabled |= dict.fromkeys(here, self.name)
+        recorder = {"protected": list(protected), "refused": list(refused)}
+        used = {self.name: args, EVICTOR: recorder}
+        profile = {
+            "name": "test",
+            "plugins": {
+                point: {"disabled": [{"name": "*"}], "enabled": [{"name": one}]}
+                for point, one in enabled.items()
+            },
+            "pluginConfig": [
+                {"name": one, "args": used[one]}
+                for one in dict.fromkeys(enabled.values())
+                if used[one] is not None
+            ],
+        }
+        config = {"apiVersion": GROUP_VERSION, "kind": KIND, "profiles": [profile], **settings}
+        super().__init__(config, cluster, {self.name: plugin})
+
+    @property
+    def subject(self) -> Plugin:
+        """The plugin under test."""
+        return self.plugin(self.name)
