@@ -75,11 +75,19 @@ class UsageReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejected:
+    """A malformed object of a page: its key as far as that can be read, and what is wrong."""
+
+    key: str
+    error: InvalidObject
+
+
+@dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
     """A part of a list. continue_ asks for the next one; "" in the last."""
 
     objects: tuple[T, ...]
-    rejected: tuple[InvalidObject, ...]
+    rejected: tuple[Rejected, ...]
     resource_version: str
     continue_: str
 
@@ -165,11 +173,11 @@ class Decoder:
         except (msgspec.DecodeError, RecursionError, UnicodeError) as err:
             raise InvalidObject(where, wanted="a list of objects", found=str(err)) from err
         objects: list[T] = []
-        rejected: list[InvalidObject] = []
+        rejected: list[Rejected] = []
         for item in found.items or ():
-            _, value = kind.read(item, self._sharing)
+            identity, value = kind.read(item, self._sharing)
             if isinstance(value, InvalidObject):
-                rejected.append(value)
+                rejected.append(Rejected(_key(identity), value))
             else:
                 objects.append(value)
         meta = found.metadata or wire.PageMeta()

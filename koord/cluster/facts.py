@@ -237,6 +237,10 @@ class ClusterNode(Struct, frozen=True, kw_only=True):
     ready: bool = True
     allocatable: tuple[tuple[str, int], ...] = ()  # by name of the resource
 
+    @property
+    def key(self) -> str:
+        return self.name
+
 
 class Claim(Struct, frozen=True):
     """A persistent volume claim."""

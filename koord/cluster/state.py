@@ -104,11 +104,9 @@ class ClusterState:
         """Forget an object; of a pod with another uid nothing is forgotten."""
         self._tables[kind].remove(key, uid)
 
-    def keep(self, kind: Kind[Any], listed: Collection[str]) -> None:
-        """Forget the objects of a kind whose keys are not in a list that is whole."""
-        table = self._tables[kind]
-        for key in [key for key in table.keys() if key not in listed]:  # noqa: SIM118 - no dict
-            table.remove(key, "")
+    def keys(self, kind: Kind[Any]) -> Iterable[str]:
+        """The keys of all objects of a kind."""
+        return self._tables[kind].keys()
 
     def _put_pod(self, pod: ClusterPod) -> None:
         old = self.snapshot.pod(pod.key)

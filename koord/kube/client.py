@@ -2,15 +2,15 @@
 
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from koord.kube.answers import ListPage, Object, ObjectList, read_object, read_page
 from koord.kube.errors import ServerError, TooManyRequests
 from koord.kube.transport import METADATA, WHOLE, Call, Transport
-from koord.kube.watch import WatchEvent, WatchLimits, watch
+from koord.kube.watch import WatchEvent, WatchLimits, WatchLines, watch, watch_lines
 from koord.util.clock import Clock
 
 MERGE_PATCH = "application/merge-patch+json"
@@ -18,6 +18,16 @@ JSON_PATCH = "application/json-patch+json"
 PAGE_SIZE = 100  # objects; a page of pods is about a megabyte
 ATTEMPTS = 4  # of a request that the server asks to repeat later
 PATIENCE = 30.0  # seconds; when the server asks to wait longer, the caller decides
+
+
+class Paged(Protocol):
+    """A page of a list, however it was read. continue_ asks for the next one; "" in the last."""
+
+    @property
+    def continue_(self) -> str: ...
+
+
+P = TypeVar("P", bound=Paged)
 
 
 class ApiClient:
@@ -59,9 +69,27 @@ class ApiClient:
         Raises:
             Gone: the list has taken so long that the server has forgotten it; begin again.
         """
+
+        async def read(data: bytes) -> ListPage:
+            return read_page(await read_object(data, f"GET {path}"), path)
+
+        async for page in self.pages_read(path, read, query, size=size, accept=accept):
+            yield page
+
+    async def pages_read(
+        self,
+        path: str,
+        read: Callable[[bytes], Awaitable[P]],
+        query: Mapping[str, str] | None = None,
+        *,
+        size: int = PAGE_SIZE,
+        accept: str = WHOLE,
+    ) -> AsyncIterator[P]:
+        """Yield a list page by page, each as read makes it of the bytes. Raises what pages does."""
         asked = {**(query or {}), "limit": str(size)}
         while True:
-            page = read_page(await self.get(path, asked, accept=accept), path)
+            call = Call("GET", path, asked, accept=accept)
+            page = await read(await self._patiently(call, ATTEMPTS))
             yield page
             if not page.continue_:
                 return
@@ -91,6 +119,12 @@ class ApiClient:
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
         """Hand out the changes of a collection as they happen; see koord.kube.watch.watch."""
         return watch(self._transport, path, query, limits, accept=accept)
+
+    def watch_lines(
+        self, path: str, query: Mapping[str, str], limits: WatchLimits
+    ) -> AbstractAsyncContextManager[WatchLines]:
+        """As watch, with the events as bytes; see koord.kube.watch.watch_lines."""
+        return watch_lines(self._transport, path, query, limits)
 
     async def create(
         self, path: str, body: Object, *, field_manager: str = "", attempts: int = ATTEMPTS

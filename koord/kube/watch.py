@@ -40,6 +40,57 @@ class WatchLimits:
     line_bytes: int = MAX_LINE
 
 
+class WatchLines:
+    """The lines of one watch, each a JSON object, handed out in lists of those that have come."""
+
+    def __init__(self, pieces: AsyncIterator[bytes], lines: "Lines", patience: "_Patience") -> None:
+        self._pieces = pieces
+        self._lines = lines
+        self._patience = patience
+
+    async def __aiter__(self) -> AsyncIterator[list[bytes]]:
+        """Yield until the server ends the watch. Raises what watch_lines does."""
+        async for piece in self._pieces:
+            if found := list(self._lines.feed(piece)):
+                yield found
+
+    def bookmarked(self) -> None:
+        """Note that a line was a bookmark: from now on silence means that the connection died."""
+        self._patience.bookmarked()
+
+
+@asynccontextmanager
+async def watch_lines(
+    transport: Transport,
+    path: str,
+    query: Mapping[str, str],
+    limits: WatchLimits,
+    *,
+    accept: str = WHOLE,
+) -> AsyncIterator[WatchLines]:
+    """Hand out the lines until the server ends the watch. Entered once the server has agreed.
+
+    A connection that has died without a word is noticed: once a bookmark has come, silence of
+    BOOKMARK_SILENCE is too long, and in any case silence beyond the end of the watch.
+
+    Raises, on entry or from the lines:
+        Gone: the resource version is too old, as the status of the answer.
+        ApiError: the server refused.
+        Unreachable: the connection broke or fell silent.
+        BadAnswer: a line is too long.
+    """
+    asked = {
+        **query,
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "timeoutSeconds": str(limits.seconds),
+    }
+    patience = _Patience(limits.seconds + GRACE)
+    call = Call("GET", path, asked, accept=accept)
+    async with transport.stream(call, patience.left) as pieces:
+        yield WatchLines(pieces, Lines(limits.line_bytes, f"watch of {path}"), patience)
+
+
 @asynccontextmanager
 async def watch(
     transport: Transport,
@@ -51,25 +102,12 @@ async def watch(
 ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
     """Hand out the events until the server ends the watch. Entered once the server has agreed.
 
-    A connection that has died without a word is noticed: once a bookmark has come, silence of
-    BOOKMARK_SILENCE is too long, and in any case silence beyond the end of the watch.
-
-    Raises, on entry or from the events:
-        Gone: the resource version is too old, as the status of the answer or as an event.
-        ApiError: the server refused, or ended the watch with another error.
-        Unreachable: the connection broke or fell silent.
-        BadAnswer: a line is no event, or too long.
+    Raises, on entry or from the events, what watch_lines does, and:
+        Gone, ApiError: the server ended the watch with an error.
+        BadAnswer: a line is no event.
     """
-    asked = {
-        **query,
-        "watch": "true",
-        "allowWatchBookmarks": "true",
-        "timeoutSeconds": str(limits.seconds),
-    }
-    patience = _Patience(limits.seconds + GRACE)
-    call = Call("GET", path, asked, accept=accept)
-    async with transport.stream(call, patience.left) as pieces:
-        yield _events(pieces, limits, patience, f"watch of {path}")
+    async with watch_lines(transport, path, query, limits, accept=accept) as lines:
+        yield _events(lines, f"watch of {path}")
 
 
 class _Patience:
@@ -85,15 +123,12 @@ class _Patience:
         self._seconds = min(self._seconds, BOOKMARK_SILENCE)
 
 
-async def _events(
-    pieces: AsyncIterator[bytes], limits: WatchLimits, patience: _Patience, where: str
-) -> AsyncIterator[WatchEvent]:
-    lines = Lines(limits.line_bytes, where)
-    async for piece in pieces:
-        for line in lines.feed(piece):
+async def _events(lines: WatchLines, where: str) -> AsyncIterator[WatchEvent]:
+    async for together in lines:
+        for line in together:
             event = _event(await read_object(line, where), where)
             if event.type is WatchEventType.BOOKMARK:
-                patience.bookmarked()
+                lines.bookmarked()
             yield event
 
 

@@ -2,21 +2,19 @@
 
 import asyncio
 from collections.abc import (
-    AsyncIterator,
     Awaitable,
     Callable,
-    Collection,
     Iterable,
     Mapping,
     Sequence,
     Set,
 )
 from contextvars import Context
-from typing import TypeVar
 
 from koord.util.clock import Clock
 from koord.util.firstof import first_of
 from koord.util.logs import get_logger
+from koord.util.slices import in_slices
 from koord.util.stop import Stop
 from koordlet.executor.claims.claim import Claim, ClaimOutcome, ClaimScope, ClaimState, Key, Part
 from koordlet.executor.claims.combine import Parts, combine, original
@@ -33,9 +31,6 @@ from koordlet.executor.claims.table import ClaimTable
 from koordlet.executor.claims.target import Level
 from koordlet.executor.kernel.worker import Worker
 
-T = TypeVar("T")
-
-SLICE = 100  # values that are looked at without a pause
 SWEEP = 10.0  # seconds between looks at all values, after which what did not hold is tried again
 PATIENCE = 10.0  # seconds that a plugin waits for the kernel
 _SETTLED = (ClaimState.IN_FORCE, ClaimState.WOULD, ClaimState.UNSUPPORTED)
@@ -90,7 +85,7 @@ class ClaimManager:
     ) -> list[ClaimOutcome]:
         """As Claims.claim_all."""
         claims = list(claims)
-        async for claim in _in_slices(claims):
+        async for claim in in_slices(claims):
             if not self._table.has(owner, scope, claim):
                 self._table.check(owner, claim)
         await self._learn_dry_run(owner)
@@ -135,7 +130,7 @@ class ClaimManager:
         """As snapshot, but others get the event loop in between: there may be thousands."""
         return [
             ClaimedValue(key, value, self._claims_on(key))
-            async for key, value in _in_slices(list(self._values.items()))
+            async for key, value in in_slices(list(self._values.items()))
         ]
 
     def in_force(self, place: str = "") -> list[dict[str, object]]:
@@ -191,11 +186,11 @@ class ClaimManager:
 
     async def _bring_into_force(self, keys: set[Key]) -> set[Key]:
         async with self._busy:  # what is desired is looked up inside, as it may have changed
-            desired_values = [self._desired(key) async for key in _in_slices(keys)]
+            desired_values = [self._desired(key) async for key in in_slices(keys)]
             real = [desired for desired, only_dry in desired_values if not only_dry]
             applied = iter(await self._worker.do(lambda: self._writer.apply(real)))
             changed = set()
-            async for desired, only_dry in _in_slices(desired_values):
+            async for desired, only_dry in in_slices(desired_values):
                 if self._conclude(
                     desired, _would(desired) if only_dry else next(applied), only_dry
                 ):
@@ -290,14 +285,6 @@ class ClaimManager:
     def _claims_on(self, key: Key) -> tuple[tuple[str, Claim], ...]:
         owners = self._table.owners(key)
         return tuple((owners[part], claim) for part, claim in self._table.parts(key).items())
-
-
-async def _in_slices(items: Collection[T]) -> AsyncIterator[T]:
-    """Yield them, with the event loop free for others now and then: there may be thousands."""
-    for number, item in enumerate(items, start=1):
-        yield item
-        if number % SLICE == 0:
-            await asyncio.sleep(0)
 
 
 def _would(desired: DesiredValue) -> ApplyResult:

@@ -1,13 +1,12 @@
 """Explains decisions of plugins and the values in force: the answer of /explain."""
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from koord.util.clock import Clock
+from koord.util.slices import in_slices
 from koordlet.daemon.act.actions import Actions
 from koordlet.daemon.settings.settings import Settings
-from koordlet.executor.claimmanager import SLICE
 from koordlet.executor.claims.inforce import ClaimedValue, as_json, is_about
 from koordlet.executor.lookups import look_at
 from koordlet.host.host import Host
@@ -54,12 +53,8 @@ class Explainer:
 
     async def _about(self, place: str, groups: list[str]) -> list[ClaimedValue]:
         """The claimed values that concern a place, in order."""
-        found = []
-        for number, each in enumerate(await self.actions.claims.slow_snapshot()):
-            if number % SLICE == 0:
-                await asyncio.sleep(0)
-            if is_about(each.key, place, groups):
-                found.append(each)
+        values = await self.actions.claims.slow_snapshot()
+        found = [each async for each in in_slices(values) if is_about(each.key, place, groups)]
         return sorted(found, key=lambda each: (each.key.target.place, each.key.resource.name))
 
     def _below_root(self, place: str) -> str:

@@ -11,7 +11,8 @@ from koord.api.slo.nodeslo import NodeSLO
 from koord.kube.answers import Object
 from koord.kube.client import ApiClient
 from koord.kube.eventobjects import Event, EventType, ObjectRef
-from koord.kube.reflector import Absent, Reflector, Watched
+from koord.kube.listwatch import Absent
+from koord.kube.reflector import Reflector, Watched
 from koord.kube.resource import NODE_METRICS, NODE_SLOS, NODES, Resource, field_selector
 from koord.kube.store import Change, ChangeKind
 from koord.util.clock import Clock

@@ -2,7 +2,7 @@
 
 from koord.kube.answers import Object
 from koord.kube.client import ApiClient
-from koord.kube.reflector import Absent
+from koord.kube.listwatch import Absent
 from koord.kube.resource import NODE_TOPOLOGIES
 from koord.kube.store import ChangeKind
 from koord.util.clock import Clock

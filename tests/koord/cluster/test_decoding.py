@@ -225,7 +225,7 @@ def test_a_malformed_pod_costs_only_itself(change: Json, message: str):
     assert [one.name for one in found.objects] == ["a", "b"]
     assert len(found.rejected) == 2
     with pytest.raises(InvalidObject, match=message):
-        raise found.rejected[0]
+        raise found.rejected[0].error
 
 
 def test_an_oversized_object_is_refused():
@@ -234,7 +234,7 @@ def test_an_oversized_object_is_refused():
     found = Decoder().page(POD, page(huge, pod("b")))
 
     assert [one.name for one in found.objects] == ["b"]
-    assert "pod default/huge: wanted at most" in str(found.rejected[0])
+    assert "pod default/huge: wanted at most" in str(found.rejected[0].error)
 
 
 def test_deeply_nested_json_is_refused():

@@ -65,7 +65,7 @@ def test_a_pod_that_changes_its_owner_counts_to_the_new_one() -> None:
     assert list(state.workloads.siblings(after)) == [after]
 
 
-def test_what_a_whole_list_lacks_is_forgotten() -> None:
+def test_all_kinds_have_keys_and_are_forgotten_by_them() -> None:
     state = ClusterState()
     for name in ("n1", "n2"):
         state.put(NODE, read_node(node(name)))
@@ -77,7 +77,8 @@ def test_what_a_whole_list_lacks_is_forgotten() -> None:
     assert list(state.budgets) == ["shop/b"]
 
     for kind in state.kinds:
-        state.keep(kind, {"n1", "default/on-n1"})
+        for key in set(state.keys(kind)) - {"n1", "default/on-n1"}:
+            state.remove(kind, key)
 
     assert [each.name for each in state.nodes()] == ["n1"]
     assert state.pod("default/on-n2") is None

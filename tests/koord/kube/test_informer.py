@@ -8,10 +8,11 @@ from structlog.testing import capture_logs
 
 from koord.kube.client import ApiClient
 from koord.kube.informer import SharedInformer
-from koord.kube.reflector import SLICE, Watched
+from koord.kube.reflector import Watched
 from koord.kube.resource import PODS
 from koord.kube.store import Change, ChangeKind
 from koord.util.health import OK
+from koord.util.slices import SLICE
 from koord.util.stop import Stop
 
 COLLECTION = "/api/v1/pods"

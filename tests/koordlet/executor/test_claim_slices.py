@@ -2,7 +2,8 @@
 
 import asyncio
 
-from koordlet.executor.claimmanager import SLICE, ClaimManager
+from koord.util.slices import SLICE
+from koordlet.executor.claimmanager import ClaimManager
 from koordlet.executor.claims.claim import Claim, ClaimScope, ClaimState
 from koordlet.executor.claims.desired import ApplyResult
 from koordlet.executor.claims.target import Level, Target

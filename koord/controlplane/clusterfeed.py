@@ -1,0 +1,205 @@
+"""Keeps a ClusterState as the API server has it: lists and watches of all its kinds, as bytes.
+
+Pages are decoded in a thread and taken over in slices, so that a list of 150,000 pods leaves the
+event loop to others; while a list comes in, each object is as it was before or as the list has it.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from koord.cluster.decoding import Decoder, Event, Kind, Page
+from koord.cluster.state import ClusterState
+from koord.controlplane.kinds import SERVED, Served
+from koord.kube import listwatch
+from koord.kube.client import ApiClient
+from koord.kube.errors import BadAnswer, api_error
+from koord.kube.listwatch import ListWatch
+from koord.kube.watch import WatchLimits, WatchLines
+from koord.util.clock import Clock
+from koord.util.errors import InvalidObject
+from koord.util.health import OK, PartHealth, Status
+from koord.util.logs import get_logger
+from koord.util.slices import in_slices
+from koord.util.stop import Stop
+
+MOST_NAMED = 5  # objects that health names
+MOST_LOGGED = 100  # objects of one kind that are not understood, each with a log line of its own
+
+log = get_logger("koord.controlplane")
+
+
+class ClusterFeed:
+    """Follows all kinds of one cluster state. Belongs to the event loop, as the state does."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        state: ClusterState,
+        clock: Clock,
+        *,
+        served: Mapping[Kind[Any], Served] = SERVED,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        """draw returns a number from 0 to 1."""
+        decoder = Decoder()
+        self._kinds = {
+            kind.name: _KindFeed(client, state, decoder, kind, place, clock, draw)
+            for kind, place in served.items()
+        }
+
+    def health(self) -> PartHealth:
+        """Unhealthy while a list is still to come."""
+        awaited = [name for name, kind in self._kinds.items() if not kind.protocol.answered]
+        if awaited:
+            return PartHealth(Status.UNHEALTHY, f"not listed yet: {', '.join(awaited)}")
+        return OK
+
+    def kinds_health(self) -> Mapping[str, PartHealth]:
+        """Degraded: the server does not answer about a kind, or an object is not understood."""
+        return {name: kind.health() for name, kind in self._kinds.items()}
+
+    async def wait_synced(self) -> None:
+        """Return when all kinds have been listed once, or do not exist in this cluster."""
+        for kind in self._kinds.values():
+            await kind.protocol.wait_answered()
+
+    async def run(self, stop: Stop) -> None:
+        """Follow the server until stop is set."""
+        async with asyncio.TaskGroup() as group:
+            for name, kind in self._kinds.items():
+                group.create_task(kind.protocol.run(stop), name=f"{name} feed")
+
+
+class _KindFeed:
+    """Takes over what the server says about one kind."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        state: ClusterState,
+        decoder: Decoder,
+        kind: Kind[Any],
+        place: Served,
+        clock: Clock,
+        draw: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._state = state
+        self._decoder = decoder
+        self._kind = kind
+        self._path = place.resource.collection()
+        self._page_size = place.page_size
+        self._rejected: dict[str, str] = {}  # object -> why; the last good one stays in force
+        followed = listwatch.Collection(
+            name=place.resource.plural,
+            path=self._path,
+            page_size=place.page_size,
+            absent=place.absent,
+        )
+        self.protocol = ListWatch(followed, self, clock, draw=draw)
+
+    def health(self) -> PartHealth:
+        """Degraded while the server does not answer, or an object on it is not understood."""
+        if self.protocol.trouble:
+            return PartHealth(
+                Status.DEGRADED, self.protocol.trouble, {"synced": self.protocol.synced}
+            )
+        if self._rejected:
+            named = "; ".join([*self._rejected.values()][:MOST_NAMED])
+            return PartHealth(Status.DEGRADED, f"{len(self._rejected)} not understood: {named}")
+        return OK
+
+    async def take_list(self, query: Mapping[str, str]) -> str:
+        """As Copy.take_list, page by page."""
+        listed: set[str] = set()
+        version, is_first = "", not any(True for _ in self._state.keys(self._kind))
+        pages = self._client.pages_read(self._path, self._read_page, query, size=self._page_size)
+        async for page in pages:
+            version = page.resource_version
+            async for item in in_slices(page.objects):
+                self._put(item.key, item)
+                if not is_first:
+                    listed.add(item.key)
+            for each in page.rejected:
+                self._reject(each.key, each.error)
+                listed.add(each.key)
+        if not is_first:
+            await self._forget_all_but(listed)
+        if not version:
+            raise BadAnswer(self._path, wanted="a list with a resourceVersion", found="none")
+        return version
+
+    @asynccontextmanager
+    async def watch(
+        self, query: Mapping[str, str], limits: WatchLimits
+    ) -> AsyncIterator[AsyncIterator[str]]:
+        """As Copy.watch: a version for all events that came together."""
+        async with self._client.watch_lines(self._path, query, limits) as lines:
+            yield self._versions(lines)
+
+    async def _versions(self, lines: WatchLines) -> AsyncIterator[str]:
+        async for together in lines:
+            version = ""
+            async for line in in_slices(together, 20):
+                version = self._take(line, lines.bookmarked)
+            yield version
+
+    def _take(self, line: bytes, bookmarked: Callable[[], None]) -> str:
+        """Take over one event; return the version that it leads to."""
+        where = f"watch of {self._path}"
+        try:
+            event = self._decoder.event(self._kind, line)
+        except InvalidObject as err:
+            raise BadAnswer(where, wanted="a watch event", found=str(err)) from err
+        if event.type == "ERROR":
+            raise api_error(event.code or 500, {}, where=where)
+        if not event.resource_version:
+            found = f"{event.type} {event.key}"
+            raise BadAnswer(where, wanted="an object with a resourceVersion", found=found)
+        if event.type == "BOOKMARK":
+            bookmarked()
+        elif event.type == "DELETED":
+            self._remove(event)
+        elif isinstance(event.object, InvalidObject):
+            self._reject(event.key, event.object)
+        else:
+            self._put(event.key, event.object)
+        return event.resource_version
+
+    async def _read_page(self, data: bytes) -> Page[Any]:
+        read = partial(self._decoder.page, self._kind, data)
+        try:
+            return await asyncio.to_thread(read)
+        except InvalidObject as err:
+            raise BadAnswer(self._path, wanted="a list", found=str(err)) from err
+
+    def _put(self, key: str, item: Any) -> None:
+        try:
+            self._state.put(self._kind, item)
+        except InvalidObject as err:
+            self._reject(key, err)
+        else:
+            if self._rejected:
+                self._rejected.pop(key, None)
+
+    def _remove(self, event: Event[Any]) -> None:
+        self._state.remove(self._kind, event.key, event.uid)
+        self._rejected.pop(event.key, None)
+
+    async def _forget_all_but(self, listed: Collection[str]) -> None:
+        """Forget what a whole list lacks."""
+        async for key in in_slices(tuple(self._state.keys(self._kind)), 1000):
+            if key not in listed:
+                self._state.remove(self._kind, key)
+        for key in [key for key in self._rejected if key not in listed]:
+            del self._rejected[key]
+
+    def _reject(self, key: str, error: InvalidObject) -> None:
+        reason = str(error)
+        if self._rejected.get(key) != reason and len(self._rejected) < MOST_LOGGED:
+            log.warning("object.rejected", watched=self._kind.name, object=key, error=reason)
+        self._rejected[key] = reason

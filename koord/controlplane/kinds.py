@@ -1,0 +1,48 @@
+"""Where the API server has each kind of the cluster state."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from koord.cluster import decoding
+from koord.cluster.decoding import Kind
+from koord.kube.listwatch import Absent
+from koord.kube.resource import NODE_METRICS, NODES, PODS, Resource
+
+_PAGE = 500  # objects, about two megabytes of pods: read in a hundredth of a second
+_LOOK_AGAIN = 60.0  # seconds between questions for a kind whose CRD is missing
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The place of one kind."""
+
+    resource: Resource
+    page_size: int = _PAGE
+    absent: Absent | None = None  # None: each cluster has it
+
+
+_NODE_METRICS_MISSING = Absent(
+    pause=_LOOK_AGAIN,
+    hint="install the CRD nodemetrics.slo.koordinator.sh and koordlet: nothing is known about the "
+    "load of nodes without",
+)
+
+SERVED: Mapping[Kind[Any], Served] = {
+    decoding.NODE: Served(NODES, page_size=250),  # with their images, 20 kB each
+    decoding.POD: Served(PODS),
+    decoding.CLAIM: Served(Resource("v1", "persistentvolumeclaims")),
+    decoding.VOLUME: Served(Resource("v1", "persistentvolumes")),
+    decoding.NAMESPACE: Served(Resource("v1", "namespaces")),
+    decoding.NODE_METRIC: Served(NODE_METRICS, page_size=100, absent=_NODE_METRICS_MISSING),
+    decoding.BUDGET: Served(Resource("policy/v1", "poddisruptionbudgets")),
+    decoding.PRIORITY_CLASS: Served(Resource("scheduling.k8s.io/v1", "priorityclasses")),
+    decoding.REPLICATION_CONTROLLER: Served(Resource("v1", "replicationcontrollers")),
+    decoding.REPLICA_SET: Served(Resource("apps/v1", "replicasets")),
+    decoding.DEPLOYMENT: Served(Resource("apps/v1", "deployments")),
+    decoding.STATEFUL_SET: Served(Resource("apps/v1", "statefulsets")),
+    decoding.CLONE_SET: Served(
+        Resource("apps.kruise.io/v1alpha1", "clonesets"), absent=Absent(pause=_LOOK_AGAIN, hint="")
+    ),
+}
+"""All kinds that a ClusterState keeps."""

@@ -1,0 +1,202 @@
+"""The protocol that keeps a copy of a collection true: list, then watch, for as long as we live.
+
+Source: Kubernetes, API concepts, "Efficient detection of changes".
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from koord.kube.client import PAGE_SIZE
+from koord.kube.errors import ApiError, BadAnswer, Forbidden, Gone, KubeError, NotFound
+from koord.kube.watch import WatchLimits
+from koord.util.backoff import Backoff
+from koord.util.clock import Clock
+from koord.util.logs import LogState, get_logger
+from koord.util.stop import Stop
+
+SETTLED_AFTER = 5.0  # seconds that a watch must hold before the next one is begun at once
+BUSY = (429, 503)  # statuses that say nothing about the object
+MISSING_PAUSE = 5.0  # seconds at most between questions for a kind that is missing, likewise
+ANY_VERSION = "0"  # the server's cache may answer: cheap, but perhaps a little old
+NEWEST = ""  # etcd answers
+FIRST_PAUSE, LONGEST_PAUSE = 0.8, 30.0  # seconds, as in Kubernetes' own clients
+
+log = get_logger("koord.kube")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Absent:
+    """The hint for a cluster that does not have the kind at all, because its CRD is missing."""
+
+    pause: float  # seconds at least until the next question, doubled at most by jitter
+    hint: str  # what can be done about it; "": nothing need be, the cluster is whole without
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Collection:
+    """The collection that is followed.
+
+    query narrows it, as {"fieldSelector": "metadata.name=worker-1"} does.
+    """
+
+    name: str  # for logs and health, for example "nodeslo"
+    path: str
+    query: Mapping[str, str] | None = None
+    watch_seconds: int = 300  # a watch lives that long at least, and at most twice as long
+    page_size: int = PAGE_SIZE  # objects; a list of a whole cluster wants larger pages
+    absent: Absent | None = None  # None: a kind that each cluster has, sooner or later
+    component: str = ""  # of the manifests, which grants the right where the default does not
+
+
+class Copy(Protocol):
+    """Takes over what the server says. Both methods raise a KubeError when that breaks off."""
+
+    async def take_list(self, query: Mapping[str, str]) -> str:
+        """Fetch the whole collection, as the query narrows it; return its version."""
+
+    def watch(
+        self, query: Mapping[str, str], limits: WatchLimits
+    ) -> AbstractAsyncContextManager[AsyncIterator[str]]:
+        """Take over changes as they come; the version is yielded after each, or after several."""
+
+
+class ListWatch:
+    """Follows one collection: resumes watches, lists again when it must, and waits in between."""
+
+    def __init__(
+        self,
+        collection: Collection,
+        copy: Copy,
+        clock: Clock,
+        *,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        """draw returns a number from 0 to 1."""
+        self._collection = collection
+        self._copy = copy
+        self._clock = clock
+        self._draw = draw
+        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=1.0, draw=draw)
+        self._version = ANY_VERSION  # what the next list must not be older than
+        self._watchable = False  # whether _version is one that a watch can begin at
+        self._trouble = LogState(log)
+        self._reason = ""
+        self.synced = False  # whether a list has come at all
+        self._answered = asyncio.Event()
+
+    @property
+    def trouble(self) -> str:
+        """Why the copy may be old; empty: it is not."""
+        return self._reason if self._trouble.failing else ""
+
+    @property
+    def answered(self) -> bool:
+        """Whether wait_answered returns at once."""
+        return self._answered.is_set()
+
+    async def wait_answered(self) -> None:
+        """Return when a list has come, or the server has said that it does not have the kind.
+
+        The latter counts only where the collection says that it may be absent.
+        """
+        await self._answered.wait()
+
+    async def run(self, stop: Stop) -> None:
+        """Follow the server until stop is set."""
+        while not stop.is_set():
+            begun = self._clock.monotonic()
+            error = await stop.bound(self._follow())
+            if stop.is_set():
+                return
+            if self._clock.monotonic() - begun >= SETTLED_AFTER:
+                self._backoff.reset()
+                if error is None:
+                    continue  # the watch lived its time
+            if await stop.sleep(self._pause(error)):
+                return
+
+    async def _follow(self) -> KubeError | None:
+        try:
+            if not self._watchable:
+                await self._list()
+            await self._watch()
+        except KubeError as err:
+            self._failed(err)
+            return err
+        return None
+
+    async def _list(self) -> None:
+        """Fetch the whole collection, at least as new as what we had."""
+        query = dict(self._collection.query or {})
+        if self._version != NEWEST:
+            query |= {"resourceVersion": self._version, "resourceVersionMatch": "NotOlderThan"}
+        try:
+            self._version = await self._copy.take_list(query)
+        except ApiError as err:
+            if isinstance(err, Gone) or _is_ahead(err):
+                self._version = NEWEST
+            raise
+        self._watchable = self.synced = True
+        self._answered.set()
+        self._works()
+
+    async def _watch(self) -> None:
+        least = self._collection.watch_seconds
+        limits = WatchLimits(seconds=int(least * (1 + self._draw())))
+        query = {**(self._collection.query or {}), "resourceVersion": self._version}
+        async with self._copy.watch(query, limits) as versions:
+            self._works()
+            async for version in versions:
+                self._version = version
+
+    def _failed(self, err: KubeError) -> None:
+        if isinstance(err, BadAnswer) or (isinstance(err, ApiError) and err.status not in BUSY):
+            self._watchable = False  # what we know may no longer lead to what is
+        name = self._collection.name
+        if isinstance(err, Gone):
+            log.info("watch.expired", watched=name)
+            return  # not a trouble: a long absence ends this way
+        absent = self._collection.absent
+        if absent is not None and isinstance(err, NotFound):
+            self._answered.set()
+            if not absent.hint:
+                self._works()
+                return
+        hint = self._hint(err)
+        self._reason = f"{err}; {hint}" if hint else str(err)
+        self._trouble.failed("watch.failed", watched=name, error=self._reason)
+
+    def _hint(self, err: KubeError) -> str:
+        """A hint for an error; "" when there is none."""
+        collection = self._collection
+        if collection.absent and isinstance(err, NotFound):
+            return collection.absent.hint
+        if collection.component and isinstance(err, Forbidden):
+            return f"the component {collection.component} of deploy/ grants it"
+        return ""
+
+    def _works(self) -> None:
+        self._reason = ""
+        self._trouble.ended("watch.recovered", watched=self._collection.name)
+
+    def _pause(self, error: KubeError | None) -> float:
+        wanted = error.retry_after if isinstance(error, ApiError) else None
+        if self._collection.absent and isinstance(error, NotFound):
+            wanted = self._collection.absent.pause * (1 + self._draw())
+        elif isinstance(error, NotFound):
+            # Its CRD is missing for the moment: refused at no cost, and due to be installed.
+            return min(self._backoff.next(), MISSING_PAUSE * (1 + self._draw()))
+        return max(self._backoff.next(), wanted or 0.0)
+
+
+def _is_ahead(err: ApiError) -> bool:
+    """Whether we know a resource version that the server does not: its data went back in time."""
+    causes = err.details.get("causes")
+    return isinstance(causes, list) and any(
+        isinstance(cause, dict) and cause.get("reason") == "ResourceVersionTooLarge"
+        for cause in causes
+    )

@@ -1,0 +1,294 @@
+"""The cluster state is as the API server has it, again after whatever happened."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from apiserver import ApiServer, line, status_object
+from clusters import node, pod
+from faults import begin, refuse
+from structlog.testing import capture_logs
+
+from koord.cluster.decoding import BUDGET, CLONE_SET, NODE, NODE_METRIC, POD
+from koord.cluster.state import ClusterState
+from koord.controlplane.clusterfeed import ClusterFeed
+from koord.controlplane.kinds import SERVED, Served
+from koord.kube.client import ApiClient
+from koord.kube.resource import PODS
+from koord.util.health import OK, Status
+from koord.util.stop import Stop
+
+NODES_PATH, PODS_PATH = "/api/v1/nodes", "/api/v1/pods"
+REPORTS = "/apis/slo.koordinator.sh/v1alpha1/nodemetrics"
+CLONE_SETS = "/apis/apps.kruise.io/v1alpha1/clonesets"
+
+
+class Following:
+    """A feed that runs."""
+
+    def __init__(self, client: ApiClient, clock, served) -> None:
+        self.state = ClusterState()
+        self.feed = ClusterFeed(client, self.state, clock, served=served, draw=lambda: 0.0)
+        self.stop = Stop(clock)
+        self.task = asyncio.ensure_future(self.feed.run(self.stop))
+
+    def has(self, *keys: str) -> bool:
+        return sorted(self.state.keys(POD)) == sorted(keys)
+
+    async def end(self) -> None:
+        self.stop.set()
+        await asyncio.wait_for(self.task, 60)
+
+
+Follow = Callable[..., Awaitable[Following]]
+
+
+@pytest.fixture
+async def follow(client: ApiClient, clock) -> AsyncIterator[Follow]:
+    running: list[Following] = []
+
+    async def follow(*kinds: Any, served: dict[Any, Served] | None = None) -> Following:
+        kinds = kinds or (POD,)
+        running.append(Following(client, clock, served or {kind: SERVED[kind] for kind in kinds}))
+        return running[-1]
+
+    yield follow
+    for each in running:
+        await each.end()
+
+
+@pytest.fixture
+async def following(server: ApiServer, follow: Follow, clock) -> Following:
+    """A feed that has seen the pod default/a and watches."""
+    server.objects.create(PODS_PATH, pod("a"))
+    following = await follow()
+    await clock.until(lambda: server.watching == 1)
+    return following
+
+
+def test_all_kinds_of_the_state_are_followed() -> None:
+    assert set(SERVED) == set(ClusterState().kinds)
+
+
+async def test_lists_then_changes(server: ApiServer, follow: Follow, clock) -> None:
+    """All kinds, side by side; health says which are still to come."""
+    server.objects.create(NODES_PATH, node("n1"))
+    server.objects.create(PODS_PATH, pod("a", "n1"))
+    server.script(refuse(503), path="/apis/policy")
+    following = await follow(*SERVED)
+    assert following.feed.health().reason.startswith("not listed yet: node, pod, ")
+    await clock.until(lambda: server.watching == len(SERVED) - 1)
+
+    assert following.feed.health().status is Status.UNHEALTHY
+    assert following.feed.health().reason == f"not listed yet: {BUDGET.name}"
+    assert following.feed.kinds_health()[BUDGET.name].status is Status.DEGRADED
+    waiting = asyncio.ensure_future(following.feed.wait_synced())
+    await clock.advance(5)
+    await clock.until(lambda: server.watching == len(SERVED))
+    await waiting
+    assert following.feed.health() == OK
+    assert [each.name for each in following.state.pods_of_node("n1")] == ["a"]
+
+    server.objects.create(PODS_PATH, pod("b", "n1"))
+    server.objects.delete(PODS_PATH, "default/a")
+    server.objects.create(REPORTS, {"metadata": {"name": "n1"}})
+    await clock.until(lambda: following.has("default/b") and "n1" in following.state.reports)
+
+
+async def test_a_list_comes_in_pages(server: ApiServer, follow: Follow, clock) -> None:
+    """A page that is refused halfway begins the list again; what went away meanwhile is gone."""
+    for name in "abcde":
+        server.objects.create(PODS_PATH, pod(name))
+    expired = asyncio.Event()
+
+    async def second_page(request):
+        server.objects.delete(PODS_PATH, "default/a")
+        expired.set()
+        return await refuse(410, "Expired")(request)
+
+    server.script(server.answer, second_page, path=PODS_PATH, watch=False)
+    following = await follow(served={POD: Served(PODS, page_size=2)})
+    await expired.wait()
+    assert following.has("default/a", "default/b")
+    assert not following.feed.kinds_health()[POD.name].detail.get("synced")
+    await clock.advance(5)
+    await clock.until(lambda: server.watching == 1)
+
+    assert following.has(*(f"default/{name}" for name in "bcde"))
+    assert [request.query["limit"] for request in server.asked("list")] == ["2"] * 4
+
+
+@pytest.mark.parametrize("as_event", [True, False])
+async def test_410_lists_again(
+    server: ApiServer, following: Following, clock, pass_time, as_event: bool
+) -> None:
+    """What the list lacks is forgotten, and health stays good."""
+    gone = line("ERROR", status_object(410, "Expired"))
+    server.script(begin(gone) if as_event else refuse(410, "Expired"), watch=True)
+    server.silent = True
+    server.objects.delete(PODS_PATH, "default/a")
+    server.objects.create(PODS_PATH, pod("b"))
+    with capture_logs() as logs:
+        server.end_watches()
+        await pass_time(lambda: following.has("default/b"))
+
+    assert not [log for log in logs if log["log_level"] == "warning"]
+    assert following.feed.kinds_health()[POD.name] == OK
+
+
+async def test_a_watch_that_ends_is_resumed_where_it_was(
+    server: ApiServer, following: Following, clock, pass_time
+) -> None:
+    """No list; bookmarks move the place on."""
+    await clock.advance(300)
+    server.objects.create(NODES_PATH, node("n1"))
+    server.bookmark()
+    await asyncio.sleep(0.05)
+    server.end_watches()
+    await pass_time(lambda: len(server.asked("watch")) == 2)
+    server.objects.create(PODS_PATH, pod("b"))
+    await clock.until(lambda: following.has("default/a", "default/b"))
+
+    assert len(server.asked("list")) == 1
+    assert server.asked("watch")[1].query["resourceVersion"] == str(server.objects.version - 1)
+
+
+async def test_a_watch_that_stops_delivering_is_replaced(
+    server: ApiServer, following: Following, clock, pass_time
+) -> None:
+    """After a bookmark, silence means that the connection has died."""
+    server.bookmark()
+    await asyncio.sleep(0.05)
+    server.silent = True
+    begun = clock.monotonic()
+    await pass_time(lambda: len(server.asked("watch")) == 2)
+    assert clock.monotonic() - begun < 200
+
+
+async def test_ten_minutes_without_api_server(
+    server: ApiServer, following: Following, clock, pass_time
+) -> None:
+    """The last state stays, and catches up without a list."""
+    begun = clock.monotonic()
+    await server.stop()
+    await pass_time(lambda: clock.monotonic() - begun > 600, step=5)
+    health = following.feed.kinds_health()[POD.name]
+    assert health.status is Status.DEGRADED
+    assert health.detail == {"synced": True}
+    assert following.has("default/a")
+    server.objects.delete(PODS_PATH, "default/a")
+    await server.start()
+    await pass_time(lambda: following.has())
+
+    assert following.feed.kinds_health()[POD.name] == OK
+    assert len(server.asked("list")) == 1
+
+
+async def test_kinds_without_a_crd(server: ApiServer, follow: Follow, clock) -> None:
+    """They hold nothing up. NodeMetrics are missed; Kruise's CloneSets are not."""
+    server.script(*[refuse(404, "NotFound")] * 9, path=REPORTS)
+    server.script(*[refuse(404, "NotFound")] * 9, path=CLONE_SETS)
+    with capture_logs() as logs:
+        following = await follow(NODE_METRIC, CLONE_SET)
+        await following.feed.wait_synced()
+
+    assert following.feed.health() == OK
+    health = following.feed.kinds_health()
+    assert "install the CRD nodemetrics" in health[NODE_METRIC.name].reason
+    assert health[CLONE_SET.name] == OK
+    failed = [log["watched"] for log in logs if log["event"] == "watch.failed"]
+    assert failed == ["nodemetrics"]
+    server.unscript()
+    server.objects.create(CLONE_SETS, {"metadata": {"name": "c", "namespace": "d", "uid": "u"}})
+    await clock.advance(65)
+    await clock.until(lambda: list(following.state.keys(CLONE_SET)) == ["d/c"])
+
+
+async def test_what_is_not_understood_stays_as_it_was(
+    server: ApiServer, following: Following, clock, pass_time
+) -> None:
+    """By event and by list; it is named until it is mended or gone."""
+    bad = pod("a", "n9") | {"spec": 5}
+    with capture_logs() as logs:
+        server.objects.replace(PODS_PATH, bad)
+        await clock.until(lambda: following.feed.kinds_health()[POD.name] != OK)
+        server.objects.compact()
+        server.script(refuse(410, "Expired"), watch=True)
+        server.end_watches()
+        await pass_time(lambda: len(server.asked("list")) == 2 and server.watching == 1)
+
+    assert following.has("default/a")
+    assert following.state.pod("default/a").node == ""
+    reason = following.feed.kinds_health()[POD.name].reason
+    assert reason.startswith("1 not understood: pod default/a: wanted")
+    assert [log["object"] for log in logs if log["event"] == "object.rejected"] == ["default/a"]
+
+    server.objects.replace(PODS_PATH, pod("a", "n9"))
+    await clock.until(lambda: following.feed.kinds_health()[POD.name] == OK)
+    assert following.state.pod("default/a").node == "n9"
+
+
+async def test_a_deleted_object_that_was_not_understood_is_forgotten(
+    server: ApiServer, following: Following, clock
+) -> None:
+    server.objects.replace(PODS_PATH, pod("a") | {"spec": 5})
+    await clock.until(lambda: following.feed.kinds_health()[POD.name] != OK)
+    server.objects.delete(PODS_PATH, "default/a")
+    await clock.until(lambda: following.has())
+
+    assert following.feed.kinds_health()[POD.name] == OK
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"no event\n",
+        line("ADDED", {"metadata": {"name": "x"}}),
+        line("NEW", {"metadata": {"resourceVersion": "7"}}),
+    ],
+)
+async def test_a_line_that_is_no_event_begins_again(
+    server: ApiServer, follow: Follow, clock, bad: bytes
+) -> None:
+    """With a list: what was missed is not known."""
+    server.script(begin(bad, then_hang=True), watch=True)
+    following = await follow()
+    await clock.until(lambda: following.feed.kinds_health()[POD.name] != OK)
+    await clock.advance(5)
+    await clock.until(lambda: server.watching == 1)
+
+    assert len(server.asked("list")) == 2
+    assert following.feed.kinds_health()[POD.name] == OK
+
+
+async def test_a_node_with_too_many_kinds_of_resources_is_named(
+    server: ApiServer, follow: Follow, clock
+) -> None:
+    """It is readable and yet cannot be kept; the others are."""
+    amounts = {f"example.com/r{number}": "1" for number in range(200)}
+    server.objects.create(NODES_PATH, node("a", allocatable=amounts))
+    server.objects.create(NODES_PATH, node("b"))
+    following = await follow(NODE)
+    await following.feed.wait_synced()
+
+    assert list(following.state.keys(NODE)) == ["b"]
+    assert "1 not understood: node a" in following.feed.kinds_health()[NODE.name].reason
+
+
+async def test_a_large_list_leaves_the_loop_to_others(
+    server: ApiServer, follow: Follow, clock
+) -> None:
+    """Between two turns of the loop at most a slice of it is taken over."""
+    items = [pod(f"p{number}", "n1") for number in range(5000)]
+    body = json.dumps({"metadata": {"resourceVersion": "7"}, "items": items}).encode()
+    server.script(begin(body), path=PODS_PATH, watch=False)
+    following = await follow()
+    steps: list[int] = []
+    while following.feed.health() != OK:
+        steps.append(sum(1 for _ in following.state.keys(POD)))
+        await asyncio.sleep(0)
+
+    assert max(after - before for before, after in itertools.pairwise(steps)) <= 200
