@@ -53,6 +53,7 @@ KEPT_ANNOTATIONS = frozenset(
     }
 )
 SCHEDULER_NAME = "scheduling.koordinator.sh/scheduler-name"  # a label in place of the spec's
+RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"  # an annotation of nodes
 _LONGEST_ANNOTATION = 256  # characters; a longer one is cut
 
 T = TypeVar("T")
@@ -66,6 +67,7 @@ class UsageReport:
     update_time: float | None = None  # Unix seconds
     usage: Usage | None = None  # of the whole node, averaged
     system_usage: Usage | None = None
+    host_usage: Usage | None = None  # of all host applications together
     aggregated: tuple[AggregatedUsage, ...] = ()
     pods: tuple[PodMetric, ...] = ()
 
@@ -218,6 +220,7 @@ class Decoder:
         return Event(found.type, _key(meta), meta.uid or "", meta.resource_version or "", value)
 
 
+_AMOUNTS = msgspec.json.Decoder(wire.Amounts | None)
 _LIST = msgspec.json.Decoder(wire.ObjectList)
 _EVENT = msgspec.json.Decoder(wire.Event)
 _STATUS = msgspec.json.Decoder(wire.Status)
@@ -364,7 +367,25 @@ def _read_node(found: wire.Node, _: Sharing) -> ClusterNode:
         unschedulable=bool(spec.unschedulable),
         ready=all(one.status == "True" for one in status.conditions or () if one.type == "Ready"),
         allocatable=tuple(sorted(amounts.items())),
+        raw_allocatable=_raw_allocatable(meta.annotations or {}, where),
     )
+
+
+def _raw_allocatable(
+    annotations: Mapping[str, str], where: str
+) -> tuple[tuple[str, int], ...] | None:
+    """The allocatable before it was amplified.
+
+    None: nothing says so, or it is malformed, which as in Koordinator counts as nothing.
+    """
+    text = annotations.get(RAW_ALLOCATABLE)
+    if text is None:
+        return None
+    try:
+        amounts = read_amounts(_AMOUNTS.decode(text) or {}, where)
+    except (InvalidObject, msgspec.DecodeError, RecursionError):
+        return None
+    return tuple(sorted(amounts.items()))
 
 
 def _reserved(annotations: Mapping[str, str]) -> dict[str, int]:
@@ -444,6 +465,9 @@ def _read_usage(found: wire.NodeMetric, _: Sharing) -> UsageReport:
         update_time=_time(status.update_time, where),
         usage=_usage(metric.node_usage, where),
         system_usage=_usage(metric.system_usage, where),
+        host_usage=_total(
+            [_usage(one.usage, where) for one in status.host_application_metric or ()]
+        ),
         aggregated=tuple(_aggregated(one, where) for one in metric.aggregated_node_usages or ()),
         pods=tuple(
             PodMetric(
@@ -468,6 +492,13 @@ def _aggregated(found: wire.Aggregated, where: str) -> AggregatedUsage:
         raise InvalidObject(f"{where}: duration", wanted=wanted, found=found.duration) from err
     windows = (types.avg, types.p50, types.p90, types.p95, types.p99)
     return AggregatedUsage(duration, *(_usage(one, where) for one in windows))
+
+
+def _total(found: Iterable[Usage | None]) -> Usage | None:
+    known = [one for one in found if one is not None]
+    if not known:
+        return None
+    return Usage(sum(one.cores for one in known), sum(one.memory_bytes for one in known))
 
 
 def _usage(found: wire.ResourceMap | None, where: str) -> Usage | None:

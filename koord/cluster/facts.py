@@ -236,6 +236,7 @@ class ClusterNode(Struct, frozen=True, kw_only=True):
     unschedulable: bool = False
     ready: bool = True
     allocatable: tuple[tuple[str, int], ...] = ()  # by name of the resource
+    raw_allocatable: tuple[tuple[str, int], ...] | None = None  # unamplified; None: as allocatable
 
     @property
     def key(self) -> str:

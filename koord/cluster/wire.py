@@ -324,10 +324,15 @@ class PodUsage(Wire):
     qos: Text | None = None
 
 
+class HostUsage(Wire):
+    usage: ResourceMap | None = None
+
+
 class NodeMetricStatus(Wire):
     update_time: Text | None = None
     node_metric: NodeUsage | None = None
     pods_metric: Annotated[list[PodUsage], Meta(max_length=16384)] | None = None
+    host_application_metric: ManyOf[HostUsage] | None = None
 
 
 class NodeMetric(Wire):

@@ -18,6 +18,7 @@ from koord.cluster.facts import (
     Workload,
 )
 from koord.cluster.predicates.fits import Fit, Misfit, fits
+from koord.cluster.predicates.moves import Moves
 from koord.cluster.state import ClusterState
 from koord.cluster.view import View, WhatIf
 from koord.cluster.workloads import Workloads, controller_of
@@ -114,6 +115,7 @@ __all__ = [
     "Migration",
     "Migrations",
     "Misfit",
+    "Moves",
     "Namespaces",
     "NodeDecision",
     "OptionError",

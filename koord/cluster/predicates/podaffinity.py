@@ -48,6 +48,11 @@ def matches_pod_anti_affinity(pod: ClusterPod, view: View) -> Mask:
     return allowed
 
 
+def is_excluded(pod: ClusterPod, view: View) -> bool:
+    """Whether another pod's anti-affinity means this one, wherever that pod is."""
+    return bool(_excluding(pod, view))
+
+
 def _excluding(pod: ClusterPod, view: View) -> Mapping[str, NDArray[np.bool_]]:
     """Specs whose required anti-affinity means this pod, by topology key; shape (specs,)."""
     found: dict[str, NDArray[np.bool_]] = {}

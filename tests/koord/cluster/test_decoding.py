@@ -313,6 +313,25 @@ def test_a_node_is_ready_unless_it_says_otherwise(conditions, ready):
     assert read_node(obj).ready is ready
 
 
+@pytest.mark.parametrize(
+    ("text", "amounts"),
+    [
+        ('{"cpu": "10", "memory": "1Ki"}', (("cpu", 10_000), ("memory", 1024))),
+        ("null", ()),
+        ("[]", None),
+        ('{"cpu": "many"}', None),
+        ('{"cpu": "-1"}', None),
+        ("{" * 10_000, None),
+        ("", None),
+    ],
+)
+def test_the_allocatable_before_it_was_amplified(text, amounts):
+    """A malformed annotation counts as none."""
+    obj = node("n")
+    obj["metadata"]["annotations"] = {"node.koordinator.sh/raw-allocatable": text}
+    assert read_node(obj).raw_allocatable == amounts
+
+
 def test_a_node_metric():
     """A cold window, and a pod without figures, are absent, not 0."""
     usage = {"resources": {"cpu": "1500m", "memory": "1Gi"}}
@@ -329,6 +348,7 @@ def test_a_node_metric():
                 {"name": "p", "namespace": "shop", "podUsage": usage, "qos": "BE"},
                 {"name": "q", "namespace": "shop", "podUsage": {}},
             ],
+            "hostApplicationMetric": [{"name": "a", "usage": usage}, {"usage": usage}, {}],
         },
     }
     found = read(NODE_METRIC, obj)
@@ -336,6 +356,7 @@ def test_a_node_metric():
     assert (found.node, found.update_time) == ("n", 120.0)
     assert found.usage == Usage(1.5, float(1 << 30))
     assert found.system_usage is None
+    assert found.host_usage == Usage(3.0, float(2 << 30))
     assert (found.aggregated[0].duration, found.aggregated[0].avg) == (300.0, None)
     assert found.aggregated[0].p95 == found.usage
     assert [(one.name, one.qos, one.usage) for one in found.pods] == [("p", "BE", found.usage)]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import plainrules
 from clusters import (
     Cluster,
@@ -22,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.cluster.predicates.fits import RULES, Misfit, fits
+from koord.cluster.predicates.moves import Moves
 
 KEYS = ("zone", "rack", "size")
 VALUES = ("a", "b", "1", "5", "-3", "+7", "9999999999999999999999")
@@ -218,3 +220,22 @@ def test_a_what_if_is_the_cluster_that_it_speaks_of(
 
     expected = fits(asked, cluster.snapshot().view())
     assert fits(asked, what_if.view()).misfits.tolist() == expected.misfits.tolist()
+
+
+@given(clusters(), st.data())
+def test_moves_one_after_the_other_are_a_what_if(cluster: Cluster, data: st.DataObject):
+    """Each question says what all rules say of a what-if with the moves before it."""
+    view = cluster.snapshot().view()
+    chosen = st.lists(st.integers(0, len(view) - 1), unique=True) if len(view) else st.just([])
+    rows = np.array(sorted(data.draw(chosen)), np.intp)
+    moves, what_if = Moves(view, rows), view.what_if()
+    placed = [one for row in range(len(view)) for one in view.pods(row)]
+    asked = data.draw(st.lists(st.sampled_from(placed), unique_by=id) if placed else st.just([]))
+    for asking in asked:
+        what_if.remove(asking.key, asking.node)
+        expected = fits(asking, what_if.view()).mask[rows]
+        assert moves.fits(asking).tolist() == expected.tolist()
+        target = data.draw(sometimes(st.sampled_from(rows.tolist()) if len(rows) else st.none()))
+        moves.move(asking, target)
+        if target is not None:
+            what_if.add(asking, view.node(target).name)
