@@ -74,6 +74,13 @@ from koord_descheduler.framework.migrations import Migration, Migrations
 from koord_descheduler.framework.registry import PluginFactory, PluginRegistry
 from koord_descheduler.framework.status import Status
 from koord_descheduler.framework.turn import because
+from koord_descheduler.rules.evictorfilter import (
+    EvictorFilter,
+    EvictorRules,
+    evictor_filter,
+    priority_of,
+)
+from koord_descheduler.rules.nodefit import Fitting, NodeFit, nodes_matching, nodes_named, without
 from koord_descheduler.rules.podorder import (
     OrderKey,
     eviction_order,
@@ -99,12 +106,15 @@ __all__ = [
     "EvictOptions",
     "EvictPlugin",
     "Evictor",
+    "EvictorFilter",
     "EvictorProxy",
+    "EvictorRules",
     "Fault",
     "FieldPath",
     "FilterFunc",
     "FilterPlugin",
     "Fit",
+    "Fitting",
     "Handle",
     "Informers",
     "Int32",
@@ -118,6 +128,7 @@ __all__ = [
     "Moves",
     "Namespaces",
     "NodeDecision",
+    "NodeFit",
     "OptionError",
     "OrderKey",
     "Owner",
@@ -153,15 +164,20 @@ __all__ = [
     "controller_of",
     "duplicate",
     "eviction_order",
+    "evictor_filter",
     "fits",
     "invalid",
     "invalid_duration",
     "kube_qos_of",
+    "nodes_matching",
+    "nodes_named",
     "pod_filter",
     "priority_class_of",
+    "priority_of",
     "qos_of",
     "required",
     "takes_args",
     "unsupported",
     "warning",
+    "without",
 ]

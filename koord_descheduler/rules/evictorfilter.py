@@ -1,0 +1,156 @@
+"""Pods that may not be evicted, and why. Pure: a pod in, a reason out.
+
+Source: Koordinator, EvictorFilter; Kubernetes descheduler, DefaultEvictor.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from koord.api.labelselector import LabelSelector
+from koord.cluster.facts import ClusterPod, PriorityClass
+from koord_descheduler.config.pluginargs.parts import PriorityThreshold
+
+EVICT = "descheduler.alpha.kubernetes.io/evict"  # an annotation, whatever its value
+PREFER_NO_EVICTION = "descheduler.alpha.kubernetes.io/prefer-no-eviction"  # the same
+SYSTEM_CRITICAL = 2_000_000_000  # the lowest priority of Kubernetes' own classes
+_MIRROR, _SOURCE = "kubernetes.io/config.mirror", "kubernetes.io/config.source"
+
+Constraint = Callable[[ClusterPod], str]
+"""Returns why a pod may not be evicted, as the end of a sentence about it; "": it may."""
+
+
+def annotation(pod: ClusterPod, key: str) -> str | None:
+    """Return an annotation of a pod, if it is one of those that are kept; None: it has none."""
+    return next((text for name, text in pod.annotations if name == key), None)
+
+
+def is_mirror(pod: ClusterPod) -> str:
+    return "it is a mirror pod" if annotation(pod, _MIRROR) is not None else ""
+
+
+def is_static(pod: ClusterPod) -> str:
+    source = annotation(pod, _SOURCE)
+    return "" if source in (None, "api") else "it is a static pod"
+
+
+def is_deleting(pod: ClusterPod) -> str:
+    return "it is being deleted" if pod.deleting else ""
+
+
+def is_of_daemon_set(pod: ClusterPod) -> str:
+    of_one = any(owner.kind == "DaemonSet" for owner in pod.owners)
+    return "it belongs to a DaemonSet" if of_one else ""
+
+
+def is_bare(pod: ClusterPod) -> str:
+    return "" if pod.owners else "it has no owner"
+
+
+def is_bare_and_not_failed(pod: ClusterPod) -> str:
+    bare = not pod.owners and pod.phase != "Failed"
+    return "it has no owner and has not failed" if bare else ""
+
+
+def has_local_storage(pod: ClusterPod) -> str:
+    return "it has local storage" if pod.local_storage else ""
+
+
+def has_claim(pod: ClusterPod) -> str:
+    return "it has a PersistentVolumeClaim" if pod.claims else ""
+
+
+def is_system_critical(pod: ClusterPod) -> str:
+    critical = pod.priority is not None and pod.priority >= SYSTEM_CRITICAL
+    return f"its priority {pod.priority} is system critical" if critical else ""
+
+
+def priority_of(
+    threshold: PriorityThreshold | None, classes: Mapping[str, PriorityClass]
+) -> int | None:
+    """Return the priority that a threshold stands for; None: it has neither value nor name.
+
+    Raises:
+        KeyError: there is no priority class of that name.
+    """
+    if threshold is None or (threshold.value is None and not threshold.name):
+        return None
+    return classes[threshold.name].value if threshold.value is None else threshold.value
+
+
+def reaches_priority(
+    threshold: PriorityThreshold | None, classes: Mapping[str, PriorityClass]
+) -> Constraint:
+    """Forbid pods of a priority and above.
+
+    classes are looked at with each pod; while the one of that name is not there, no pod may go.
+    """
+
+    def constraint(pod: ClusterPod) -> str:
+        try:
+            most = priority_of(threshold, classes)
+        except KeyError as err:
+            return f"the priority class {err.args[0]} of priorityThreshold is not known"
+        if most is None or pod.priority is None or pod.priority < most:
+            return ""
+        return f"its priority {pod.priority} reaches the threshold {most}"
+
+    return constraint
+
+
+def lacks_labels(selector: LabelSelector | None) -> Constraint:
+    """Forbid pods that a selector does not match; None matches all."""
+
+    def constraint(pod: ClusterPod) -> str:
+        matches = selector is None or selector.matches(pod.labels)
+        return "" if matches else "its labels are not those of labelSelector"
+
+    return constraint
+
+
+class EvictorFilter:
+    """Constraints that a pod can override by the annotation EVICT, and some that it cannot."""
+
+    def __init__(self, always: Iterable[Constraint], unless_asked: Iterable[Constraint]) -> None:
+        self._always = tuple(always)
+        self._unless_asked = tuple(unless_asked)
+
+    def reason(self, pod: ClusterPod) -> str:
+        """Return the first reason that forbids the eviction of a pod; "": nothing does."""
+        for constraint in self._always:
+            if text := constraint(pod):
+                return text
+        if pod.annotations and annotation(pod, EVICT) is not None:
+            return ""
+        for constraint in self._unless_asked:
+            if text := constraint(pod):
+                return text
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvictorRules:
+    """What MigrationController protects, as its arguments and gates have it."""
+
+    evict_failed_bare_pods: bool = False
+    evict_all_bare_pods: bool = False
+    evict_local_storage_pods: bool = False
+    evict_system_critical_pods: bool = False  # of any priority, whatever the threshold
+    ignore_pvc_pods: bool = False
+    priority_threshold: PriorityThreshold | None = None
+    label_selector: LabelSelector | None = None
+
+
+def evictor_filter(rules: EvictorRules, classes: Mapping[str, PriorityClass]) -> EvictorFilter:
+    """Return MigrationController's filter. classes: all priority classes by name, live."""
+    constraints: list[Constraint] = []
+    if not rules.evict_all_bare_pods:
+        constraints.append(is_bare_and_not_failed if rules.evict_failed_bare_pods else is_bare)
+    if not rules.evict_system_critical_pods:
+        constraints += [is_system_critical, reaches_priority(rules.priority_threshold, classes)]
+    if not rules.evict_local_storage_pods:
+        constraints.append(has_local_storage)
+    if rules.ignore_pvc_pods:
+        constraints.append(has_claim)
+    if rules.label_selector is not None:
+        constraints.append(lacks_labels(rules.label_selector))
+    return EvictorFilter((is_of_daemon_set, is_mirror, is_static, is_deleting), constraints)
