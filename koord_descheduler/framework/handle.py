@@ -1,7 +1,7 @@
 """What factories get: everything that a plugin may use, handed in."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from koord.api.labelselector import LabelSelector
@@ -13,6 +13,7 @@ from koord_descheduler.framework.evictor import EvictorProxy
 from koord_descheduler.framework.filters import FilterFunc, unfinished
 from koord_descheduler.framework.metrics import FrameworkMetrics
 from koord_descheduler.framework.migrations import Migrations
+from koord_descheduler.framework.shared import SharedParts
 from koord_descheduler.framework.status import Status
 
 if TYPE_CHECKING:
@@ -50,6 +51,13 @@ class Services:
     migrations: Migrations
     clock: Clock
     metrics: FrameworkMetrics
+    shared: SharedParts = field(default_factory=SharedParts)
+    """Parts of plugins that exist once in this process, and run while it leads."""
+    identity: str = "koord-descheduler"
+    """The same for all replicas and after a restart: what this descheduler's objects are named by.
+
+    The daemon gives namespace/name of its Lease.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -45,6 +45,8 @@ class FrameworkMetrics:
     """Cycles, rounds of plugins, and evictions."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.exposition = registry
+        """Where shared parts of plugins add their own metrics."""
         self.evicted = PodsEvicted()
         registry.register(self.evicted)
         self.cycles = Histogram(

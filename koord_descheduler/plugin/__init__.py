@@ -35,7 +35,29 @@ from koord.component.config.faults import (
 )
 from koord.component.config.typed import Int32, Seconds, UInt, UInt32
 from koord.component.plugins.errors import PluginError
+from koord.kube.client import ApiClient
+from koord.kube.deadline import Deadline
+from koord.kube.errors import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    KubeError,
+    NotFound,
+    PatchRefused,
+    TooManyRequests,
+)
+from koord.kube.eventobjects import Event, EventType, ObjectRef
+from koord.kube.informer import SharedInformer
+from koord.kube.reflector import Watched
+from koord.kube.resource import PODS, Resource
+from koord.kube.store import Change, ChangeKind
+from koord.util.backoff import Backoff
+from koord.util.clock import Clock
 from koord.util.errors import InvalidObject, KoordError, OptionError
+from koord.util.health import OK, PartHealth
+from koord.util.health import Status as HealthStatus
+from koord.util.logs import LimitedLog, LogState, get_logger
+from koord.util.stop import Stop
 from koord_descheduler.config.pluginargs.argstype import takes_args
 from koord_descheduler.config.pluginargs.parts import (
     Namespaces,
@@ -72,6 +94,7 @@ from koord_descheduler.framework.interfaces import (
 )
 from koord_descheduler.framework.migrations import Migration, Migrations
 from koord_descheduler.framework.registry import PluginFactory, PluginRegistry
+from koord_descheduler.framework.shared import SharedPart, SharedParts
 from koord_descheduler.framework.status import Status
 from koord_descheduler.framework.turn import because
 from koord_descheduler.rules.evictorfilter import (
@@ -90,19 +113,32 @@ from koord_descheduler.rules.podorder import (
 )
 
 __all__ = [
+    "OK",
+    "PODS",
     "Action",
+    "AlreadyExists",
+    "ApiClient",
+    "ApiError",
+    "Backoff",
     "BalancePlugin",
+    "Change",
+    "ChangeKind",
+    "Clock",
     "ClusterNode",
     "ClusterPod",
     "ClusterState",
     "Condition",
+    "Conflict",
     "ContainerKind",
     "ContainerState",
+    "Deadline",
     "Decision",
     "DecisionSource",
     "Decisions",
     "DeschedulePlugin",
     "DisruptionBudget",
+    "Event",
+    "EventType",
     "EvictOptions",
     "EvictPlugin",
     "Evictor",
@@ -116,12 +152,16 @@ __all__ = [
     "Fit",
     "Fitting",
     "Handle",
+    "HealthStatus",
     "Informers",
     "Int32",
     "InvalidObject",
     "Key",
     "KoordError",
+    "KubeError",
     "LabelSelector",
+    "LimitedLog",
+    "LogState",
     "Migration",
     "Migrations",
     "Misfit",
@@ -129,9 +169,13 @@ __all__ = [
     "Namespaces",
     "NodeDecision",
     "NodeFit",
+    "NotFound",
+    "ObjectRef",
     "OptionError",
     "OrderKey",
     "Owner",
+    "PartHealth",
+    "PatchRefused",
     "Percents",
     "Plugin",
     "PluginError",
@@ -143,13 +187,20 @@ __all__ = [
     "PriorityClass",
     "PriorityThreshold",
     "Relief",
+    "Resource",
     "Seconds",
     "Services",
+    "SharedInformer",
+    "SharedPart",
+    "SharedParts",
     "Status",
+    "Stop",
+    "TooManyRequests",
     "UInt",
     "UInt32",
     "UsageReport",
     "View",
+    "Watched",
     "WhatIf",
     "Workload",
     "Workloads",
@@ -166,6 +217,7 @@ __all__ = [
     "eviction_order",
     "evictor_filter",
     "fits",
+    "get_logger",
     "invalid",
     "invalid_duration",
     "kube_qos_of",
