@@ -7,11 +7,11 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from koord.component.tables import emit, figure, prose, show, table
 from koord.util.errors import OptionError
 from koord.util.printable import printable_json
 from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import BadQuestion, CtlClient
-from koordlet.cli.ctl.tables import emit, figure, prose, show, table
 from koordlet.executor.audit.query import MOST, AuditQuery
 
 FOLLOW_INTERVAL = 1.0  # seconds between two looks

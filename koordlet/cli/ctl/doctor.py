@@ -6,10 +6,10 @@ from typing import Any
 from rich.console import RenderableType
 from rich.padding import Padding
 
+from koord.component.tables import figure, heading, pairs, prose, show, table
 from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import BadAnswer, CtlClient, NoDaemon, NotPermitted
 from koordlet.cli.ctl.roots import given_roots, host_paths
-from koordlet.cli.ctl.tables import figure, heading, pairs, prose, show, table
 
 _Finding = Mapping[str, Any]  # as koordlet.doctor.finding.Finding, and "wanted" by a gate at work
 

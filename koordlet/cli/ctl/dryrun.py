@@ -5,9 +5,9 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from koord.component.tables import figure, prose, show, table
 from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import CtlClient
-from koordlet.cli.ctl.tables import figure, prose, show, table
 
 
 def run(client: CtlClient, options: Options) -> int:

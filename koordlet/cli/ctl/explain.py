@@ -6,10 +6,10 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from koord.component.tables import figure, heading, pairs, prose, show, table
 from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import CtlClient
 from koordlet.cli.ctl.dryrun import dry_run_text
-from koordlet.cli.ctl.tables import figure, heading, pairs, prose, show, table
 from koordlet.cli.ctl.units import kernel_value, number, span
 
 _Json = Mapping[str, Any]

@@ -12,10 +12,10 @@ from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from koord.component.tables import console, prose
 from koord.util.errors import KoordError
 from koordlet.cli.ctl.client import CtlClient
 from koordlet.cli.ctl.keyboard import QUIT, SUSPEND, keyboard
-from koordlet.cli.ctl.tables import console, prose
 from koordlet.cli.ctl.toptable import ORDERS, headline, rows, sort_pods
 
 TIMEOUT = 2.0  # seconds; a key has to wait for it when the daemon hangs

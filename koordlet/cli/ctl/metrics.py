@@ -5,9 +5,9 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from koord.component.tables import Name, figure, prose, show, table
 from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import CtlClient
-from koordlet.cli.ctl.tables import Name, figure, prose, show, table
 from koordlet.cli.ctl.units import formatter, span
 from koordlet.metriccache.kinds import KINDS
 

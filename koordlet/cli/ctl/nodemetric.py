@@ -7,10 +7,10 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from koord.api.quantity import Quantity
+from koord.component.tables import ABSENT, Name, figure, heading, pairs, prose, show, table
 from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import CtlClient
-from koordlet.cli.ctl.tables import Name, figure, heading, pairs, prose, show, table
-from koordlet.cli.ctl.units import ABSENT, cores, size
+from koordlet.cli.ctl.units import cores, size
 
 _AGGREGATIONS = ("avg", "p50", "p90", "p95", "p99")
 

@@ -6,10 +6,10 @@ import os
 import time
 from pathlib import Path
 
+from koord.component.tables import prose, show
 from koord.util.errors import KoordError
 from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import CtlClient
-from koordlet.cli.ctl.tables import prose, show
 from koordlet.cli.ctl.units import size, span
 
 SILENCE = 30.0  # seconds without a line after which the daemon is given up

@@ -12,6 +12,7 @@ from rich.console import RenderableType
 from koord.api.slo.nodeslo import NodeSLO, merge_nodeslo
 from koord.component.flags import FlagSet
 from koord.component.plugins.discovery import discover
+from koord.component.tables import figure, heading, prose, show, table
 from koord.util.documents import decode
 from koord.util.errors import InvalidObject, KoordError, OptionError
 from koord.util.filewatch import read_bounded
@@ -20,7 +21,6 @@ from koord.util.simulatedclock import SimulatedClock
 from koordlet import NAME
 from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import BadQuestion, CtlClient
-from koordlet.cli.ctl.tables import figure, heading, prose, show, table
 from koordlet.cli.ctl.units import span
 from koordlet.features import feature_gates as gate_table
 from koordlet.plugin.base import ExtensionPlugin

@@ -7,13 +7,13 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from koord.component.tables import figure, prose, show, table
 from koord.util.clock import SystemClock
 from koord.util.errors import KoordError, UnsafeFile
 from koord.util.owneddir import OwnedDirectory
 from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import CtlClient
 from koordlet.cli.ctl.roots import given_roots, host_paths
-from koordlet.cli.ctl.tables import figure, prose, show, table
 from koordlet.daemon.rundir import RunDir, RunDirHeld
 from koordlet.executor.claims.claim import ClaimState, Key
 from koordlet.executor.claims.desired import ApplyResult

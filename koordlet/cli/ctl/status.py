@@ -8,11 +8,11 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from koord.component.tables import figure, heading, pairs, prose, show, table
 from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import CtlClient, NoDaemon
 from koordlet.cli.ctl.dryrun import dry_run_text
 from koordlet.cli.ctl.explain import budget_text
-from koordlet.cli.ctl.tables import figure, heading, pairs, prose, show, table
 from koordlet.cli.ctl.units import size, span
 
 HEALTH_STYLES = {"ok": "green", "degraded": "yellow", "unhealthy": "red"}

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from rich.console import RenderableType
 
+from koord.component.tables import prose, show
 from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import CtlClient
-from koordlet.cli.ctl.tables import prose, show
 from koordlet.cli.ctl.toptable import TopRow, headline, rows, sort_pods
 
 

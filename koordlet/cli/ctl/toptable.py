@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Column, Table
 from rich.text import Text
 
-from koordlet.cli.ctl.tables import GAP, Name, figure, prose, table
+from koord.component.tables import GAP, Name, figure, prose, table
 from koordlet.cli.ctl.units import cores, number, percent, rate, share, size
 
 TopRow = Mapping[str, Any]  # as koordlet.server.ctl.top says

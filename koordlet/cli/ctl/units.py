@@ -4,9 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from koord.component.tables import ABSENT
 from koord.util.cpulist import format_cpulist
-
-ABSENT = "-"
 
 
 def cores(value: float | None) -> str:
@@ -85,17 +84,6 @@ def formatter(unit: str) -> Callable[[float | None], str]:
 def number(value: float | None) -> str:
     """Any other figure, with four significant digits."""
     return ABSENT if value is None else f"{value:.4g}"
-
-
-def shorten(text: str, width: int) -> str:
-    """Return the text in at most that many characters, cut in the middle.
-
-    Names of pods differ at their ends: in the namespace, and in what the ReplicaSet appended.
-    """
-    if len(text) <= width:
-        return text
-    tail = max(width - 1, 0) // 2
-    return text[: max(width - 1 - tail, 0)] + "…" * (width > 0) + text[len(text) - tail :]
 
 
 def _scaled(value: float | None, base: int, suffixes: Sequence[str]) -> str:

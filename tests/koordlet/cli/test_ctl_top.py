@@ -5,12 +5,12 @@ import json
 import pytest
 from rich.console import ConsoleDimensions
 
+from koord.component.tables import console, plain
 from koord.util.clock import stamp
 from koord.util.errors import KoordError
 from koordlet.cli.ctl.arguments import SORTS
 from koordlet.cli.ctl.client import CtlClient
 from koordlet.cli.ctl.live import LiveView, watch
-from koordlet.cli.ctl.tables import console, plain
 from koordlet.cli.ctl.toptable import ORDERS, headline, rows, sort_pods
 from koordlet.metriccache.kinds import (
     NODE_CPU_USAGE,

@@ -52,22 +52,6 @@ def test_columns_stay_narrow(value):
     assert len(units.rate(value)) <= 4
 
 
-@given(st.text(min_size=1), st.integers(1, 40))
-def test_a_shortened_name_fits_and_keeps_both_ends(text, width):
-    """It is as long as there is room for."""
-    short = units.shorten(text, width)
-
-    assert len(short) == min(len(text), width)
-    assert short[0] in (text[0], "…")
-    if len(text) <= width:
-        assert short == text
-
-
-def test_names_are_cut_in_the_middle():
-    """Namespace and the ReplicaSet's suffix distinguish pods."""
-    assert units.shorten("default/web-7d9c5b8f6-abcde", 16) == "default/…6-abcde"
-
-
 @pytest.mark.parametrize(
     ("unit", "text"), [("cores", "2.00"), ("bytes", "2"), ("percent", "2.0"), ("furlongs", "2")]
 )

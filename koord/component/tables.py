@@ -1,4 +1,4 @@
-"""Tables for people: as wide as the terminal, or as wide as they are when it goes elsewhere."""
+"""Tables that commands print: as wide as the terminal, or as wide as they are elsewhere."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -10,8 +10,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from koord.util.printable import printable, printable_json
-from koordlet.cli.ctl.units import ABSENT, shorten
 
+ABSENT = "-"  # a figure that there is none of
 GAP = 2  # spaces between columns
 
 _UNBOUNDED = 10_000  # columns of a terminal that is none: every row stays one line
@@ -114,3 +114,14 @@ def _column(title: str) -> Column:
     if title.startswith("<"):
         return Column(title[1:], no_wrap=True)
     return Column(title, overflow="fold")
+
+
+def shorten(text: str, width: int) -> str:
+    """Return the text in at most that many characters, cut in the middle.
+
+    Names of pods differ at their ends: in the namespace, and in what the ReplicaSet appended.
+    """
+    if len(text) <= width:
+        return text
+    tail = max(width - 1, 0) // 2
+    return text[: max(width - 1 - tail, 0)] + "…" * (width > 0) + text[len(text) - tail :]
