@@ -59,6 +59,15 @@ class IntervalDependent(Protocol):
         ...
 
 
+@runtime_checkable
+class HistoryDependent(Protocol):
+    """Arguments that wait for what is seen in several cycles."""
+
+    def as_if_lasting(self) -> Self:
+        """Return the arguments for a plan, whose only cycle counts as if it had lasted."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ArgsType:
     """The type of a plugin's arguments."""

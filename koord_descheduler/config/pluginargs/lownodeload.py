@@ -148,6 +148,11 @@ class LowNodeLoadArgs:
         """Keep counters for at least two cycles."""
         return replace(self, detector_cache_timeout=max(self.detector_cache_timeout, 2 * interval))
 
+    def as_if_lasting(self) -> Self:
+        """A node is abnormal when it is seen so once."""
+        pools = [replace(pool, anomaly_condition=_once(pool)) for pool in self.node_pools]
+        return replace(self, anomaly_condition=_once(self), node_pools=tuple(pools))
+
     def pools(self) -> tuple[NodePool, ...]:
         """The pools in the order in which they are processed: the top level's first."""
         first = NodePoolArgs(
@@ -224,6 +229,10 @@ def _pool(pool: NodePoolArgs) -> NodePool:
         resource_weights=pool.resource_weights or {},
         anomaly_condition=pool.anomaly_condition or AnomalyCondition(),
     )
+
+
+def _once(args: "LowNodeLoadArgs | NodePoolArgs") -> AnomalyCondition:
+    return replace(args.anomaly_condition or AnomalyCondition(), consecutive_abnormalities=1)
 
 
 def _first(own: _M | None, inherited: _M | None) -> _M | None:

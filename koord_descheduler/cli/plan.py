@@ -1,0 +1,180 @@
+"""The command `koord-descheduler plan`: what would be moved, and why."""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from koord.cluster.dump import Dump
+from koord.cluster.dumpfiles import read_dump
+from koord.component.config.document import read_config
+from koord.component.config.faults import InvalidConfig
+from koord.component.plugins.discovery import discover
+from koord.component.tables import show
+from koord.util.clock import SystemClock
+from koord.util.errors import InvalidObject, KoordError, OptionError
+from koord.util.logs import LevelSpec, configure
+from koord.util.printable import printable
+from koord_descheduler.config.configuration import Configuration
+from koord_descheduler.config.read import ReadConfig, config_parser, parse_configuration
+from koord_descheduler.framework.configured import known_plugins
+from koord_descheduler.framework.registry import PluginRegistry
+from koord_descheduler.planning.offline import offline_services
+from koord_descheduler.planning.plan import Plan, make_plan
+from koord_descheduler.planning.report import plan_report
+from koord_descheduler.planning.show import plan_view
+from koord_descheduler.planning.usual import HIGH, LOW, usual_configuration
+
+NAME = "koord-descheduler plan"
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+MOST = 4000  # characters of an error
+
+_ABOUT = """\
+Run the profiles of a configuration for one cycle in dry-run, and show what would be moved, from
+where, to which nodes, and why; for what stays, the reason. Nothing is changed, and no API server is
+asked. The dump is what
+    kubectl get nodes,pods,pdb,nodemetrics,replicasets,deployments,statefulsets,priorityclasses \\
+        -A -o json > cluster.json
+prints; more kinds make it more exact: persistentvolumeclaims, persistentvolumes, namespaces."""
+_EXIT = "Exit status: 0 done, 1 failed, 2 the command line or a file is wrong."
+
+
+class PlanOptions(argparse.Namespace):
+    """The options of a command line."""
+
+    source: Path
+    config: Path | None = None  # None: the usual one
+    low: Mapping[str, float] | None = None  # None: LOW
+    high: Mapping[str, float] | None = None  # None: HIGH
+    node: str = ""  # "": all
+    now: float | None = None  # Unix seconds; None: of the newest NodeMetric
+    output: Literal["table", "json"] = "table"
+
+
+def main(argv: Sequence[str], registry: PluginRegistry | None = None) -> int:
+    """Print a plan. Returns the exit status; see --help.
+
+    registry has the plugins that can be enabled; None: those that are installed.
+    """
+    options = _parser().parse_args(argv, namespace=PlanOptions())
+    configure("console", LevelSpec("error"), NAME)
+    try:
+        _print_plan(options, registry or _installed())
+        sys.stdout.flush()
+    except (OptionError, InvalidConfig, InvalidObject) as err:
+        return _complain(err, USAGE)
+    except KoordError as err:
+        return _complain(err, FAILED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest has no reader
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return OK
+
+
+def _print_plan(options: PlanOptions, registry: PluginRegistry) -> None:
+    configuration = _configuration(options, registry)
+    dump = read_dump(options.source)
+    plan = asyncio.run(_plan(options, configuration, registry, dump))
+    if options.node:
+        plan = plan.only(options.node)
+    report = plan_report(plan, dump)
+    show(report, lambda: plan_view(report), options.output)
+
+
+async def _plan(
+    options: PlanOptions, configuration: Configuration, registry: PluginRegistry, dump: Dump
+) -> Plan:
+    nodes = {node.name for node in dump.cluster.nodes()}
+    if not nodes:
+        wrong = f"; {dump.rejected[0]}" if dump.rejected else ""
+        hint = f"make one with `kubectl get nodes,pods,… -A -o json`{wrong}"
+        raise OptionError(str(options.source), "no node", hint)
+    if options.node and options.node not in nodes:
+        raise OptionError("--node", options.node, "wanted the name of a node of the dump")
+    now = dump.newest_report if options.now is None else options.now
+    now = SystemClock().wall() if now is None else now
+    return await make_plan(configuration, registry, offline_services(dump.cluster, now))
+
+
+def _configuration(options: PlanOptions, registry: PluginRegistry) -> Configuration:
+    known = known_plugins(registry)
+    if options.config is None:
+        low, high = options.low or LOW, options.high or HIGH
+        read = parse_configuration(usual_configuration(low, high), Path("--low and --high"), known)
+    elif options.low or options.high:
+        raise OptionError("--low, --high", str(options.config), "set thresholds in the file")
+    else:
+        read = read_config(options.config, config_parser(known))
+        _warn(read)
+    return read.configuration
+
+
+def _warn(read: ReadConfig) -> None:
+    for fault in read.warnings:
+        print(f"{NAME}: warning: {printable(fault)[:MOST]}", file=sys.stderr)
+
+
+def _installed() -> PluginRegistry:
+    registry = PluginRegistry()
+    for problem in discover(registry):
+        print(f"{NAME}: warning: {printable(problem)[:MOST]}", file=sys.stderr)
+    return registry
+
+
+def _complain(err: KoordError, code: int) -> int:
+    print(f"{NAME}: {printable(err)[:MOST]}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=NAME,
+        description=_ABOUT,
+        epilog=_EXIT,
+        argument_default=argparse.SUPPRESS,  # fields of PlanOptions are the defaults
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--from", dest="source", type=Path, required=True, metavar="DUMP", help=_SOURCE_HELP)
+    add("--config", type=Path, metavar="FILE", help=_CONFIG_HELP)
+    add("--low", type=_percents, metavar="CPU,MEMORY", help=_low_help("low", LOW))
+    add("--high", type=_percents, metavar="CPU,MEMORY", help=_low_help("high", HIGH))
+    add("--node", metavar="NAME", help="only what concerns this node")
+    add("--now", type=_time, metavar="TIME", help=_NOW_HELP)
+    add("--output", "-o", choices=("table", "json"), help="table (default) or json")
+    return parser
+
+
+_SOURCE_HELP = "a file or a directory of files that kubectl has printed, JSON or YAML"
+_CONFIG_HELP = "a DeschedulerConfiguration; without one, LowNodeLoad with --low and --high"
+_NOW_HELP = "the time of the plan, as 2026-07-24T06:52:45Z; by default of the newest NodeMetric"
+
+
+def _low_help(name: str, default: Mapping[str, float]) -> str:
+    text = ",".join(f"{key}={value:g}" for key, value in default.items())
+    return f"{name} thresholds in percent of allocatable, as {text}, which is the default"
+
+
+def _percents(text: str) -> dict[str, float]:
+    found = {}
+    for part in text.split(","):
+        name, _, amount = part.partition("=")
+        try:
+            found[name.strip()] = float(amount)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"wanted cpu=45,memory=55, found {text!r}") from None
+    return found
+
+
+def _time(text: str) -> float:
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z").timestamp()
+    except (ValueError, OverflowError):
+        wanted = "wanted a time as 2026-07-24T06:52:45Z"
+        raise argparse.ArgumentTypeError(f"{wanted}, found {text!r}") from None

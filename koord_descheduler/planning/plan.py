@@ -1,0 +1,118 @@
+"""A plan: the profiles of a configuration, run for one cycle in dry-run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from koord.cluster.facts import ClusterNode
+from koord.util.errors import KoordError
+from koord_descheduler.config.configuration import Configuration
+from koord_descheduler.config.pluginargs.argstype import HistoryDependent
+from koord_descheduler.framework.configured import profile_settings
+from koord_descheduler.framework.cycle import Descheduler
+from koord_descheduler.framework.decisions import Action, Decisions, NodeDecision, PodDecision
+from koord_descheduler.framework.handle import Services
+from koord_descheduler.framework.limiter import EvictionLimiter
+from koord_descheduler.framework.profile import ProfileError, ProfilePlugins, build_profile
+from koord_descheduler.framework.registry import PluginRegistry
+
+
+class UnbuildableProfiles(KoordError):
+    """Plugins of the configuration cannot be made; the message has all that is wrong."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What a cycle would do, and why."""
+
+    at: float  # Unix seconds; the time for which it is made
+    considered: int  # nodes that are ready and selected by the configuration
+    nodes: tuple[NodeDecision, ...]
+    pods: tuple[PodDecision, ...]
+    errors: tuple[str, ...] = ()  # of plugins; the rest of the cycle was done
+
+    def only(self, node: str) -> "Plan":
+        """What concerns one node: as a source, or as a candidate."""
+        return replace(
+            self,
+            nodes=tuple(one for one in self.nodes if one.node == node),
+            pods=tuple(one for one in self.pods if node in (one.node, *one.candidates)),
+        )
+
+    def count(self, action: Action) -> int:
+        """The number of pods of which that would become."""
+        return sum(one.action is action for one in self.pods)
+
+
+async def make_plan(
+    configuration: Configuration, registry: PluginRegistry, services: Services
+) -> Plan:
+    """Return what a cycle would do now. Nothing is evicted, whatever the configuration says.
+
+    What plugins would wait for over several cycles counts as if it had lasted so long already.
+
+    Raises:
+        UnbuildableProfiles: as it says.
+    """
+    services = replace(services, decisions=Decisions())
+    limits = configuration.limits
+    limiter = EvictionLimiter(
+        per_node=limits.per_node, per_namespace=limits.per_namespace, total=limits.total
+    )
+    profiles = await _build(configuration, registry, services, limiter)
+    try:
+        result = await Descheduler(
+            profiles,
+            lambda: _nodes(services),
+            limiter,
+            services.metrics,
+            services.clock,
+            decisions=services.decisions,
+            interval=0,
+            node_selector=configuration.node_selector,
+        ).run_once()
+        cycle = services.decisions.cycles[-1]
+        return Plan(
+            at=cycle.began,
+            considered=result.nodes,
+            nodes=tuple(cycle.nodes()),
+            pods=tuple(cycle.pods()),
+            errors=tuple(result.errors),
+        )
+    finally:
+        await _close(profiles)
+
+
+async def _build(
+    configuration: Configuration,
+    registry: PluginRegistry,
+    services: Services,
+    limiter: EvictionLimiter,
+) -> list[ProfilePlugins]:
+    profiles: list[ProfilePlugins] = []
+    errors: list[str] = []
+    for settings in profile_settings(configuration):
+        planned = replace(settings, dry_run=True, args=_as_if_lasting(settings.args))
+        try:
+            profiles.append(await build_profile(planned, registry, services, limiter))
+        except ProfileError as err:
+            errors.append(str(err))
+    if errors:
+        await _close(profiles)
+        raise UnbuildableProfiles("; ".join(errors))
+    return profiles
+
+
+def _as_if_lasting(args: Mapping[str, object]) -> dict[str, object]:
+    return {
+        name: one.as_if_lasting() if isinstance(one, HistoryDependent) else one
+        for name, one in args.items()
+    }
+
+
+async def _nodes(services: Services) -> list[ClusterNode]:
+    return services.cluster.nodes()
+
+
+async def _close(profiles: list[ProfilePlugins]) -> None:
+    while profiles:
+        await profiles.pop().close()

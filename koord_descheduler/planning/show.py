@@ -1,0 +1,109 @@
+"""Plans and decisions as tables, from their JSON."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+
+from koord.component.tables import Name, figure, heading, prose, table
+
+MOST_CANDIDATES = 3  # of a pod that are shown by name
+
+_Json = Mapping[str, Any]
+_STYLES = {"evict": "cyan", "refused": "yellow", "stay": "dim"}
+
+
+def plan_view(report: _Json) -> Iterator[RenderableType]:
+    """The lines of a plan."""
+    counts = {name: _count(report["pods"], name) for name in ("evict", "refused", "stay")}
+    yield heading(
+        f"plan for {report['at']}: of {report['nodesConsidered']} nodes, "
+        f"{counts['evict']} pods would be evicted, {counts['refused']} are refused, "
+        f"{counts['stay']} stay"
+    )
+    if "input" in report:
+        yield from _input(report["input"])
+    for error in report["errors"]:
+        yield prose(f"failed: {error}", "red")
+    yield from decisions_view(report)
+
+
+def decisions_view(report: _Json) -> Iterator[RenderableType]:
+    """The nodes, the pods that would go, and those that stay."""
+    if not report["nodes"] and not report["pods"]:
+        yield prose("nothing was decided")
+    if report["nodes"]:
+        yield heading("")
+        yield _nodes(report["nodes"])
+    going = [one for one in report["pods"] if one["action"] == "evict"]
+    staying = [one for one in report["pods"] if one["action"] != "evict"]
+    if going:
+        yield heading("")
+        yield _going(going)
+    if staying:
+        yield heading("")
+        yield _staying(staying)
+
+
+def _input(found: _Json) -> Iterator[RenderableType]:
+    yield prose(f"read: {_amounts(found['objects']) or 'nothing'}")
+    if found["skipped"]:
+        yield prose(f"not read, as of no use here: {_amounts(found['skipped'])}")
+    for text in found["rejected"]:
+        yield prose(f"malformed, left out: {text}", "yellow")
+    more = found["rejections"] - len(found["rejected"])
+    if more:
+        yield prose(f"malformed, left out: {more} more", "yellow")
+
+
+def _nodes(nodes: Sequence[_Json]) -> RenderableType:
+    rows = table("NODE", "<VERDICT", "<BY", "WHY", "WOULD CHANGE WITH")
+    for one in nodes:
+        rows.add_row(
+            Name(one["node"]),
+            figure(one["verdict"]),
+            figure(one["plugin"]),
+            prose(one["reason"]),
+            prose(one["hint"]),
+        )
+    return rows
+
+
+def _going(pods: Sequence[_Json]) -> RenderableType:
+    rows = table("EVICT", "FROM", "TO ONE OF", "<BY", "WHY")
+    for one in pods:
+        rows.add_row(
+            Name(one["pod"], _STYLES["evict"]),
+            Name(one["node"]),
+            prose(_candidates(one["candidates"])),
+            figure(one["plugin"]),
+            prose(one["reason"]),
+        )
+    return rows
+
+
+def _staying(pods: Sequence[_Json]) -> RenderableType:
+    rows = table("STAYS", "ON", "<OUTCOME", "<BY", "WHY")
+    for one in pods:
+        rows.add_row(
+            Name(one["pod"]),
+            Name(one["node"]),
+            figure(one["action"], _STYLES[one["action"]]),
+            figure(one["plugin"]),
+            prose(one["reason"]),
+        )
+    return rows
+
+
+def _candidates(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:MOST_CANDIDATES])
+    more = len(names) - MOST_CANDIDATES
+    return f"{shown} and {more} more" if more > 0 else shown or "-"
+
+
+def _amounts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
+
+
+def _count(pods: Sequence[_Json], action: str) -> int:
+    return sum(one["action"] == action for one in pods)
