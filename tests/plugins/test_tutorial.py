@@ -1,4 +1,4 @@
-"""The code of docs/writing-plugins.md is run, so the tutorial cannot become untrue."""
+"""The code of the tutorials is run, so they cannot become untrue."""
 
 import asyncio
 import os
@@ -25,45 +25,63 @@ from koordlet.qosmanager.outcome import Outcome
 from koordlet.rules.nodetopology import NodeTopology
 from koordlet.statesinformer.informer import StatesInformer
 
-PAGE = Path(__file__).parents[2] / "docs" / "writing-plugins.md"
-BLOCK = re.compile(r"^```(?:python|toml)\n# file: (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-TEXT = PAGE.read_text()
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```(?:python|toml|yaml)\n# file: (\S+)\n(.*?)^```$", re.M | re.DOTALL)
+PAGES = {
+    name: (ROOT / "docs" / name).read_text()
+    for name in ("writing-plugins.md", "writing-descheduler-plugins.md")
+}
+TEXT = PAGES["writing-plugins.md"]
 
 
-def test_every_step_of_the_tutorial_works(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("page", "kit", "steps"),
+    [
+        ("writing-plugins.md", "koordlet.plugin.testing", 11),
+        ("writing-descheduler-plugins.md", "koord_descheduler.plugin.testing", 3),
+    ],
+)
+def test_every_step_of_the_tutorial_works(page: str, kit: str, steps: int, tmp_path: Path):
     """Files are written in the order of the page; each test is run with what is there then."""
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
     tests = 0
-    with warm_python("pytest", "koordlet.plugin.testing") as python:
-        for name, content in BLOCK.findall(TEXT):
+    with warm_python("pytest", kit) as python:
+        for name, content in BLOCK.findall(PAGES[page]):
             (tmp_path / name).write_text(content)
             if name.startswith("test_"):
                 tests += 1
                 _run_pytest(python, tmp_path, name)
-    assert tests == 11
+    assert tests == steps
 
 
-def test_no_code_of_the_tutorial_is_left_out():
+@pytest.mark.parametrize("page", PAGES)
+def test_no_code_of_the_tutorial_is_left_out(page: str):
     """Every Python block is a file, so every one of them is run."""
-    assert TEXT.count("```python\n") + TEXT.count("```toml\n") == len(BLOCK.findall(TEXT))
+    text = PAGES[page]
+    blocks = [name for name, _ in BLOCK.findall(text) if not name.endswith(".yaml")]
+    assert text.count("```python\n") + text.count("```toml\n") == len(blocks)
 
 
-def test_the_container_recipe_fits_the_image():
-    """The same Debian builds both, and the plugin lands among the packages of koordlet's image.
+@pytest.mark.parametrize(("page", "program"), [("writing-plugins.md", "koordlet")])
+def test_the_container_recipe_fits_the_image(page: str, program: str):
+    """The same Debian builds both, and the plugin lands among the packages of the image.
 
     test_example installs a package with the same options, and runs it.
     """
-    (recipe,) = re.findall(r"^```dockerfile\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-    image = (PAGE.parents[1] / "deploy" / "Containerfile").read_text()
-    build, base = re.findall(r"^FROM (\S+)", image, re.MULTILINE)
-    (venv,) = re.findall(r"python3 -m venv (\S+)", image)
+    (recipe,) = re.findall(r"^```dockerfile\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
+    image = (ROOT / "deploy" / "Containerfile").read_text()
+    builds = [build for build, stage in re.findall(r"^FROM (\S+) AS (\S+)", image, re.MULTILINE)]
+    venvs = re.findall(r"python3 -m venv (\S+)", image)
 
-    assert re.findall(r"^FROM (\S+)", recipe, re.MULTILINE)[0] == build
+    build, own = re.findall(r"^FROM (\S+)", recipe, re.MULTILINE)
+    assert build in builds
     assert build.endswith("debian:12-slim")
-    assert base.endswith("python3-debian12")
+    assert own.startswith(f"REGISTRY/{program}:")
+    assert f"/opt/{program}" in venvs
     target, packages = re.findall(r"--target=(\S+)|^COPY --from=build \S+ (\S+)", recipe, re.M)
     assert f"COPY --from=build {target[0]}/ " in recipe
-    assert packages[1] == f"{venv}/lib/python3.11/site-packages/"  # Debian 12 has Python 3.11
+    # Debian 12 has Python 3.11.
+    assert packages[1] == f"/opt/{program}/lib/python3.11/site-packages/"
     assert "--no-deps" in recipe
 
 

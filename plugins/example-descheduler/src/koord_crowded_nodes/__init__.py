@@ -1,0 +1,1 @@
+"""Plugins for koord-descheduler: CrowdedNodes and GentleEvictor."""

@@ -1,0 +1,150 @@
+"""Moves pods off nodes that have too many of them."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from koord_descheduler.plugin import (
+    Action,
+    BalancePlugin,
+    ClusterNode,
+    ClusterPod,
+    EvictOptions,
+    Fault,
+    Handle,
+    Int32,
+    NodeDecision,
+    PodDecision,
+    WhatIf,
+    fits,
+    invalid,
+    takes_args,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CrowdedNodesArgs:
+    """The nodes that are crowded, and how fast that is changed."""
+
+    high_percent: float = 90.0  # of the pods that a node can hold
+    most_pods: Int32 = 5  # that leave one node in one cycle
+
+    def validate(self) -> Iterator[Fault]:
+        if not 0 < self.high_percent <= 100:
+            yield invalid(("highPercent",), self.high_percent, "wanted 0 to 100 percent")
+        if self.most_pods < 1:
+            yield invalid(("mostPods",), self.most_pods, "wanted at least 1 pod")
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """The pods of a node against what it can hold."""
+
+    node: str
+    pods: int
+    most: int  # that it can hold
+    high: int  # above which it is crowded
+
+    @property
+    def surplus(self) -> int:
+        """How many pods are too many; not above 0: none."""
+        return self.pods - self.high
+
+
+def crowd_of(node: ClusterNode, pods: int, high_percent: float) -> Crowd | None:
+    """Count a node; None: it does not say what it can hold. Pure."""
+    most = dict(node.allocatable).get("pods", 0)
+    return Crowd(node.name, pods, most, int(most * high_percent / 100)) if most else None
+
+
+def newest_first(pods: Sequence[ClusterPod]) -> list[ClusterPod]:
+    """The order in which pods leave: what is newest has least to lose. Pure."""
+    return sorted(pods, key=lambda pod: (-(pod.created or 0.0), pod.key))
+
+
+def place(pod: ClusterPod, what_if: WhatIf, targets: Collection[str]) -> str | None:
+    """Move a pod to the first target that it fits on; None: to none, and it stays. Pure."""
+    what_if.remove(pod.key, pod.node)
+    view = what_if.view()
+    mask = fits(pod, view).mask
+    for name in targets:
+        row = view.row(name)
+        if row is not None and mask[row]:
+            what_if.add(pod, name)
+            return name
+    what_if.add(pod, pod.node)
+    return None
+
+
+@takes_args(CrowdedNodesArgs)
+class CrowdedNodes(BalancePlugin):
+    """Evicts the newest pods of crowded nodes that fit on nodes with more room."""
+
+    def __init__(self, args: CrowdedNodesArgs, handle: Handle) -> None:
+        self._args, self._handle = args, handle
+
+    async def balance(self, nodes: Sequence[ClusterNode]) -> None:
+        services = self._handle.services
+        crowds = [crowd for node in nodes if (crowd := self._count(node)) is not None]
+        services.decisions.publish(lambda: map(self._judged, crowds))
+        what_if = services.cluster.view().what_if()
+        room = {crowd.node: -crowd.surplus for crowd in crowds if crowd.surplus < 0}
+        for crowd in crowds:
+            if crowd.surplus > 0:
+                moved = await self._relieve(crowd, what_if, room)
+                services.decisions.publish(lambda moved=moved: iter(moved))  # type: ignore[misc]
+
+    def _count(self, node: ClusterNode) -> Crowd | None:
+        pods = len(self._handle.list_pods_on_node(node.name))
+        return crowd_of(node, pods, self._args.high_percent)
+
+    async def _relieve(
+        self, crowd: Crowd, what_if: WhatIf, room: dict[str, int]
+    ) -> list[PodDecision]:
+        """Evict what is too much; room is how many pods each of the other nodes may get."""
+        evictor, found = self._handle.evictor(), list[PodDecision]()
+        wanted = min(crowd.surplus, self._args.most_pods)
+        pods = self._handle.list_pods_on_node(crowd.node, evictor.filter)
+        for pod in newest_first(pods):
+            if wanted <= 0:
+                break
+            target = place(pod, what_if, sorted(room, key=lambda name: (-room[name], name)))
+            if target is None:
+                found.append(self._decided(pod, Action.STAY, "no node with room takes it"))
+                continue
+            options = EvictOptions(reason=f"{crowd.node} has {crowd.pods} of {crowd.most} pods")
+            done = evictor.pre_eviction_filter(pod) and await evictor.evict(pod, options)
+            if not done:
+                what_if.remove(pod.key, target)
+                what_if.add(pod, crowd.node)
+                found.append(self._decided(pod, Action.REFUSED, "it could not be evicted", target))
+                continue
+            wanted -= 1
+            room[target] -= 1
+            if room[target] == 0:
+                del room[target]
+            found.append(self._decided(pod, Action.EVICT, options.reason, target))
+        return found
+
+    def _judged(self, crowd: Crowd) -> NodeDecision:
+        return NodeDecision(
+            profile=self._handle.profile,
+            plugin=self.name,
+            node=crowd.node,
+            verdict="crowded" if crowd.surplus > 0 else "roomy",
+            reason=f"it has {crowd.pods} of {crowd.most} pods",
+            facts={"pods": crowd.pods, "high_pods": crowd.high},
+            hint=f"highPercent: {100 * crowd.pods / crowd.most:.0f}",
+        )
+
+    def _decided(
+        self, pod: ClusterPod, action: Action, reason: str, *candidates: str
+    ) -> PodDecision:
+        return PodDecision(
+            profile=self._handle.profile,
+            plugin=self.name,
+            pod=pod.key,
+            node=pod.node,
+            action=action,
+            reason=reason,
+            candidates=candidates,
+        )
