@@ -1,6 +1,8 @@
-"""Between the configuration and the framework: what is known of plugins, settings of profiles."""
+"""Between the configuration and the framework: what is known of plugins, profiles as they run."""
 
-from koord_descheduler.config.configuration import Configuration
+from dataclasses import replace
+
+from koord_descheduler.config.configuration import Configuration, Profile
 from koord_descheduler.config.intree import IN_TREE
 from koord_descheduler.config.pluginargs.argstype import args_type_of
 from koord_descheduler.config.points import KnownPlugin, KnownPlugins, Point
@@ -10,7 +12,6 @@ from koord_descheduler.framework.interfaces import (
     EvictPlugin,
     FilterPlugin,
 )
-from koord_descheduler.framework.profile import ProfileSettings
 from koord_descheduler.framework.registry import PluginFactory, PluginRegistry
 
 _INTERFACES: dict[Point, type] = {
@@ -31,17 +32,10 @@ def known_plugins(registry: PluginRegistry) -> KnownPlugins:
     return {entry.name: _known(entry.name, entry.plugin) for entry in registry}
 
 
-def profile_settings(config: Configuration) -> tuple[ProfileSettings, ...]:
-    """Return the settings of all profiles, in the order in which they run."""
+def profile_settings(config: Configuration) -> tuple[Profile, ...]:
+    """Return all profiles in the order in which they run, each with the dry-run that holds."""
     return tuple(
-        ProfileSettings(
-            name=profile.name,
-            node_selector=profile.node_selector,
-            dry_run=config.is_dry_run(profile),
-            args=profile.args,
-            **{point.value: profile.enabled(point) for point in Point},
-        )
-        for profile in config.profiles
+        replace(profile, dry_run=config.is_dry_run(profile)) for profile in config.profiles
     )
 
 

@@ -3,14 +3,17 @@
 Source: Koordinator, pkg/descheduler/descheduler.go.
 """
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from koord.api.labelselector import LabelSelector
 from koord.cluster.facts import ClusterNode
 from koord.util.clock import Clock
 from koord.util.errors import KoordError
+from koord.util.firstof import first_of
 from koord.util.health import OK, PartHealth
 from koord.util.health import Status as HealthStatus
 from koord.util.logs import get_logger
@@ -74,6 +77,8 @@ class Descheduler:
         self._selector = node_selector
         self._cpu = cpu
         self._errors: list[str] = []  # of the last cycle
+        self._turn = asyncio.Lock()  # of a cycle, or of a change between two
+        self._changed = asyncio.Event()
 
     def health(self) -> PartHealth:
         """Degraded: something went wrong in the last cycle; the rest of it was done."""
@@ -81,21 +86,52 @@ class Descheduler:
             return PartHealth(HealthStatus.DEGRADED, f"the last cycle: {'; '.join(self._errors)}")
         return OK
 
+    @asynccontextmanager
+    async def between_cycles(self) -> AsyncIterator[None]:
+        """Wait for the end of a cycle that runs; none begins inside."""
+        async with self._turn:
+            yield
+
+    def change(
+        self,
+        *,
+        profiles: Sequence[ProfilePlugins],
+        interval: float,
+        node_selector: LabelSelector | None,
+    ) -> None:
+        """Go on with these; only between cycles. Arguments as those of the constructor."""
+        self.profiles, self._interval, self._selector = tuple(profiles), interval, node_selector
+        self._changed.set()
+
     async def run(self, stop: Stop) -> None:
         """Run a cycle now and then every interval, until stop, which ends one in its middle.
 
-        A cycle that takes longer than the interval is followed by the next one at once.
+        A cycle that takes longer than the interval is followed by the next one at once. With the
+        interval 0, the next cycle waits until it is changed.
         """
-        while True:
+        while not stop.is_set():
             began = self._clock.monotonic()
             await stop.bound(self.run_once())
-            if self._interval <= 0 or stop.is_set():
+            await self._pause(began, stop)
+
+    async def _pause(self, began: float, stop: Stop) -> None:
+        """Wait for the next cycle."""
+        while not stop.is_set():
+            self._changed.clear()
+            if self._interval <= 0:
+                await first_of(self._changed.wait(), stop.wait())
+                continue
+            left = began + self._interval - self._clock.monotonic()
+            if left <= 0:
                 return
-            if await stop.sleep(began + self._interval - self._clock.monotonic()):
-                return
+            await stop.sleep(left, self._changed)
 
     async def run_once(self) -> CycleResult:
         """Run one cycle; return what happened. Raises nothing but CancelledError."""
+        async with self._turn:
+            return await self._cycle()
+
+    async def _cycle(self) -> CycleResult:
         result = CycleResult()
         began, cpu = self._clock.monotonic(), self._cpu()
         log.info("cycle.started", profiles=[profile.name for profile in self.profiles])

@@ -40,12 +40,22 @@ class EvictionLimiter:
         per_namespace: int | None = None,
         total: int | None = None,
     ) -> None:
-        """Set the limits, in pods a cycle. None: no limit."""
-        self._per_node, self._per_namespace, self._most = per_node, per_namespace, total
+        """The limits are in pods a cycle. None: no limit."""
+        self.limit(per_node=per_node, per_namespace=per_namespace, total=total)
         self._nodes: Counter[str] = Counter()
         self._namespaces: Counter[str] = Counter()
         self._total = 0
         self._cycle = 0
+
+    def limit(
+        self,
+        *,
+        per_node: int | None = None,
+        per_namespace: int | None = None,
+        total: int | None = None,
+    ) -> None:
+        """Have other limits from now on."""
+        self._per_node, self._per_namespace, self._most = per_node, per_namespace, total
 
     def reset(self) -> None:
         """Begin a cycle: nothing is evicted yet."""

@@ -1,15 +1,17 @@
 """One profile: its plugins, one instance of each, and their rounds."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from inspect import isawaitable
 from typing import Any, TypeVar, cast
 
-from koord.api.labelselector import LabelSelector
 from koord.cluster.facts import ClusterNode
+from koord.component.plugins.errors import PluginError
 from koord.util.errors import KoordError
 from koord.util.logs import LimitedLog, get_logger
+from koord_descheduler.config.configuration import Profile
+from koord_descheduler.config.points import Point
 from koord_descheduler.framework.code import PluginCode, PluginHeldLoop, PluginLate
 from koord_descheduler.framework.evictor import EvictionPath, EvictorProxy
 from koord_descheduler.framework.handle import Handle, Services
@@ -39,26 +41,6 @@ class TimeLimits:
     step: float = 10.0  # real time without awaiting, which holds up everything else
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProfileSettings:
-    """Settings of a profile: names of plugins at each extension point, in their order."""
-
-    name: str
-    node_selector: LabelSelector | None = None  # None: all nodes
-    dry_run: bool = False
-    deschedule: tuple[str, ...] = ()
-    balance: tuple[str, ...] = ()
-    evict: tuple[str, ...] = ()
-    filter: tuple[str, ...] = ()
-    args: Mapping[str, object] = field(default_factory=dict)  # by plugin; absent: None
-
-    @property
-    def plugins(self) -> tuple[str, ...]:
-        """All plugins, each once."""
-        named = (*self.filter, *self.evict, *self.deschedule, *self.balance)
-        return tuple(dict.fromkeys(named))
-
-
 class ProfileError(KoordError):
     """A profile cannot be built; the message has everything that is wrong with it."""
 
@@ -86,7 +68,7 @@ class ProfilePlugins:
 
     def __init__(
         self,
-        settings: ProfileSettings,
+        settings: Profile,
         services: Services,
         limiter: EvictionLimiter,
         limits: TimeLimits,
@@ -97,7 +79,6 @@ class ProfilePlugins:
         self._path = EvictionPath(settings.name, settings.dry_run)
         failures = LimitedLog(log, services.clock)
         self._loaded: dict[str, _Loaded] = {}
-        self._unmade: set[str] = set()  # plugins whose factories have failed
         self.handle = Handle(
             profile=settings.name,
             services=services,
@@ -131,7 +112,7 @@ class ProfilePlugins:
     async def run_deschedule_plugins(self, nodes: Sequence[ClusterNode]) -> Status:
         """Run all Deschedule plugins in their order, whatever becomes of each."""
         return await self._run(
-            self.settings.deschedule,
+            self.settings.enabled(Point.DESCHEDULE),
             "deschedule",
             lambda plugin: cast(DeschedulePlugin, plugin).deschedule(tuple(nodes)),
         )
@@ -139,7 +120,7 @@ class ProfilePlugins:
     async def run_balance_plugins(self, nodes: Sequence[ClusterNode]) -> Status:
         """Run all Balance plugins in their order, whatever becomes of each."""
         return await self._run(
-            self.settings.balance,
+            self.settings.enabled(Point.BALANCE),
             "balance",
             lambda plugin: cast(BalancePlugin, plugin).balance(tuple(nodes)),
         )
@@ -147,40 +128,48 @@ class ProfilePlugins:
     async def close(self) -> None:
         """Let the plugins clean up, the last one made first."""
         while self._loaded:
-            name, loaded = self._loaded.popitem()
-            try:
-                await loaded.code.run(loaded.plugin.close, self._limits.build)
-            except Exception as err:
-                log.warning("plugin.unclosed", profile=self.name, plugin=name, error=str(err))
+            await self.end(*self._loaded.popitem())
 
-    async def load(self, registry: PluginRegistry) -> None:
-        """Make the plugins.
+    async def stage(
+        self, wanted: Profile, registry: PluginRegistry, build: Set[str]
+    ) -> "StagedProfile":
+        """Make what a change of this profile needs; nothing changes before it is applied.
+
+        build has the plugins that need a new instance; of the others the present one is kept.
 
         Raises:
-            ProfileError: some cannot be made, or do not fit where the profile names them.
+            ProfileError: some cannot be made, or do not fit where the profile names them; what was
+                made is closed.
         """
-        errors: list[str] = []
-        for name in self.settings.plugins:
-            errors += await self._make(registry, name)
-        self._path.filters = tuple(self._at(FilterPlugin, self.settings.filter, errors))  # type: ignore[type-abstract]
-        evictors = self._at(EvictPlugin, self.settings.evict, errors)  # type: ignore[type-abstract]
-        self._at(DeschedulePlugin, self.settings.deschedule, errors)  # type: ignore[type-abstract]
-        self._at(BalancePlugin, self.settings.balance, errors)  # type: ignore[type-abstract]
-        if not self.settings.evict:
-            errors.append("no evict plugin is enabled")
-        elif len(self.settings.evict) > 1:
-            errors.append("only one evict plugin can be enabled")
-        if errors:
-            raise ProfileError(self.name, errors)
-        self._path.evictor = evictors[0]
+        kept = {name: loaded for name, loaded in self._loaded.items() if name in wanted.names}
+        staged = StagedProfile(self, wanted, kept)
+        try:
+            await staged.make(registry, build)
+        except BaseException:
+            await staged.discard()
+            raise
+        return staged
 
-    async def _make(self, registry: PluginRegistry, name: str) -> list[str]:
-        """Make one plugin; return what went wrong. An unknown name is reported where it is used."""
+    def take(self, staged: "StagedProfile") -> Mapping[str, _Loaded]:
+        """Work as it was staged; return the plugins that are not needed any more."""
+        ended = {
+            name: loaded
+            for name, loaded in self._loaded.items()
+            if staged.loaded.get(name) is not loaded
+        }
+        self.settings, self._loaded = staged.wanted, staged.loaded
+        self._path.filters, self._path.evictor = staged.filters, staged.evictor
+        return ended
+
+    async def make(self, registry: PluginRegistry, name: str, args: object) -> _Loaded:
+        """Make one plugin.
+
+        Raises:
+            PluginError: it cannot be made.
+        """
         entry = registry.get(name)
-        if entry is None:
-            return []
+        assert entry is not None  # noqa: S101 - asked before
         code = PluginCode(name, self._services.clock, step_seconds=self._limits.step)
-        args = self.settings.args.get(name)
 
         async def make() -> object:
             made = entry.plugin(args, self.handle)
@@ -189,30 +178,24 @@ class ProfilePlugins:
         try:
             plugin = await code.run(make, self._limits.build)
         except Exception as err:
-            self._unmade.add(name)
             text = str(err) or repr(err)
-            return [f'plugin "{name}" from {entry.source} could not be made: {text}']
+            raise PluginError(
+                f'plugin "{name}" from {entry.source} could not be made: {text}', name
+            ) from err
         if not isinstance(plugin, Plugin):
-            self._unmade.add(name)
-            return [f'plugin "{name}" from {entry.source}: wanted a Plugin, found {plugin!r:.80}']
+            found = f"found {plugin!r:.80}"
+            raise PluginError(
+                f'plugin "{name}" from {entry.source}: wanted a Plugin, {found}', name
+            )
         plugin.name = name
-        self._loaded[name] = _Loaded(plugin, code)
-        return []
+        return _Loaded(plugin, code)
 
-    def _at(self, interface: type[P], names: Sequence[str], errors: list[str]) -> list[P]:
-        """Return the plugins of an extension point, and add what is wrong there."""
-        found: list[P] = []
-        for index, name in enumerate(names):
-            loaded = self._loaded.get(name)
-            if loaded is None and name not in self._unmade:
-                errors.append(f'{interface.__name__} "{name}" does not exist')
-            elif loaded is not None and not isinstance(loaded.plugin, interface):
-                errors.append(f'plugin "{name}" does not extend {interface.__name__} plugin')
-            elif name in names[:index]:
-                errors.append(f'plugin "{name}" already registered as "{interface.__name__}"')
-            elif loaded is not None:
-                found.append(cast(P, loaded.plugin))
-        return found
+    async def end(self, name: str, loaded: _Loaded) -> None:
+        """Let a plugin clean up."""
+        try:
+            await loaded.code.run(loaded.plugin.close, self._limits.build)
+        except Exception as err:
+            log.warning("plugin.unclosed", profile=self.name, plugin=name, error=str(err))
 
     async def _run(
         self, names: Sequence[str], point: str, call: Callable[[Plugin], Awaitable[object]]
@@ -252,8 +235,77 @@ class ProfilePlugins:
         return error
 
 
+class StagedProfile:
+    """A change of a profile with all plugins that it needs, not in force yet."""
+
+    def __init__(self, profile: ProfilePlugins, wanted: Profile, kept: dict[str, _Loaded]) -> None:
+        self.wanted = wanted
+        self.loaded = kept  # plugins of the changed profile
+        self.filters: tuple[FilterPlugin, ...] = ()
+        self.evictor: EvictPlugin | None = None
+        self._profile = profile
+        self._made: dict[str, _Loaded] = {}
+        self._ended: Mapping[str, _Loaded] = {}
+
+    def apply(self) -> None:
+        """Put it into force, at once."""
+        self._ended, self._made = self._profile.take(self), {}
+
+    async def finish(self) -> None:
+        """Let the plugins that it has replaced clean up."""
+        for name, loaded in reversed([*self._ended.items()]):
+            await self._profile.end(name, loaded)
+
+    async def discard(self) -> None:
+        """Let the plugins that were made clean up; the last one made first."""
+        while self._made:
+            await self._profile.end(*self._made.popitem())
+
+    async def make(self, registry: PluginRegistry, build: Set[str]) -> None:
+        """Make the plugins. Raises ProfileError as ProfilePlugins.stage."""
+        errors: list[str] = []
+        unmade: set[str] = set()  # whose factories have failed
+        for name in _in_order(self.wanted):
+            # An unknown name is reported where it is used.
+            if name in build and registry.get(name) is not None:
+                try:
+                    made = await self._profile.make(registry, name, self.wanted.args.get(name))
+                except PluginError as err:
+                    unmade.add(name)
+                    errors.append(str(err))
+                else:
+                    self.loaded[name] = self._made[name] = made
+        self.filters = tuple(self._at(FilterPlugin, Point.FILTER, unmade, errors))  # type: ignore[type-abstract]
+        evictors = self._at(EvictPlugin, Point.EVICT, unmade, errors)  # type: ignore[type-abstract]
+        self._at(DeschedulePlugin, Point.DESCHEDULE, unmade, errors)  # type: ignore[type-abstract]
+        self._at(BalancePlugin, Point.BALANCE, unmade, errors)  # type: ignore[type-abstract]
+        if not self.wanted.enabled(Point.EVICT):
+            errors.append("no evict plugin is enabled")
+        elif len(self.wanted.enabled(Point.EVICT)) > 1:
+            errors.append("only one evict plugin can be enabled")
+        if errors:
+            raise ProfileError(self.wanted.name, errors)
+        self.evictor = evictors[0]
+
+    def _at(self, interface: type[P], point: Point, unmade: Set[str], errors: list[str]) -> list[P]:
+        """Return the plugins of an extension point, and add what is wrong there."""
+        found: list[P] = []
+        names = self.wanted.enabled(point)
+        for index, name in enumerate(names):
+            loaded = self.loaded.get(name)
+            if loaded is None and name not in unmade:
+                errors.append(f'{interface.__name__} "{name}" does not exist')
+            elif loaded is not None and not isinstance(loaded.plugin, interface):
+                errors.append(f'plugin "{name}" does not extend {interface.__name__} plugin')
+            elif name in names[:index]:
+                errors.append(f'plugin "{name}" already registered as "{interface.__name__}"')
+            elif loaded is not None:
+                found.append(cast(P, loaded.plugin))
+        return found
+
+
 async def build_profile(
-    settings: ProfileSettings,
+    settings: Profile,
     registry: PluginRegistry,
     services: Services,
     limiter: EvictionLimiter,
@@ -265,12 +317,15 @@ async def build_profile(
         ProfileError: everything that is wrong; what was made is closed.
     """
     profile = ProfilePlugins(settings, services, limiter, limits)
-    try:
-        await profile.load(registry)
-    except BaseException:
-        await profile.close()
-        raise
+    staged = await profile.stage(settings, registry, settings.names)
+    staged.apply()
     return profile
+
+
+def _in_order(profile: Profile) -> tuple[str, ...]:
+    """All plugins of a profile, each once, in the order in which they are made."""
+    points = (Point.FILTER, Point.EVICT, Point.DESCHEDULE, Point.BALANCE)
+    return tuple(dict.fromkeys(name for point in points for name in profile.enabled(point)))
 
 
 def _error_of(status: Any, plugin: str) -> BaseException | None:

@@ -8,6 +8,8 @@ from prometheus_client import CollectorRegistry
 from koord.cluster.decoding import NODE, POD
 from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.util.simulatedclock import SimulatedClock
+from koord_descheduler.config.configuration import Profile
+from koord_descheduler.config.points import Point
 from koord_descheduler.framework.handle import Handle
 from koord_descheduler.framework.interfaces import (
     BalancePlugin,
@@ -19,7 +21,6 @@ from koord_descheduler.framework.interfaces import (
 from koord_descheduler.framework.limiter import EvictionLimiter
 from koord_descheduler.framework.profile import (
     ProfilePlugins,
-    ProfileSettings,
     TimeLimits,
     build_profile,
 )
@@ -137,7 +138,8 @@ class Kit:
         self, name: str = "p", *, limits: TimeLimits | None = None, **settings: Any
     ) -> ProfilePlugins:
         settings = {"evict": ("Evict",), "filter": ("Evict",), **settings}
-        wanted = ProfileSettings(name=name, **settings)
+        plugins = {point: settings.pop(point.value, ()) for point in Point}
+        wanted = Profile(name=name, plugins=plugins, **settings)
         return await build_profile(
             wanted, self.registry, self.services, self.limiter, limits or TimeLimits()
         )

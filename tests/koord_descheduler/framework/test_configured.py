@@ -10,8 +10,10 @@ from frameworkkit import NODES, Kit
 from koord.component.config.faults import InvalidConfig
 from koord_descheduler.config.intree import IN_TREE
 from koord_descheduler.config.pluginargs.lownodeload import LowNodeLoadArgs
+from koord_descheduler.config.points import Point
 from koord_descheduler.config.read import parse_configuration
 from koord_descheduler.framework.configured import known_plugins, profile_settings
+from koord_descheduler.framework.profile import build_profile
 from koord_descheduler.plugin import (
     BalancePlugin,
     ClusterNode,
@@ -109,18 +111,12 @@ async def test_arguments_reach_the_plugin_as_its_class(kit: Kit) -> None:
     config = parse_configuration(text.encode(), Path("/c"), known_plugins(kit.registry))
 
     (settings,) = profile_settings(config.configuration)
-    profile = await kit.profile(
-        name=settings.name,
-        balance=settings.balance,
-        evict=settings.evict,
-        filter=settings.filter,
-        args=settings.args,
-    )
+    profile = await build_profile(settings, kit.registry, kit.services, kit.limiter)
 
     assert (await profile.run_balance_plugins(NODES)).ok
     assert [QuietNodesArgs(wait=5.0)] == SEEN
-    assert (settings.name, settings.balance) == ("quiet", ("QuietNodes",))
-    assert settings.evict == settings.filter == ("Mover",)
+    assert (profile.name, settings.enabled(Point.BALANCE)) == ("quiet", ("QuietNodes",))
+    assert settings.enabled(Point.EVICT) == settings.enabled(Point.FILTER) == ("Mover",)
 
 
 @pytest.mark.parametrize(

@@ -143,12 +143,56 @@ async def test_cycles_start_every_interval_and_never_overlap(kit: Kit) -> None:
 
 
 async def test_interval_zero_is_one_cycle(kit: Kit) -> None:
-    """Then the loop ends; the rest of the process goes on."""
+    """The rest of the process goes on, and so do cycles when the interval is changed."""
     calls: list[Any] = []
     profile = await kit.profile(balance=("A",), args={"A": {"calls": calls}})
-    await descheduler(kit, profile, interval=0.0).run(Stop(kit.clock))
-
+    cycles, stop = descheduler(kit, profile, interval=0.0), Stop(kit.clock)
+    running = asyncio.create_task(cycles.run(stop))
+    await kit.clock.advance(1000.0)
     assert len(calls) == 1
+
+    cycles.change(profiles=[profile], interval=0.0, node_selector=None)
+    await kit.clock.advance(1000.0)
+    assert len(calls) == 1
+    cycles.change(profiles=[profile], interval=60.0, node_selector=None)
+    await kit.clock.advance(59.0)
+    assert len(calls) == 2
+    await kit.clock.advance(1.0)
+    assert len(calls) == 3
+    stop.set()
+    await running
+
+
+async def test_a_change_waits_for_the_cycle_that_runs(kit: Kit) -> None:
+    """The next one begins after it, with what it has changed."""
+    calls: list[Any] = []
+
+    async def slow(plugin: Both, nodes: Sequence[ClusterNode]) -> None:
+        await kit.clock.sleep(30.0)
+
+    args = {"A": {"balance": slow, "calls": calls}, "B": {"calls": calls}}
+    slowly = await kit.profile("slowly", balance=("A",), args=args)
+    other = await kit.profile("other", balance=("B",), args=args)
+    cycles, stop = descheduler(kit, slowly), Stop(kit.clock)
+    running = asyncio.create_task(cycles.run(stop))
+    await kit.clock.settle()
+
+    async def change() -> None:
+        async with cycles.between_cycles():
+            calls.append("changed")
+            cycles.change(profiles=[other], interval=10.0, node_selector=None)
+            await kit.clock.sleep(5.0)
+
+    changing = asyncio.create_task(change())
+    await kit.clock.advance(29.0)
+    assert "changed" not in calls
+    await kit.clock.advance(3.0)
+    assert calls[1:] == ["changed"]
+    await kit.clock.advance(3.0)
+    assert [call[0] for call in calls[2:]] == ["other"]
+    stop.set()
+    await running
+    await changing
 
 
 async def test_stop_ends_a_cycle_in_its_middle(kit: Kit) -> None:
