@@ -22,6 +22,7 @@ from koord_descheduler.config.v1alpha2 import (
     ClientConnection,
     DeschedulerConfiguration,
     DeschedulerProfile,
+    EvictionLedger,
     LeaderElection,
     PluginConfig,
     Plugins,
@@ -62,8 +63,8 @@ _RELOAD = """
 The file is read again when it has changed. At the next cycle take effect: profiles, their plugins
 and arguments (a plugin gets a new instance when its arguments change, or its profile's
 `nodeSelector` or dry-run; the others keep their state), `deschedulingInterval`, `dryRun`,
-`nodeSelector` and the limits. A restart need: `leaderElection`, `clientConnection`, the
-addresses, profiling. A file that cannot be used changes nothing.
+`nodeSelector`, `evictionLedger` and the limits. A restart need: `leaderElection`,
+`clientConnection`, the addresses, profiling. A file that cannot be used changes nothing.
 """
 _NAMES: Mapping[Any, str] = {
     bool: "bool",
@@ -88,7 +89,7 @@ def descheduler_page() -> str:
         "The descheduler's configuration",
         _INTRO,
         "## Process",
-        *_sections(DeschedulerConfiguration, LeaderElection, ClientConnection),
+        *_sections(DeschedulerConfiguration, LeaderElection, ClientConnection, EvictionLedger),
         "## Profiles",
         *_sections(*profile),
         _PLUGINS,

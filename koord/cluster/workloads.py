@@ -29,6 +29,10 @@ class Workloads:
         """namespace/name of all workloads of a kind."""
         return [key for known, key in self._uids if known == kind]
 
+    def all(self) -> Collection[Workload]:
+        """All workloads, in no given order."""
+        return self._by_uid.values()
+
     def put(self, workload: Workload) -> None:
         """Take over a workload that was added or modified."""
         self.remove(workload.kind, workload.key)

@@ -19,6 +19,7 @@ _LIVE = {
     "deschedulingInterval": "descheduling_interval",
     "dryRun": "dry_run",
     "nodeSelector": "node_selector",
+    "evictionLedger": "eviction_ledger",
 }
 _LIMITS = {
     "maxNoOfPodsToEvictPerNode": "per_node",

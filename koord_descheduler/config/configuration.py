@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from koord.api.labelselector import LabelSelector
 from koord_descheduler.config.points import Point
-from koord_descheduler.config.v1alpha2 import ClientConnection, LeaderElection
+from koord_descheduler.config.v1alpha2 import ClientConnection, EvictionLedger, LeaderElection
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +52,7 @@ class Configuration:
     node_selector: LabelSelector | None  # of all profiles; None: all nodes
     limits: EvictionLimits
     profiles: tuple[Profile, ...]  # in the order in which they run
+    eviction_ledger: EvictionLedger = field(default_factory=EvictionLedger)
 
     def is_dry_run(self, profile: Profile) -> bool:
         """Whether a profile evicts nothing."""

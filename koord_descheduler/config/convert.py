@@ -23,6 +23,7 @@ from koord_descheduler.config.points import KnownPlugins, Point
 from koord_descheduler.config.v1alpha2 import (
     DeschedulerConfiguration,
     DeschedulerProfile,
+    EvictionLedger,
     LeaderElection,
     Plugins,
     PluginSet,
@@ -35,6 +36,7 @@ DEFAULT_PLUGINS = {
     Point.FILTER: ("MigrationController",),
 }
 ALL = "*"
+_LONGEST_OF_LEDGER = 1800.0  # seconds; it waits an hour for what it measures
 
 _HOST = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9.]{0,251}[A-Za-z0-9])?")
 
@@ -106,6 +108,7 @@ def _configuration(
             total=external.max_no_of_pods_to_evict_total,
         ),
         profiles=profiles,
+        eviction_ledger=external.eviction_ledger,
     )
 
 
@@ -127,6 +130,7 @@ def _check(external: DeschedulerConfiguration) -> Iterator[Fault]:
     elif external.descheduling_interval == 0:
         yield warning(("deschedulingInterval",), "0s: there is a single cycle; set it to go on")
     yield from check_label_selector(("nodeSelector",), external.node_selector)
+    yield from _check_ledger(external.eviction_ledger)
     first: set[str] = set()
     for index, profile in enumerate(external.profiles):
         if profile.name and profile.name in first:
@@ -154,6 +158,12 @@ def _check_leader_election(election: LeaderElection) -> Iterator[Fault]:
     ):
         if not text:
             yield required(("leaderElection", key))
+
+
+def _check_ledger(ledger: EvictionLedger) -> Iterator[Fault]:
+    for key, seconds in (("spacing", ledger.spacing), ("settleTime", ledger.settle_time)):
+        if not 0 <= seconds <= _LONGEST_OF_LEDGER:
+            yield invalid_duration(("evictionLedger", key), seconds, "wanted 0s to 30m0s")
 
 
 def _check_address(path: FieldPath, address: str) -> Iterator[Fault]:

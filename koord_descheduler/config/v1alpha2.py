@@ -1,6 +1,7 @@
 """DeschedulerConfiguration as files have it, with the defaults of its fields.
 
-Source: Koordinator, pkg/descheduler/apis/config/v1alpha2; dryRun of a profile is not in it.
+Source: Koordinator, pkg/descheduler/apis/config/v1alpha2; dryRun of a profile and evictionLedger
+are not in it.
 """
 
 import ipaddress
@@ -69,6 +70,15 @@ class ClientConnection:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class EvictionLedger:
+    """What evictions for load brought, and which workloads are left alone for it."""
+
+    enabled: bool = True  # off: nothing is measured, and nothing refused
+    spacing: Seconds = 60.0  # least seconds from any eviction of a workload to one for load
+    settle_time: Seconds = 300.0  # from when a pod has left until reports are without it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PluginName:
     """One plugin of a set."""
 
@@ -129,6 +139,7 @@ class DeschedulerConfiguration:
     max_no_of_pods_to_evict_per_node: UInt | None = None  # in a cycle; not set: no limit, 0: none
     max_no_of_pods_to_evict_per_namespace: UInt | None = None  # in a cycle; not set: no limit
     max_no_of_pods_to_evict_total: UInt | None = None  # in a cycle; not set: no limit
+    eviction_ledger: EvictionLedger = EvictionLedger()  # see below
 
     def complete(self) -> Self:
         """Return it with all defaults but those of profiles' plugins."""

@@ -41,6 +41,7 @@ def _external(config: Configuration) -> DeschedulerConfiguration:
         max_no_of_pods_to_evict_per_node=config.limits.per_node,
         max_no_of_pods_to_evict_per_namespace=config.limits.per_namespace,
         max_no_of_pods_to_evict_total=config.limits.total,
+        eviction_ledger=config.eviction_ledger,
     )
 
 

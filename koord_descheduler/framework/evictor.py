@@ -1,12 +1,17 @@
-"""Evictor proxy: what plugins evict through. Filters, limits, dry-run, then the evict plugin."""
+"""Evictor proxy: what plugins evict through.
+
+Filters, the gate, limits, dry-run, then the evict plugin.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from koord.cluster.facts import ClusterPod
+from koord.util.clock import Clock
 from koord.util.logs import LimitedLog, get_logger
 from koord_descheduler.framework.decisions import Action, Decisions, PodDecision
+from koord_descheduler.framework.gate import AdmissionGate
 from koord_descheduler.framework.interfaces import EvictOptions, EvictPlugin, FilterPlugin
 from koord_descheduler.framework.limiter import EvictionLimiter, Limit
 from koord_descheduler.framework.metrics import FrameworkMetrics
@@ -36,12 +41,17 @@ class EvictorProxy:
         metrics: FrameworkMetrics,
         decisions: Decisions,
         failures: LimitedLog,
+        *,
+        gate: AdmissionGate,
+        clock: Clock,
     ) -> None:
         self._path = path
         self._limiter = limiter
         self._metrics = metrics
         self._decisions = decisions
         self._failures = failures
+        self._gate = gate
+        self._clock = clock
 
     def filter(self, pod: ClusterPod) -> bool:
         """Whether all filter plugins let the pod be evicted; one that fails does not."""
@@ -55,16 +65,18 @@ class EvictorProxy:
         """Why filter does not let the pod be evicted, a sentence for people; "": it does."""
         for plugin in self._path.filters:
             try:
-                if not plugin.filter(pod):
-                    return plugin.refusal(pod) or f"{plugin.name} does not let it be evicted"
+                found = plugin.refusal(pod)
             except Exception as err:
-                return f"{plugin.name} failed: {err!r}"
+                found = f"{plugin.name} failed: {err!r}"
+            if found:
+                return found
         return ""
 
     async def evict(self, pod: ClusterPod, options: EvictOptions = EvictOptions()) -> bool:  # noqa: B008
         """Evict a pod; return whether that worked. In dry-run it is only logged, and counted.
 
-        False: a limit does not allow it, the evict plugin failed, or the round that asks is over.
+        False: the gate or a limit does not allow it, the evict plugin failed, or the round that
+        asks is over.
         """
         turn = TURN.get()
         name = options.plugin_name or (turn.plugin if turn is not None else "")
@@ -72,19 +84,33 @@ class EvictorProxy:
             self._failures.warning("eviction.too_late", plugin=name, pod=_key(pod))
             return False
         options = replace(options, plugin_name=name, reason=options.reason or REASON.get())
+        if refusal := self.gate_refusal(pod, options):
+            self._metrics.denied.labels("ledger").inc()
+            log.info("eviction.refused", pod=_key(pod), plugin=name, refusal=refusal)
+            self._settle(pod, name, Action.REFUSED, refusal)
+            return False
         ticket = self._limiter.take(pod)
         if isinstance(ticket, Limit):
             self._metrics.denied.labels(ticket.value).inc()
             log.debug("eviction.denied", limit=ticket.value, pod=_key(pod), plugin=name)
             self._settle(pod, name, Action.REFUSED, f"the limit of evictions, {ticket}, is reached")
             return False
+        self._gate.noted(pod, options, self._clock.wall(), dry_run=self._path.dry_run)
         if failure := await self._carry_out(pod, options):
+            self._gate.undone(pod)
             self._limiter.give_back(ticket)
             self._settle(pod, name, Action.REFUSED, failure)
             return False
         self._path.counts[name] += 1
         self._settle(pod, name, Action.EVICT, options.reason)
         return True
+
+    def gate_refusal(self, pod: ClusterPod, options: EvictOptions) -> str:
+        """Why the gate would refuse this eviction now; "": it would not.
+
+        For planners, so that they choose another pod instead.
+        """
+        return self._gate.refusal(pod, options, self._clock.wall(), dry_run=self._path.dry_run)
 
     def node_limit_exceeded(self, node: str) -> bool:
         """As EvictionLimiter.node_limit_exceeded."""

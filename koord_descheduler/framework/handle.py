@@ -11,6 +11,7 @@ from koord.util.clock import Clock
 from koord_descheduler.framework.decisions import Decisions
 from koord_descheduler.framework.evictor import EvictorProxy
 from koord_descheduler.framework.filters import FilterFunc, unfinished
+from koord_descheduler.framework.gate import AdmissionGate, OpenGate
 from koord_descheduler.framework.metrics import FrameworkMetrics
 from koord_descheduler.framework.migrations import Migrations
 from koord_descheduler.framework.shared import SharedParts
@@ -58,6 +59,8 @@ class Services:
 
     The daemon gives namespace/name of its Lease.
     """
+    gate: AdmissionGate = field(default_factory=OpenGate)
+    """Asked before each eviction; the daemon gives the ledger."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -57,7 +57,7 @@ class FrameworkMetrics:
         )
         self.denied = Counter(
             "descheduler_evictions_denied_total",
-            "Evictions that a limit did not allow: node, namespace or total.",
+            "Evictions that a limit did not allow: node, namespace or total; or the ledger.",
             ["limit"],
             registry=registry,
         )

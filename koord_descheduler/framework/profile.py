@@ -86,7 +86,13 @@ class ProfilePlugins:
             node_selector=settings.node_selector,
             runner=self,
             evictor=lambda: EvictorProxy(
-                self._path, limiter, services.metrics, services.decisions, failures
+                self._path,
+                limiter,
+                services.metrics,
+                services.decisions,
+                failures,
+                gate=services.gate,
+                clock=services.clock,
             ),
         )
 

@@ -50,6 +50,7 @@ def test_the_same_changes_nothing(config):
         ("maxNoOfPodsToEvictPerNode: 1", ("maxNoOfPodsToEvictPerNode",), ()),
         ("maxNoOfPodsToEvictPerNamespace: 1", ("maxNoOfPodsToEvictPerNamespace",), ()),
         ("maxNoOfPodsToEvictTotal: 0", ("maxNoOfPodsToEvictTotal",), ()),
+        ("evictionLedger: {spacing: 0s}", ("evictionLedger",), ()),
         ("leaderElection: {leaseDuration: 1m}", (), ("leaderElection",)),
         ("clientConnection: {qps: 1}", (), ("clientConnection",)),
         ("healthzBindAddress: ':1'", (), ("healthzBindAddress",)),

@@ -234,6 +234,13 @@ def test_bad_bind_addresses(faults, address):
         ("deschedulingInterval: -10s", ['deschedulingInterval: Invalid value: "-10s": wanted 0s']),
         ("maxNoOfPodsToEvictPerNode: -1", ["maxNoOfPodsToEvictPerNode: Invalid value: -1: wanted"]),
         ("maxNoOfPodsToEvictTotal: '5'", ['maxNoOfPodsToEvictTotal: Invalid value: "5": wanted']),
+        (
+            "evictionLedger: {spacing: -1s, settleTime: 31m}",
+            [
+                'evictionLedger.spacing: Invalid value: "-1s": wanted 0s to 30m0s',
+                'evictionLedger.settleTime: Invalid value: "31m0s": wanted 0s to 30m0s',
+            ],
+        ),
         ("clientConnection: {burst: -1}", ["clientConnection.burst: Invalid value: -1: must be"]),
         (
             "leaderElection: {leaseDuration: 5s, renewDeadline: 5s, retryPeriod: -1s}",

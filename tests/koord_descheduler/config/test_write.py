@@ -26,6 +26,7 @@ from koord_descheduler.config.v1alpha2 import (
     ClientConnection,
     DeschedulerConfiguration,
     DeschedulerProfile,
+    EvictionLedger,
     LeaderElection,
     PluginConfig,
     PluginName,
@@ -138,6 +139,9 @@ def configurations(draw) -> Configuration:
         node_selector=draw(_SELECTORS),
         max_no_of_pods_to_evict_per_node=draw(_COUNTS),
         max_no_of_pods_to_evict_total=draw(_COUNTS),
+        eviction_ledger=draw(
+            st.builds(EvictionLedger, enabled=st.booleans(), spacing=st.floats(0, 9).map(round))
+        ),
     )
     config, faults = convert(external.complete(), KNOWN)
     assert not [str(fault) for fault in faults if not fault.is_warning]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from frameworkkit import NODES, Both, Kit, Recording, make_pod
@@ -59,7 +60,7 @@ async def test_a_filter_gives_its_reason_for_people(kit: Kit) -> None:
     assert evictor.refusal(make_pod("web")) == "it is called web"
     system = make_pod("db", namespace="kube-system")
     assert evictor.refusal(system) == "Evict does not let it be evicted"
-    assert evictor.refusal(make_pod("bad")) == "Worded failed: ValueError('bad pod')"
+    assert evictor.refusal(make_pod("bad")) == "NoWeb failed: ValueError('bad pod')"
 
 
 async def test_a_combined_evictor_without_a_pre_eviction_filter_lets_everything_pass(
@@ -215,3 +216,58 @@ async def test_pods_of_a_node_are_those_that_have_not_ended(kit: Kit) -> None:
 
     assert [pod.name for pod in handle.list_pods_on_node("n1")] == ["a", "c"]
     assert [pod.name for pod in handle.list_pods_on_node("n1", lambda pod: pod.name > "a")] == ["c"]
+
+
+class OneAtATime:
+    """A gate that lets no second pod go while one has gone, and writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str, bool]] = []
+        self.gone = ""
+
+    def refusal(self, pod: ClusterPod, options: EvictOptions, now: float, *, dry_run: bool) -> str:
+        return f"{self.gone} is gone already" if self.gone else ""
+
+    def noted(self, pod: ClusterPod, options: EvictOptions, now: float, *, dry_run: bool) -> None:
+        self.heard.append(("noted", pod.name, dry_run))
+        self.gone = pod.name
+
+    def undone(self, pod: ClusterPod) -> None:
+        self.heard.append(("undone", pod.name, False))
+        self.gone = ""
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+async def test_the_gate_is_asked_before_the_limits(dry_run: bool) -> None:
+    """What it refuses takes no room, is counted, and is among the decisions with its reason."""
+    kit, gate = Kit(total=2), OneAtATime()
+    kit.services = replace(kit.services, gate=gate)
+    evictor = (await kit.profile(dry_run=dry_run)).handle.evictor()
+    kit.decisions.begin(kit.clock.wall())
+
+    assert await evictor.evict(make_pod("web"))
+    assert evictor.gate_refusal(make_pod("db"), EvictOptions()) == "web is gone already"
+    assert not await evictor.evict(make_pod("db"))
+    assert evictor.total_evicted == 1
+    assert gate.heard == [("noted", "web", dry_run)]
+    assert kit.sample("descheduler_evictions_denied_total", limit="ledger") == 1
+    refused = [one for one in kit.decisions.cycles[-1].pods() if one.pod == "default/db"]
+    assert [(one.action.value, one.reason) for one in refused] == [
+        ("refused", "web is gone already")
+    ]
+
+
+async def test_the_gate_is_notified_before_an_eviction_and_of_its_failure() -> None:
+    """Of two at once the second is refused; what failed is as if it had not been."""
+    kit, gate = Kit(), OneAtATime()
+    kit.services = replace(kit.services, gate=gate)
+    evictor = (await kit.profile()).handle.evictor()
+
+    assert not await evictor.evict(make_pod("raises"))
+    both = await asyncio.gather(evictor.evict(make_pod("web")), evictor.evict(make_pod("db")))
+    assert both == [True, False]
+    assert gate.heard == [
+        ("noted", "raises", False),
+        ("undone", "raises", False),
+        ("noted", "web", False),
+    ]

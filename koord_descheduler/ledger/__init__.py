@@ -1,0 +1,1 @@
+"""Ledger of evictions: what they were to bring, what they brought, and what follows from that."""

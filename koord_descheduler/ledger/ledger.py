@@ -1,0 +1,375 @@
+"""The ledger: measures what evictions brought, and refuses those that would bring nothing."""
+
+from collections.abc import Callable, Iterator
+
+from msgspec.structs import replace
+
+from koord.api.nodemetric import Usage, time_text
+from koord.cluster.decoding import UsageReport
+from koord.cluster.facts import ClusterPod
+from koord.cluster.state import ClusterState
+from koord.kube.eventobjects import Event, EventType, ObjectRef
+from koord.util import goduration
+from koord.util.logs import get_logger
+from koord_descheduler.config.v1alpha2 import EvictionLedger
+from koord_descheduler.framework.interfaces import EvictOptions, Relief
+from koord_descheduler.ledger.document import (
+    MOST_ENTRIES,
+    MOST_PAUSES,
+    LedgerDocument,
+    merge_entries,
+    merge_pauses,
+)
+from koord_descheduler.ledger.entries import (
+    BARE,
+    FAILURES,
+    Baseline,
+    Entry,
+    Outcome,
+    Pause,
+    WorkloadRef,
+    workload_of,
+)
+from koord_descheduler.ledger.measuring import baseline, is_relieved, measured_relief
+from koord_descheduler.ledger.metrics import LedgerMetrics
+from koord_descheduler.ledger.pauses import (
+    LONGEST_PAUSE,
+    after_failure,
+    after_success,
+    is_forgotten,
+)
+
+LONGEST_WAIT = 3600.0  # seconds; for a pod to leave, and then for reports
+COMPONENT = "koord-descheduler"
+
+_GROUPS = {
+    BARE: "v1",
+    "ReplicationController": "v1",
+    "ReplicaSet": "apps/v1",
+    "Deployment": "apps/v1",
+    "StatefulSet": "apps/v1",
+    "DaemonSet": "apps/v1",
+    "Job": "batch/v1",
+    "CloneSet": "apps.kruise.io/v1alpha1",
+}
+
+log = get_logger("koord_descheduler.ledger")
+
+
+class Ledger:
+    """Entries of evictions and pauses of workloads. Belongs to the event loop.
+
+    It is the gate of all profiles (see framework.gate): evictions with a predicted relief are
+    refused while their workload is left alone, or too soon after another one of it. Other
+    evictions are only noted.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterState,
+        settings: EvictionLedger,
+        metrics: LedgerMetrics,
+        emit: Callable[[Event], None],
+    ) -> None:
+        """emit takes events to report; see koord.kube.events."""
+        self.settings = settings
+        self.changed = False  # since it was saved; whoever saves it clears this
+        self._cluster = cluster
+        self._metrics = metrics
+        self._emit = emit
+        self._entries: dict[str, Entry] = {}  # by uid of the pod, the oldest first
+        self._replaced: dict[str, Entry] = {}  # by uid: the entry before the one that is there
+        self._of_workload: dict[WorkloadRef, dict[str, None]] = {}  # uids of entries
+        self._pauses: dict[WorkloadRef, Pause] = {}
+        self._planned: dict[WorkloadRef, float] = {}  # last evictions of dry-runs, Unix seconds
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All entries, the oldest first."""
+        return tuple(self._entries.values())
+
+    @property
+    def pauses(self) -> tuple[Pause, ...]:
+        """The pauses that are kept, those that are over too."""
+        return tuple(self._pauses.values())
+
+    def document(self) -> LedgerDocument:
+        """All that it knows."""
+        return LedgerDocument(self.entries, self.pauses)
+
+    def take_over(self, found: LedgerDocument) -> None:
+        """Take over what another leader, or this one before, has written."""
+        merged = merge_entries(self._entries.values(), found.entries)
+        self._entries.clear()
+        self._of_workload.clear()
+        for entry in merged:
+            self._put(entry)
+        self._pauses = merge_pauses(self._pauses, {one.workload: one for one in found.pauses})
+        self._bound()
+
+    def refusal(self, pod: ClusterPod, options: EvictOptions, now: float, *, dry_run: bool) -> str:
+        """As AdmissionGate.refusal."""
+        if not self.settings.enabled or options.relief is None:
+            return ""
+        workload = workload_of(pod, self._cluster.workloads)
+        pause = self._pauses.get(workload)
+        if pause is not None and 0 < pause.until - now <= LONGEST_PAUSE:
+            until = time_text(pause.until)
+            return f"{workload} is left alone until {until}: evictions of it did not relieve"
+        spacing = self.settings.spacing
+        times = self._evictions(workload, dry_run=dry_run)
+        last = max((at for at in times if abs(now - at) < spacing), default=None)
+        if last is not None:
+            wanted = goduration.format(spacing)
+            return f"{workload} had an eviction at {time_text(last)}: {wanted} lie between them"
+        return ""
+
+    def noted(self, pod: ClusterPod, options: EvictOptions, now: float, *, dry_run: bool) -> None:
+        """As AdmissionGate.noted."""
+        if not self.settings.enabled:
+            return
+        workload = workload_of(pod, self._cluster.workloads)
+        if dry_run:
+            self._planned[workload] = now
+            return
+        uid = pod.uid or pod.key
+        old = self._entries.pop(uid, None)
+        if old is not None:
+            self._replaced[uid] = old
+        relief = options.relief
+        entry = Entry(
+            pod=pod.key,
+            uid=uid,
+            node=pod.node,
+            workload=workload,
+            at=now,
+            plugin=options.plugin_name,
+            reason=options.reason,
+            predicted=None if relief is None else _usage(relief),
+            newest=self._newest(pod),
+            outcome=Outcome.NOT_FOR_LOAD if relief is None else Outcome.PENDING,
+        )
+        report = self._cluster.reports.get(pod.node)
+        if report is not None and relief is not None:
+            entry = replace(entry, before=self._baseline(report, entry))
+        self._put(entry)
+        self._bound()
+        self.changed = True
+
+    def undone(self, pod: ClusterPod) -> None:
+        """As AdmissionGate.undone."""
+        uid = pod.uid or pod.key
+        if uid not in self._entries:
+            return
+        old = self._replaced.get(uid)
+        self._drop(uid)
+        if old is not None:
+            self._put(old)
+        self.changed = True
+
+    def observe(self, now: float) -> None:
+        """Look at the cluster: who has left, what the reports say; settle what can be settled."""
+        for entry in [one for one in self._entries.values() if one.outcome is Outcome.PENDING]:
+            found = self._followed(entry, now)
+            if found == entry:
+                continue
+            self._entries[entry.uid] = found
+            self.changed = True
+            if found.outcome is not Outcome.PENDING:
+                self._settle(found, now)
+        spacing = self.settings.spacing
+        self._planned = {key: at for key, at in self._planned.items() if abs(now - at) < spacing}
+        forgotten = [key for key, pause in self._pauses.items() if is_forgotten(pause, now)]
+        for workload in forgotten:
+            del self._pauses[workload]
+            self.changed = True
+        self._metrics.paused.set(sum(pause.until > now for pause in self._pauses.values()))
+
+    def _followed(self, entry: Entry, now: float) -> Entry:
+        """The entry as the cluster of now shows it."""
+        if self._has_returned(entry):
+            return replace(entry, outcome=Outcome.RETURNED, settled=now)
+        pod, report = self._cluster.pod(entry.pod), self._cluster.reports.get(entry.node)
+        if pod is not None and (pod.uid or pod.key) == entry.uid and not pod.finished:
+            if now > entry.at + LONGEST_WAIT:
+                return replace(entry, outcome=Outcome.UNKNOWN, settled=now)
+            if report is None or pod.deleting or not _is_newer(report, entry.before):
+                return entry
+            return replace(entry, before=self._baseline(report, entry) or entry.before)
+        left = now if entry.left is None else entry.left
+        entry = replace(entry, left=left)
+        due = left + self.settings.settle_time
+        if now < due:
+            return entry
+        if report is not None and _is_newer(report, entry.before):
+            assert report.update_time is not None  # noqa: S101 - it is newer
+            if report.update_time >= due:
+                return self._measured(entry, report, now)
+        if now > due + LONGEST_WAIT:
+            return replace(entry, outcome=Outcome.UNKNOWN, settled=now)
+        return entry
+
+    def _measured(self, entry: Entry, report: UsageReport, now: float) -> Entry:
+        """The entry, settled by a report that has nothing of the pod any more."""
+        room, after = self._room(entry.node), self._baseline(report, entry)
+        outcome, measured = Outcome.UNKNOWN, None
+        if entry.before is not None and entry.predicted is not None and room and after:
+            measured = measured_relief(entry.before, after)
+            relieved = is_relieved(entry.predicted, measured, room)
+            if relieved is not None:
+                outcome = Outcome.RELIEVED if relieved else Outcome.NOT_RELIEVED
+        return replace(entry, outcome=outcome, measured=measured, settled=now)
+
+    def _settle(self, entry: Entry, now: float) -> None:
+        """Draw the conclusion of an outcome."""
+        self._metrics.outcomes.labels(entry.outcome.value).inc()
+        old = pause = self._pauses.get(entry.workload)
+        if entry.outcome in FAILURES:
+            pause = after_failure(old, entry.workload, entry.at, now)
+            self._pauses[entry.workload] = pause
+            if pause is not old:
+                self._emit(_event(entry, pause))
+        elif entry.outcome is Outcome.RELIEVED and old is not None:
+            pause = after_success(old, entry.at)
+            if pause is None:
+                del self._pauses[entry.workload]
+            else:
+                self._pauses[entry.workload] = pause
+        log.info(
+            "eviction.settled",
+            pod=entry.pod,
+            node=entry.node,
+            workload=str(entry.workload),
+            outcome=entry.outcome.value,
+            **_figures("predicted", entry.predicted),
+            **_figures("measured", entry.measured),
+            paused_until=None if pause is None or pause.until <= now else time_text(pause.until),
+        )
+
+    def _has_returned(self, entry: Entry) -> bool:
+        """Whether a pod of the workload is on the node that was created after the eviction.
+
+        Later than all pods that the workload had then, by the API server's clock.
+        """
+        return any(
+            (pod.uid or pod.key) != entry.uid
+            and pod.created is not None
+            and entry.newest is not None
+            and pod.created > entry.newest
+            and not pod.finished
+            and workload_of(pod, self._cluster.workloads) == entry.workload
+            for pod in self._cluster.pods_of_node(entry.node)
+        )
+
+    def _baseline(self, report: UsageReport, entry: Entry) -> Baseline | None:
+        workloads = self._cluster.workloads
+
+        def is_neighbour(key: str) -> bool:
+            pod = self._cluster.pod(key)
+            if pod is None or workload_of(pod, workloads) != entry.workload:
+                return True
+            evicted = self._entries.get(pod.uid or pod.key)
+            return evicted is not None and evicted.outcome is Outcome.PENDING
+
+        return baseline(report, entry.pod, is_neighbour)
+
+    def _newest(self, pod: ClusterPod) -> float | None:
+        """When the newest pod of a pod's workload was created; None: not known of any."""
+        workloads = self._cluster.workloads
+        known = workloads.of(pod)
+        pods = workloads.siblings(pod) if known is None else workloads.pods(known)
+        times = (one.created for one in (pod, *pods))
+        return max((at for at in times if at is not None), default=None)
+
+    def _room(self, node: str) -> Usage | None:
+        """What a node has for pods; None: it is not known."""
+        view = self._cluster.view()
+        row = view.row(node)
+        if row is None:
+            return None
+        amounts = dict(view.node(row).allocatable)
+        return Usage(amounts.get("cpu", 0) / 1000, float(amounts.get("memory", 0)))
+
+    def _evictions(self, workload: WorkloadRef, *, dry_run: bool) -> Iterator[float]:
+        """When pods of the workload were evicted; in a dry-run also, when they would have been."""
+        for uid in self._of_workload.get(workload, ()):
+            yield self._entries[uid].at
+        if dry_run and workload in self._planned:
+            yield self._planned[workload]
+
+    def _put(self, entry: Entry) -> None:
+        self._entries[entry.uid] = entry
+        self._of_workload.setdefault(entry.workload, {})[entry.uid] = None
+
+    def _drop(self, uid: str) -> None:
+        entry = self._entries.pop(uid)
+        self._replaced.pop(uid, None)
+        uids = self._of_workload[entry.workload]
+        uids.pop(uid, None)
+        if not uids:
+            del self._of_workload[entry.workload]
+
+    def _bound(self) -> None:
+        """Forget the oldest of what is too much, settled entries first."""
+        for uid in list(self._surplus()):
+            self._drop(uid)
+        while len(self._pauses) > MOST_PAUSES:
+            del self._pauses[min(self._pauses, key=lambda key: self._pauses[key].until)]
+
+    def _surplus(self) -> Iterator[str]:
+        surplus = len(self._entries) - MOST_ENTRIES
+        if surplus > 0:
+            pending = (Outcome.PENDING,)
+            oldest = sorted(
+                self._entries.values(), key=lambda one: (one.outcome in pending, one.at)
+            )
+            yield from (one.uid for one in oldest[:surplus])
+
+
+def _usage(relief: Relief) -> Usage:
+    return Usage(relief.cpu, relief.memory)
+
+
+def _is_newer(report: UsageReport, before: Baseline | None) -> bool:
+    if report.update_time is None:
+        return False
+    return before is None or report.update_time > before.time
+
+
+def _figures(name: str, usage: Usage | None) -> dict[str, float]:
+    if usage is None:
+        return {}
+    return {
+        f"{name}_cores": round(usage.cores, 3),
+        f"{name}_memory_bytes": round(usage.memory_bytes),
+    }
+
+
+def _event(entry: Entry, pause: Pause) -> Event:
+    """The event on a workload that is left alone."""
+    workload = entry.workload
+    wanted = "" if entry.predicted is None else f" to take {_text(entry.predicted)} off it"
+    if entry.outcome is Outcome.RETURNED:
+        reason, found = "EvictedPodReturned", "a new pod of the workload runs there again"
+    else:
+        reason = "EvictionDidNotRelieve"
+        found = f"measured {_text(entry.measured or Usage(0.0, 0.0))}"
+    left_alone = goduration.format(pause.until - pause.began)
+    return Event(
+        about=ObjectRef(
+            _GROUPS.get(workload.kind, ""),
+            workload.kind,
+            workload.name,
+            workload.namespace,
+            workload.uid,
+        ),
+        type=EventType.WARNING,
+        reason=reason,
+        message=f"Pod {entry.pod} was evicted from node {entry.node}{wanted}: {found}; "
+        f"no pod is evicted for load for {left_alone}",
+        component=COMPONENT,
+    )
+
+
+def _text(usage: Usage) -> str:
+    return f"{usage.cores:.2f} cores and {usage.memory_bytes / (1 << 20):.0f} MiB"
