@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 
-.PHONY: help run test e2e-test lint format docs bench bench-smoke vm-test lock install-systemd clean
+.PHONY: help run test e2e-test lint format docs bench bench-descheduler bench-smoke vm-test lock install-systemd clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -61,6 +61,9 @@ docs: $(BIN)/.dev  ## Write the generated references in docs/
 
 bench: $(BIN)/.dev  ## Measure cost per tick, memory, scrape, report and loop lag (root, cgroup v1)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-descheduler: $(BIN)/.dev  ## Measure rounds of koord-descheduler among 1,000 and 5,000 nodes (Go)
+	$(BIN)/python -m benchmarks descheduler $(ARGS)
 
 bench-smoke: $(BIN)/.dev  ## The same, short: does every benchmark still run?
 	$(BIN)/python -m benchmarks --smoke $(ARGS)

@@ -23,6 +23,7 @@ BENCHMARKS = (
     "informer",
     "snapshot",
     "fleet",
+    "descheduler",
 )
 
 

@@ -1,0 +1,1 @@
+"""The bed: an in-memory API server, and what is measured on it; see README.md."""
