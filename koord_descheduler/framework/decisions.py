@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain, islice
 
+from koord.cluster.facts import ClusterPod
+
 KEPT_CYCLES = 12
 MOST_DECISIONS = 100_000  # of one kind in one cycle
 
@@ -48,6 +50,63 @@ class PodDecision:
 Decision = NodeDecision | PodDecision
 DecisionSource = Callable[[], Iterable[Decision]]
 """Makes the decisions of one round when they are asked for; from what never changes any more."""
+
+
+class Findings:
+    """Collects the decisions of one round of a plugin, to be published at its end."""
+
+    def __init__(self, profile: str, plugin: str) -> None:
+        self._profile, self._plugin = profile, plugin
+        self._found: list[Decision] = []
+
+    def node(
+        self,
+        node: str,
+        verdict: str,
+        reason: str,
+        *,
+        facts: Mapping[str, float] | None = None,
+        hint: str = "",
+    ) -> None:
+        """Add a NodeDecision."""
+        self._found.append(
+            NodeDecision(
+                profile=self._profile,
+                plugin=self._plugin,
+                node=node,
+                verdict=verdict,
+                reason=reason,
+                facts=facts or {},
+                hint=hint,
+            )
+        )
+
+    def pod(
+        self,
+        pod: ClusterPod,
+        action: Action,
+        reason: str,
+        *,
+        candidates: Iterable[str] = (),
+        facts: Mapping[str, float] | None = None,
+    ) -> None:
+        """Add a PodDecision."""
+        self._found.append(
+            PodDecision(
+                profile=self._profile,
+                plugin=self._plugin,
+                pod=pod.key,
+                node=pod.node,
+                action=action,
+                reason=reason,
+                candidates=tuple(candidates),
+                facts=facts or {},
+            )
+        )
+
+    def __call__(self) -> Iterable[Decision]:
+        """As a DecisionSource."""
+        return tuple(self._found)
 
 
 @dataclass(slots=True)

@@ -65,11 +65,10 @@ class EvictorProxy:
         """Why filter does not let the pod be evicted, a sentence for people; "": it does."""
         for plugin in self._path.filters:
             try:
-                found = plugin.refusal(pod)
+                if not plugin.filter(pod):
+                    return plugin.refusal(pod) or f"{plugin.name} does not let it be evicted"
             except Exception as err:
-                found = f"{plugin.name} failed: {err!r}"
-            if found:
-                return found
+                return f"{plugin.name} failed: {err!r}"
         return ""
 
     async def evict(self, pod: ClusterPod, options: EvictOptions = EvictOptions()) -> bool:  # noqa: B008

@@ -49,7 +49,7 @@ from koord.kube.errors import (
 from koord.kube.eventobjects import Event, EventType, ObjectRef
 from koord.kube.informer import SharedInformer
 from koord.kube.reflector import Watched
-from koord.kube.resource import PODS, Resource
+from koord.kube.resource import NODES, PODS, Resource
 from koord.kube.store import Change, ChangeKind
 from koord.util.backoff import Backoff
 from koord.util.clock import Clock
@@ -76,6 +76,7 @@ from koord_descheduler.framework.decisions import (
     Decision,
     Decisions,
     DecisionSource,
+    Findings,
     NodeDecision,
     PodDecision,
 )
@@ -104,6 +105,7 @@ from koord_descheduler.rules.evictorfilter import (
     priority_of,
 )
 from koord_descheduler.rules.nodefit import Fitting, NodeFit, nodes_matching, nodes_named, without
+from koord_descheduler.rules.podchoice import left_out
 from koord_descheduler.rules.podorder import (
     OrderKey,
     eviction_order,
@@ -113,6 +115,7 @@ from koord_descheduler.rules.podorder import (
 )
 
 __all__ = [
+    "NODES",
     "OK",
     "PODS",
     "Action",
@@ -149,6 +152,7 @@ __all__ = [
     "FieldPath",
     "FilterFunc",
     "FilterPlugin",
+    "Findings",
     "Fit",
     "Fitting",
     "Handle",
@@ -221,6 +225,7 @@ __all__ = [
     "invalid",
     "invalid_duration",
     "kube_qos_of",
+    "left_out",
     "nodes_matching",
     "nodes_named",
     "pod_filter",

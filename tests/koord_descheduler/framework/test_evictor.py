@@ -60,7 +60,7 @@ async def test_a_filter_gives_its_reason_for_people(kit: Kit) -> None:
     assert evictor.refusal(make_pod("web")) == "it is called web"
     system = make_pod("db", namespace="kube-system")
     assert evictor.refusal(system) == "Evict does not let it be evicted"
-    assert evictor.refusal(make_pod("bad")) == "NoWeb failed: ValueError('bad pod')"
+    assert evictor.refusal(make_pod("bad")) == "Worded failed: ValueError('bad pod')"
 
 
 async def test_a_combined_evictor_without_a_pre_eviction_filter_lets_everything_pass(
