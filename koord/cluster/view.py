@@ -193,6 +193,18 @@ class View:
             chosen[number] = all(self.means(term, label_set) for term in terms)
         return chosen[self.placed.label_set]
 
+    def pods_chosen(self, chosen: Mask) -> list[ClusterPod]:
+        """The chosen pods of placed, node by node."""
+        at = np.flatnonzero(chosen)
+        rows = self.placed.row[at]
+        begins = np.searchsorted(self.placed.row, rows)
+        found, last, pods = [], -1, []
+        for row, number in zip(rows.tolist(), (at - begins).tolist(), strict=True):
+            if row != last:
+                last, pods = row, [pod for pod in self.pods(row) if not pod.finished]
+            found.append(pods[number])
+        return found
+
     def pods_selected(self, namespace: str, selector: Selector) -> Mask:
         """Pods of placed in one namespace that a selector matches; shape (pods,)."""
         return self.pods_matching(AffinityTerm("", selector, (namespace,)))
@@ -203,7 +215,7 @@ class View:
             return False
         return label_set.namespace in term.namespaces or (
             term.namespace_selector is not None
-            and selects(term.namespace_selector, self._namespace_labels(label_set.namespace))
+            and selects(term.namespace_selector, self.namespace_labels(label_set.namespace))
         )
 
     @cached_property
@@ -220,7 +232,7 @@ class View:
             namespaces.update(self._by_namespace)
         return [one for name in namespaces for one in self._by_namespace.get(name, ())]
 
-    def _namespace_labels(self, name: str) -> Mapping[str, str]:
+    def namespace_labels(self, name: str) -> Mapping[str, str]:
         """Of a namespace that is not known, the one label that every namespace has."""
         found = self._namespaces.get(name)
         return {_NAMESPACE_NAME: name} if found is None else found.labels

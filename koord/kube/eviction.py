@@ -1,7 +1,9 @@
 """Evictions through the API server (policy/v1), which asks PodDisruptionBudgets."""
 
+from collections.abc import Mapping
+from typing import Protocol
+
 from koord.api.eviction import EvictionAnswer, EvictionOutcome
-from koord.api.pods.pod import Pod
 from koord.kube.answers import Object
 from koord.kube.client import ApiClient
 from koord.kube.deadline import Deadline
@@ -31,6 +33,19 @@ _GATEWAY_TIMEOUT = 504
 log = get_logger("koord.kube")
 
 
+class Evictable(Protocol):
+    """The identity of a pod."""
+
+    @property
+    def namespace(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def uid(self) -> str: ...
+
+
 class PodEvictions:
     """Asks for evictions, and reports them as events on the pod under the name of component."""
 
@@ -42,13 +57,22 @@ class PodEvictions:
         self._events = events
         self._clock = clock
 
-    async def evict(self, pod: Pod, grace_seconds: int | None) -> EvictionAnswer:
-        """Ask once for the eviction of exactly this pod. Never raises for what a server does."""
+    async def evict(
+        self,
+        pod: Evictable,
+        grace_seconds: int | None = None,
+        options: Mapping[str, object] | None = None,
+    ) -> EvictionAnswer:
+        """Ask once for the eviction of exactly this pod. Never raises for what a server does.
+
+        options are meta/v1 DeleteOptions.
+        """
         path = PODS.object(pod.name, namespace=pod.namespace, subresource="eviction")
         try:
             async with Deadline(self._clock, f"POST {path}") as deadline:
                 deadline.enter("an answer", PATIENCE)
-                _check_yes(await self._client.post(path, eviction(pod, grace_seconds)), path)
+                body = eviction(pod, grace_seconds, options)
+                _check_yes(await self._client.post(path, body), path)
         except KubeError as err:
             answer = read_refusal(err)
             if not isinstance(err, ApiError):
@@ -56,23 +80,25 @@ class PodEvictions:
             return answer
         return EvictionAnswer(EvictionOutcome.EVICTED)
 
-    def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
+    def announce(self, pod: Evictable, *, warning: bool, reason: str, message: str) -> None:
         """Record an event on the pod in the cluster. Never waits."""
         about = ObjectRef("v1", "Pod", pod.name, pod.namespace, pod.uid)
         kind = EventType.WARNING if warning else EventType.NORMAL
         self._events.emit(Event(about, kind, reason, message, self._component))
 
 
-def eviction(pod: Pod, grace_seconds: int | None) -> Object:
+def eviction(
+    pod: Evictable, grace_seconds: int | None, options: Mapping[str, object] | None = None
+) -> Object:
     """The Eviction object. The UID keeps a new pod of the same name from dying for the old one."""
-    options: Object = {"preconditions": {"uid": pod.uid}}
+    wanted: Object = {**(options or {}), "preconditions": {"uid": pod.uid}}
     if grace_seconds is not None:
-        options["gracePeriodSeconds"] = grace_seconds
+        wanted["gracePeriodSeconds"] = grace_seconds
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"namespace": pod.namespace, "name": pod.name},
-        "deleteOptions": options,
+        "deleteOptions": wanted,
     }
 
 

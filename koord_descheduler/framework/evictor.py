@@ -116,6 +116,11 @@ class EvictorProxy:
         return self._limiter.node_limit_exceeded(node)
 
     @property
+    def total_limit_exceeded(self) -> bool:
+        """As EvictionLimiter.total_limit_exceeded."""
+        return self._limiter.total_limit_exceeded
+
+    @property
     def total_evicted(self) -> int:
         """As EvictionLimiter.total_evicted."""
         return self._limiter.total_evicted

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from koord.api.labelselector import LabelSelector
 from koord.cluster.facts import ClusterPod
+from koord_descheduler.config.pluginargs.parts import Namespaces
 
 FilterFunc = Callable[[ClusterPod], bool]
 """Whether a pod is meant."""
@@ -36,6 +37,12 @@ def pod_filter(
         (lambda pod: selector.matches(pod.labels)) if selector is not None else None,
         custom,
     )
+
+
+def pods_in(namespaces: Namespaces | None, selector: LabelSelector | None = None) -> FilterFunc:
+    """Return the filter for the pods that a plugin's arguments are about; None: all."""
+    named = namespaces or Namespaces()
+    return pod_filter(include=named.include, exclude=named.exclude, selector=selector)
 
 
 def unfinished(pods: Iterable[ClusterPod], wanted: FilterFunc) -> list[ClusterPod]:

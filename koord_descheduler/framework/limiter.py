@@ -85,6 +85,11 @@ class EvictionLimiter:
         return _reached(self._nodes[node], self._per_node)
 
     @property
+    def total_limit_exceeded(self) -> bool:
+        """Whether no further pod may be evicted in this cycle at all."""
+        return _reached(self._total, self._most)
+
+    @property
     def total_evicted(self) -> int:
         """Evictions of this cycle so far, those under way included."""
         return self._total

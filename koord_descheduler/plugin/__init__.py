@@ -3,7 +3,9 @@
 Plugins import this module and koord.api, nothing else of the daemon.
 """
 
+from koord.api.eviction import EvictionAnswer, EvictionOutcome
 from koord.api.labelselector import LabelSelector
+from koord.api.selectortext import parse_selector_text
 from koord.cluster.decoding import UsageReport
 from koord.cluster.facts import (
     ClusterNode,
@@ -47,6 +49,7 @@ from koord.kube.errors import (
     TooManyRequests,
 )
 from koord.kube.eventobjects import Event, EventType, ObjectRef
+from koord.kube.eviction import PodEvictions
 from koord.kube.informer import SharedInformer
 from koord.kube.reflector import Watched
 from koord.kube.resource import NODES, PODS, Resource
@@ -58,6 +61,7 @@ from koord.util.health import OK, PartHealth
 from koord.util.health import Status as HealthStatus
 from koord.util.logs import LimitedLog, LogState, get_logger
 from koord.util.stop import Stop
+from koord_descheduler.config.pluginargs import kubernetes as kubernetes_args
 from koord_descheduler.config.pluginargs.argstype import takes_args
 from koord_descheduler.config.pluginargs.parts import (
     Namespaces,
@@ -80,8 +84,9 @@ from koord_descheduler.framework.decisions import (
     NodeDecision,
     PodDecision,
 )
+from koord_descheduler.framework.evictions import Choice, Evictions
 from koord_descheduler.framework.evictor import EvictorProxy
-from koord_descheduler.framework.filters import FilterFunc, combine, pod_filter
+from koord_descheduler.framework.filters import FilterFunc, combine, pod_filter, pods_in
 from koord_descheduler.framework.handle import Handle, Informers, Services
 from koord_descheduler.framework.interfaces import (
     BalancePlugin,
@@ -93,11 +98,13 @@ from koord_descheduler.framework.interfaces import (
     Plugin,
     Relief,
 )
+from koord_descheduler.framework.judge import JudgePlugin
 from koord_descheduler.framework.migrations import Migration, Migrations
 from koord_descheduler.framework.registry import PluginFactory, PluginRegistry
 from koord_descheduler.framework.shared import SharedPart, SharedParts
 from koord_descheduler.framework.status import Status
 from koord_descheduler.framework.turn import because
+from koord_descheduler.rules import evictorfilter
 from koord_descheduler.rules.evictorfilter import (
     EvictorFilter,
     EvictorRules,
@@ -126,6 +133,7 @@ __all__ = [
     "BalancePlugin",
     "Change",
     "ChangeKind",
+    "Choice",
     "Clock",
     "ClusterNode",
     "ClusterPod",
@@ -144,6 +152,9 @@ __all__ = [
     "EventType",
     "EvictOptions",
     "EvictPlugin",
+    "EvictionAnswer",
+    "EvictionOutcome",
+    "Evictions",
     "Evictor",
     "EvictorFilter",
     "EvictorProxy",
@@ -160,6 +171,7 @@ __all__ = [
     "Informers",
     "Int32",
     "InvalidObject",
+    "JudgePlugin",
     "Key",
     "KoordError",
     "KubeError",
@@ -186,6 +198,7 @@ __all__ = [
     "PluginFactory",
     "PluginRegistry",
     "PodDecision",
+    "PodEvictions",
     "PodSelector",
     "PreferredTerm",
     "PriorityClass",
@@ -220,15 +233,19 @@ __all__ = [
     "duplicate",
     "eviction_order",
     "evictor_filter",
+    "evictorfilter",
     "fits",
     "get_logger",
     "invalid",
     "invalid_duration",
     "kube_qos_of",
+    "kubernetes_args",
     "left_out",
     "nodes_matching",
     "nodes_named",
+    "parse_selector_text",
     "pod_filter",
+    "pods_in",
     "priority_class_of",
     "priority_of",
     "qos_of",

@@ -24,6 +24,11 @@ def annotation(pod: ClusterPod, key: str) -> str | None:
     return next((text for name, text in pod.annotations if name == key), None)
 
 
+def asks_to_stay(pod: ClusterPod) -> str:
+    asks = annotation(pod, PREFER_NO_EVICTION) is not None
+    return f"its annotation {PREFER_NO_EVICTION} asks to let it stay" if asks else ""
+
+
 def is_mirror(pod: ClusterPod) -> str:
     return "it is a mirror pod" if annotation(pod, _MIRROR) is not None else ""
 

@@ -5,7 +5,7 @@ As there, unknown fields are ignored (with a warning here) and the case of keys 
 Source: sigs.k8s.io/descheduler, pkg/framework/plugins.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -18,6 +18,7 @@ from koord.component.config.faults import (
     invalid,
     invalid_duration,
     required,
+    unsupported,
     warning,
 )
 from koord.component.config.typed import Int32, Seconds, UInt
@@ -286,13 +287,55 @@ class RemovePodsViolatingNodeTaintsArgs:
             yield invalid(("includedTaints",), self.included_taints, wanted)
 
 
+class PodProtection(StrEnum):
+    """A kind of pods that DefaultEvictor keeps."""
+
+    LOCAL_STORAGE = "PodsWithLocalStorage"  # by default
+    DAEMON_SET = "DaemonSetPods"  # by default
+    SYSTEM_CRITICAL = "SystemCriticalPods"  # by default
+    FAILED_BARE = "FailedBarePods"  # by default
+    PVC = "PodsWithPVC"
+    WITHOUT_PDB = "PodsWithoutPDB"
+    RESOURCE_CLAIMS = "PodsWithResourceClaims"
+
+
+DEFAULT_PROTECTIONS = (
+    PodProtection.LOCAL_STORAGE,
+    PodProtection.DAEMON_SET,
+    PodProtection.SYSTEM_CRITICAL,
+    PodProtection.FAILED_BARE,
+)
+EXTRA_PROTECTIONS = tuple(one for one in PodProtection if one not in DEFAULT_PROTECTIONS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StorageClass:
+    """A storage class."""
+
+    name: str = ""  # of the class
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PVCProtection:
+    """The protection PodsWithPVC."""
+
+    protected_storage_classes: tuple[StorageClass, ...] = ()  # only these; none: all
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProtectionConfig:
+    """Settings of single protections."""
+
+    pods_with_pvc: PVCProtection | None = wire("PodsWithPVC", None)  # what it protects
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PodProtections:
     """Protections of pods beyond the defaults, by name."""
 
-    extra_enabled: tuple[str, ...] = ()  # more protections
-    default_disabled: tuple[str, ...] = ()  # defaults that do not count
-    config: Mapping[str, object] | None = None  # of single protections
+    extra_enabled: tuple[str, ...] = ()  # PodsWithPVC, PodsWithoutPDB, PodsWithResourceClaims
+    default_disabled: tuple[str, ...] = ()  # PodsWithLocalStorage, DaemonSetPods and so on
+    config: ProtectionConfig | None = None  # of single protections
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -325,6 +368,31 @@ class DefaultEvictorArgs:
         yield from check_label_selector(path, self.namespace_label_selector)
         if self.min_pod_age is not None and self.min_pod_age < 0:
             yield invalid_duration(("minPodAge",), self.min_pod_age, "wanted 0s or more")
+        named = self.pod_protections or PodProtections()
+        for key, names, known in (
+            ("extraEnabled", named.extra_enabled, EXTRA_PROTECTIONS),
+            ("defaultDisabled", named.default_disabled, DEFAULT_PROTECTIONS),
+        ):
+            for index, name in enumerate(names):
+                if name not in known:
+                    yield unsupported(("podProtections", key, index), name, known)
+
+    @property
+    def protections(self) -> frozenset[PodProtection]:
+        """The protections that count; podProtections with any name wins over the older fields."""
+        named = self.pod_protections or PodProtections()
+        if named.extra_enabled or named.default_disabled:
+            kept = set(DEFAULT_PROTECTIONS) - {PodProtection(one) for one in named.default_disabled}
+            return frozenset(kept | {PodProtection(one) for one in named.extra_enabled})
+        older = {
+            PodProtection.LOCAL_STORAGE: not self.evict_local_storage_pods,
+            PodProtection.DAEMON_SET: not self.evict_daemon_set_pods,
+            PodProtection.SYSTEM_CRITICAL: not self.evict_system_critical_pods,
+            PodProtection.FAILED_BARE: not self.evict_failed_bare_pods,
+            PodProtection.PVC: self.ignore_pvc_pods,
+            PodProtection.WITHOUT_PDB: self.ignore_pods_without_pdb,
+        }
+        return frozenset(one for one, counts in older.items() if counts)
 
 
 def _check_pods(namespaces: Namespaces | None, selector: LabelSelector | None) -> Iterator[Fault]:

@@ -1,0 +1,79 @@
+"""The evictions of one round of a plugin, and the pods that it chose and that stay all the same."""
+
+import asyncio
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from koord.cluster.facts import ClusterPod
+from koord_descheduler.framework.decisions import Action, Findings
+from koord_descheduler.framework.handle import Handle
+from koord_descheduler.framework.interfaces import EvictOptions
+
+Choice = tuple[ClusterPod, str]
+"""A pod that should leave its node, and why: a sentence for people."""
+
+
+class Evictions:
+    """Evicts what a plugin chooses as far as filters and limits allow. Belongs to one round.
+
+    `with` it: at its end the plugin's decisions are published, whatever has happened.
+    """
+
+    def __init__(self, handle: Handle, plugin: str) -> None:
+        """plugin: its name."""
+        self._handle = handle
+        self._evictor = handle.evictor()
+        self.findings = Findings(handle.profile, plugin)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self._handle.services.decisions.publish(self.findings)
+
+    @property
+    def over(self) -> bool:
+        """Whether no further pod may be evicted in this cycle."""
+        return self._evictor.total_limit_exceeded
+
+    def over_on(self, node: str) -> bool:
+        """Whether no further pod of a node may be evicted in this cycle."""
+        return self.over or self._evictor.node_limit_exceeded(node)
+
+    def may_go(self, pod: ClusterPod, why: str) -> bool:
+        """Whether the filters let a pod go that should leave; if not, that is noted."""
+        if not self._evictor.filter(pod):
+            self.findings.pod(pod, Action.REFUSED, f"{why}, but {self._evictor.refusal(pod)}")
+            return False
+        return True
+
+    async def evict(self, pod: ClusterPod, why: str, candidates: tuple[str, ...] = ()) -> bool:
+        """Evict a pod that may go, if it may go now; return whether that worked."""
+        await asyncio.sleep(0)  # many pods in a row do not hold up the loop
+        if self._limited(pod, why):
+            return False
+        if not self._evictor.pre_eviction_filter(pod):
+            reason = f"{why}, but the filters do not let it go now: it may fit no other node"
+            self.findings.pod(pod, Action.REFUSED, reason)
+            return False
+        self.findings.pod(pod, Action.EVICT, why, candidates=candidates)
+        return await self._evictor.evict(pod, EvictOptions(reason=why))
+
+    async def evict_all(self, choices: Iterable[Choice]) -> None:
+        """Evict the pods that filters and limits let go, in this order."""
+        for pod, why in choices:
+            if not self._limited(pod, why) and self.may_go(pod, why):
+                await self.evict(pod, why)
+
+    def _limited(self, pod: ClusterPod, why: str) -> bool:
+        """Whether a limit forbids further evictions from a pod's node; that is noted."""
+        if not self.over_on(pod.node):
+            return False
+        limit = "of this cycle" if self.over else f"of node {pod.node}"
+        self.findings.pod(
+            pod, Action.REFUSED, f"{why}, but the limit of evictions {limit} is reached"
+        )
+        return True

@@ -1,0 +1,101 @@
+"""The evictions of a round: filters, limits that end it, and what is published about each pod."""
+
+from collections.abc import Iterable, Sequence
+
+from koord_descheduler.framework.evictions import Choice
+from koord_descheduler.framework.judge import JudgePlugin
+from koord_descheduler.plugin import Action, ClusterNode, ClusterPod, Evictions, Handle, View
+from koord_descheduler.plugin.testing import FakeCluster, PluginHarness, RecordingEvictor
+
+
+class Everyone(JudgePlugin):
+    """Wants all pods to leave."""
+
+    def __init__(self, args: object, handle: Handle) -> None:
+        super().__init__(handle)
+
+    def judge(self, view: View, rows: Sequence[int], now: float) -> Iterable[Choice]:
+        return [(pod, "all must go") for row in rows for pod in view.pods(row)]
+
+
+def crowd() -> FakeCluster:
+    cluster = FakeCluster()
+    for node in ("n1", "n2"):
+        cluster.node(node)
+        for number in range(3):
+            cluster.pod(f"{node}-{number}", node)
+    return cluster
+
+
+async def run(**settings: object) -> tuple[list[str], dict[str, tuple[Action, str]]]:
+    """Pods that went, and what was published about each."""
+    async with PluginHarness(Everyone, crowd(), **settings) as harness:  # type: ignore[arg-type]
+        result = await harness.cycle()
+        assert result.errors == []
+        found = {one.pod: (one.action, one.reason) for one in harness.decisions.pods()}
+        return [one.pod.name for one in harness.evicted], found
+
+
+async def test_all_that_may_go_go_in_order():
+    gone, found = await run()
+
+    assert gone == [f"{node}-{number}" for node in ("n1", "n2") for number in range(3)]
+    assert set(found.values()) == {(Action.EVICT, "all must go")}
+
+
+async def test_a_filter_keeps_a_pod_and_says_why():
+    gone, found = await run(protected=["default/n1-0"])
+
+    assert "n1-0" not in gone
+    action, reason = found["default/n1-0"]
+    assert action is Action.REFUSED
+    assert reason.startswith("all must go, but ")
+
+
+async def test_the_limit_of_a_node_does_not_end_the_round():
+    gone, found = await run(maxNoOfPodsToEvictPerNode=1)
+
+    assert gone == ["n1-0", "n2-0"]
+    assert found["default/n1-2"] == (
+        Action.REFUSED, "all must go, but the limit of evictions of node n1 is reached",
+    )  # fmt: skip
+
+
+async def test_the_total_limit_ends_the_round():
+    gone, found = await run(maxNoOfPodsToEvictTotal=2)
+
+    assert gone == ["n1-0", "n1-1"]
+    assert found["default/n2-0"] == (
+        Action.REFUSED, "all must go, but the limit of evictions of this cycle is reached",
+    )  # fmt: skip
+
+
+async def test_the_filter_before_an_eviction_is_asked():
+    """As Kubernetes' plugins expect; Koordinator asks the other filter once more there."""
+
+    class Picky(RecordingEvictor):
+        def pre_eviction_filter(self, pod: ClusterPod) -> bool:
+            return pod.node == "n2"
+
+    cluster = crowd()
+    async with PluginHarness(Everyone, cluster) as harness:
+        [profile] = harness._profiles
+        profile._path.filters = (Picky(None, profile.handle),)
+        await harness.cycle()
+
+        assert {one.pod.node for one in harness.evicted} == {"n2"}
+        [kept] = [one for one in harness.decisions.pods() if one.pod == "default/n1-0"]
+        assert kept.action is Action.REFUSED
+        assert "do not let it go now" in kept.reason
+
+
+async def test_what_was_decided_is_published_even_when_a_round_fails():
+    class Fails(Everyone):
+        async def deschedule(self, nodes: Sequence[ClusterNode]) -> None:
+            with Evictions(self._handle, self.name) as evictions:
+                evictions.findings.node("n1", "odd", "it looks odd")
+                raise ValueError("no")
+
+    async with PluginHarness(Fails, crowd()) as harness:
+        assert (await harness.cycle()).errors
+        assert [one.verdict for one in harness.decisions.nodes()] == ["odd"]
