@@ -1,0 +1,1 @@
+"""MigrationController: moves pods by PodMigrationJobs, within quotas."""
