@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import settings
 from warmpython import Program, WarmPython, warm_python
+
+from koord.util import logs
 
 # The same examples in every run, and no failures because a machine is slow.
 settings.register_profile(
@@ -38,6 +41,15 @@ WARM_MODULES = (
     "aiohttp.web",
 )  # what programs of tests import
 PATIENCE = 180.0  # seconds in which anything must happen, in an emulated machine too
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    """A command in a test sets form and levels of all logs, but not those of the next test."""
+    before = structlog.get_config()["processors"]
+    yield
+    if structlog.get_config()["processors"] is not before:
+        logs.configure("json", logs.LevelSpec())
 
 
 def pytest_collection_finish() -> None:

@@ -29,7 +29,8 @@ CLUSTER_WIDE = {
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
 }
-CONTROL_PLANE = {"koord_descheduler"}  # packages that no node has
+# packages that no node has
+CONTROL_PLANE = {"koord_descheduler", "plugins/koord_descheduler_plugins"}
 OWN = ("/proc", "/sys")  # mounted into every container, read-only but for the processes
 
 
