@@ -3,15 +3,20 @@
 import asyncio
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from koord.cluster.facts import ClusterPod
 from koord_descheduler.framework.decisions import Action, Findings
 from koord_descheduler.framework.handle import Handle
 from koord_descheduler.framework.interfaces import EvictOptions
 
-Choice = tuple[ClusterPod, str]
-"""A pod that should leave its node, and why: a sentence for people."""
+
+class Choice(NamedTuple):
+    """A pod that should leave its node, and why: a sentence for people."""
+
+    pod: ClusterPod
+    why: str
+    but: str = ""  # why it stays all the same; "": nothing holds it
 
 
 class Evictions:
@@ -64,8 +69,10 @@ class Evictions:
 
     async def evict_all(self, choices: Iterable[Choice]) -> None:
         """Evict the pods that filters and limits let go, in this order."""
-        for pod, why in choices:
-            if not self._limited(pod, why) and self.may_go(pod, why):
+        for pod, why, but in choices:
+            if but:
+                self.findings.pod(pod, Action.STAY, f"{why}, but {but}")
+            elif not self._limited(pod, why) and self.may_go(pod, why):
                 await self.evict(pod, why)
 
     def _limited(self, pod: ClusterPod, why: str) -> bool:

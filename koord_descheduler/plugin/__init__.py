@@ -6,6 +6,7 @@ Plugins import this module and koord.api, nothing else of the daemon.
 from koord.api.eviction import EvictionAnswer, EvictionOutcome
 from koord.api.labelselector import LabelSelector
 from koord.api.selectortext import parse_selector_text
+from koord.cluster.columns import Mask
 from koord.cluster.decoding import UsageReport
 from koord.cluster.facts import (
     ClusterNode,
@@ -15,12 +16,15 @@ from koord.cluster.facts import (
     ContainerState,
     DisruptionBudget,
     Owner,
+    PodSpec,
     PreferredTerm,
     PriorityClass,
+    Taint,
     Workload,
 )
 from koord.cluster.predicates.fits import Fit, Misfit, fits
 from koord.cluster.predicates.moves import Moves
+from koord.cluster.predicates.nodes import matches_node_affinity, matches_terms
 from koord.cluster.state import ClusterState
 from koord.cluster.view import View, WhatIf
 from koord.cluster.workloads import Workloads, controller_of
@@ -178,6 +182,7 @@ __all__ = [
     "LabelSelector",
     "LimitedLog",
     "LogState",
+    "Mask",
     "Migration",
     "Migrations",
     "Misfit",
@@ -200,6 +205,7 @@ __all__ = [
     "PodDecision",
     "PodEvictions",
     "PodSelector",
+    "PodSpec",
     "PreferredTerm",
     "PriorityClass",
     "PriorityThreshold",
@@ -212,6 +218,7 @@ __all__ = [
     "SharedParts",
     "Status",
     "Stop",
+    "Taint",
     "TooManyRequests",
     "UInt",
     "UInt32",
@@ -241,6 +248,8 @@ __all__ = [
     "kube_qos_of",
     "kubernetes_args",
     "left_out",
+    "matches_node_affinity",
+    "matches_terms",
     "nodes_matching",
     "nodes_named",
     "parse_selector_text",

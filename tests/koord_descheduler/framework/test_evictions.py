@@ -15,7 +15,7 @@ class Everyone(JudgePlugin):
         super().__init__(handle)
 
     def judge(self, view: View, rows: Sequence[int], now: float) -> Iterable[Choice]:
-        return [(pod, "all must go") for row in rows for pod in view.pods(row)]
+        return [Choice(pod, "all must go") for row in rows for pod in view.pods(row)]
 
 
 def crowd() -> FakeCluster:
