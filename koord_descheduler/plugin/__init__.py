@@ -67,6 +67,14 @@ from koord.util.logs import LimitedLog, LogState, get_logger
 from koord.util.stop import Stop
 from koord_descheduler.config.pluginargs import kubernetes as kubernetes_args
 from koord_descheduler.config.pluginargs.argstype import takes_args
+from koord_descheduler.config.pluginargs.balance import (
+    BinPackStrategy,
+    CustomPriorityArgs,
+    FragmentationAwareArgs,
+    PriorityLevel,
+    PriorityMode,
+    ScaleDownBinPackArgs,
+)
 from koord_descheduler.config.pluginargs.parts import (
     Namespaces,
     Percents,
@@ -112,7 +120,13 @@ from koord_descheduler.rules import evictorfilter
 from koord_descheduler.rules.evictorfilter import (
     EvictorFilter,
     EvictorRules,
+    annotation,
     evictor_filter,
+    is_deleting,
+    is_mirror,
+    is_of_daemon_set,
+    is_static,
+    is_system_critical,
     priority_of,
 )
 from koord_descheduler.rules.nodefit import Fitting, NodeFit, nodes_matching, nodes_named, without
@@ -135,6 +149,7 @@ __all__ = [
     "ApiError",
     "Backoff",
     "BalancePlugin",
+    "BinPackStrategy",
     "Change",
     "ChangeKind",
     "Choice",
@@ -146,6 +161,7 @@ __all__ = [
     "Conflict",
     "ContainerKind",
     "ContainerState",
+    "CustomPriorityArgs",
     "Deadline",
     "Decision",
     "DecisionSource",
@@ -170,6 +186,7 @@ __all__ = [
     "Findings",
     "Fit",
     "Fitting",
+    "FragmentationAwareArgs",
     "Handle",
     "HealthStatus",
     "Informers",
@@ -208,9 +225,12 @@ __all__ = [
     "PodSpec",
     "PreferredTerm",
     "PriorityClass",
+    "PriorityLevel",
+    "PriorityMode",
     "PriorityThreshold",
     "Relief",
     "Resource",
+    "ScaleDownBinPackArgs",
     "Seconds",
     "Services",
     "SharedInformer",
@@ -228,6 +248,7 @@ __all__ = [
     "WhatIf",
     "Workload",
     "Workloads",
+    "annotation",
     "because",
     "check_label_selector",
     "check_namespaces",
@@ -245,6 +266,11 @@ __all__ = [
     "get_logger",
     "invalid",
     "invalid_duration",
+    "is_deleting",
+    "is_mirror",
+    "is_of_daemon_set",
+    "is_static",
+    "is_system_critical",
     "kube_qos_of",
     "kubernetes_args",
     "left_out",

@@ -36,12 +36,16 @@ class Moves:
         """
         if self._minds_others(pod):
             return self._fits_among(pod)
+        return self._nodes_allow(pod) & self.has_room(pod)
+
+    def has_room(self, pod: ClusterPod) -> Mask:
+        """Where there is room for the pod if it left its node, whatever else forbids it there."""
         self._leave(pod)
-        allowed: Mask = self._nodes_allow(pod) & (self._column(PODS) >= 1)
+        room: Mask = self._column(PODS) >= 1
         for name, amount in pod.spec.requests:
-            allowed &= self._column(name) >= amount
+            room &= self._column(name) >= amount
         self._leave(pod, times=-1)
-        return allowed
+        return room
 
     def move(self, pod: ClusterPod, target: int | None) -> None:
         """Let a pod leave its node for one of the rows, or for a node that is none of them."""

@@ -1,0 +1,231 @@
+"""FragmentationAware: pods leave nodes whose resources are requested unevenly.
+
+A node that has much CPU left but no memory can take no further pod. Of each such node at most one
+pod leaves in a cycle, the one without which its resources are requested the most evenly.
+
+Source: Koordinator, pkg/descheduler/framework/plugins/fragmentationaware.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord_descheduler.plugin import (
+    Action,
+    BalancePlugin,
+    ClusterNode,
+    ClusterPod,
+    EvictOptions,
+    Findings,
+    FragmentationAwareArgs,
+    Handle,
+    Moves,
+    PluginRegistry,
+    View,
+    left_out,
+    takes_args,
+)
+
+SHOWN = 5  # candidates of a pod
+ROUNDING = 1e-9  # a deviation that differs by less is the same
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The pod that should leave a node."""
+
+    pod: ClusterPod
+    gain: float  # by which the node's deviation would shrink
+    target: int | None  # a row on which it would do best; None: it was not asked
+    candidates: tuple[str, ...]
+
+
+class Shares:
+    """Requested shares of the resources of some nodes, while pods move between them.
+
+    A share is a part of a node's allocatable; a resource of which a node has nothing is left out.
+    """
+
+    def __init__(self, view: View, rows: NDArray[np.intp], resources: Sequence[str]) -> None:
+        self._names = [name for name in resources if name in view.resources]
+        columns = np.array([view.resources[name] for name in self._names], np.intp)
+        self._places = {int(row): place for place, row in enumerate(rows)}
+        self._requested = view.requested[np.ix_(rows, columns)].astype(np.float64)
+        allocatable = view.allocatable[np.ix_(rows, columns)].astype(np.float64)
+        self._allocatable = np.where(allocatable > 0, allocatable, np.nan)
+
+    def deviation(self, row: int) -> float:
+        """The population standard deviation of a node's shares; 0 where there are none."""
+        return self._deviation(self._places[row], 0.0)
+
+    def without(self, row: int, pod: ClusterPod) -> float:
+        """The same if a pod, which is on that node, were not there."""
+        return self._deviation(self._places[row], self._amounts(pod))
+
+    def move(self, pod: ClusterPod, source: int, target: int | None) -> None:
+        """Let a pod go from one row to another one; None: to a node that is none of them."""
+        amounts = self._amounts(pod)
+        self._requested[self._places[source]] -= amounts
+        if target is not None:
+            self._requested[self._places[target]] += amounts
+
+    def after(self, pod: ClusterPod) -> NDArray[np.float64]:
+        """The deviation of each node if the pod came to it; shape (rows,)."""
+        shares = (self._requested + self._amounts(pod)) / self._allocatable
+        return np.array([_deviation(one) for one in shares])
+
+    def _deviation(self, place: int, less: NDArray[np.float64] | float) -> float:
+        return _deviation((self._requested[place] - less) / self._allocatable[place])
+
+    def _amounts(self, pod: ClusterPod) -> NDArray[np.float64]:
+        requests = dict(pod.spec.requests)
+        return np.array([requests.get(name, 0) for name in self._names], np.float64)
+
+
+def _deviation(shares: NDArray[np.float64]) -> float:
+    known = shares[~np.isnan(shares)]
+    return float(known.std()) if known.size else 0.0
+
+
+@takes_args(FragmentationAwareArgs)
+class FragmentationAware(BalancePlugin):
+    """Looks at nodes one after the other, each after the moves before it."""
+
+    def __init__(self, args: FragmentationAwareArgs | None, handle: Handle) -> None:
+        self._args = args or FragmentationAwareArgs()
+        self._handle = handle
+        self._left_out = left_out(self._args.evictable_namespaces, self._args.pod_selectors)
+
+    async def balance(self, nodes: Sequence[ClusterNode]) -> None:
+        """Evict at most one pod of each uneven node."""
+        if self._args.paused:
+            return
+        selector = self._args.node_selector
+        chosen = [one for one in nodes if selector is None or selector.matches(one.labels)]
+        view = self._handle.services.cluster.view()
+        found = [row for one in chosen if (row := view.row(one.name)) is not None]
+        rows = np.array(found, np.intp)
+        findings = Findings(self._handle.profile, self.name)
+        round_ = _Round(self._args, view, rows, findings)
+        for row in found:
+            await asyncio.sleep(0)  # others have their turn
+            await self._look_at(row, round_)
+        self._handle.services.decisions.publish(findings)
+
+    async def _look_at(self, row: int, round_: "_Round") -> None:
+        node = round_.view.node(row).name
+        before = round_.shares.deviation(row)
+        if before <= self._args.imbalance_threshold + ROUNDING:
+            round_.findings.node(
+                node,
+                "even",
+                f"its requested shares deviate by {before:.4f}, at most "
+                f"{self._args.imbalance_threshold:g} is allowed",
+                facts={"deviation": before},
+                hint=f"imbalanceThreshold below {before:.4f}",
+            )
+            return
+        round_.findings.node(
+            node,
+            "uneven",
+            f"its requested shares deviate by {before:.4f}, more than "
+            f"{self._args.imbalance_threshold:g}",
+            facts={"deviation": before},
+            hint=f"imbalanceThreshold of {before:.4f} or more",
+        )
+        chosen = self._choose(row, before, round_)
+        if chosen is not None:
+            await self._evict(row, chosen, before, round_)
+
+    def _choose(self, row: int, before: float, round_: "_Round") -> Choice | None:
+        findings, evictor = round_.findings, self._handle.evictor()
+        gains: list[tuple[ClusterPod, float]] = []
+        for pod in round_.view.pods(row):
+            if pod.finished:
+                continue
+            gain = before - round_.shares.without(row, pod)
+            if reason := self._left_out(pod) or evictor.refusal(pod):
+                findings.pod(pod, Action.STAY, reason, facts={"gain": gain})
+            elif gain <= self._args.min_improvement_threshold + ROUNDING:
+                findings.pod(pod, Action.STAY, self._too_little(gain), facts={"gain": gain})
+            else:
+                gains.append((pod, gain))
+        gains.sort(key=lambda one: -one[1])  # stable: the first one on ties
+        chosen = None
+        for pod, gain in gains:
+            if chosen is not None:
+                text = f"{chosen.pod.key} leaves it in this cycle and gains as much or more"
+                findings.pod(pod, Action.STAY, text, facts={"gain": gain})
+                continue
+            target, names = round_.targets(pod, row)
+            if self._args.node_fit and target is None:
+                text = f"it fits none of the other {round_.others} nodes"
+                findings.pod(pod, Action.STAY, text, facts={"gain": gain})
+                continue
+            chosen = Choice(pod, gain, target, names)
+        return chosen
+
+    def _too_little(self, gain: float) -> str:
+        least = self._args.min_improvement_threshold
+        return f"without it the deviation would shrink by {gain:.4f}, wanted more than {least:g}"
+
+    async def _evict(self, row: int, chosen: Choice, before: float, round_: "_Round") -> None:
+        evictor, pod, gain = self._handle.evictor(), chosen.pod, chosen.gain
+        about: dict[str, Any] = {"candidates": chosen.candidates, "facts": {"gain": gain}}
+        if not evictor.pre_eviction_filter(pod):
+            text = "a filter does not let it be evicted now"
+            round_.findings.pod(pod, Action.REFUSED, text, **about)
+            return
+        reason = (
+            f"fragmentation reduction: stdBefore={before:.4f} "
+            f"stdAfter={before - gain:.4f} gain={gain:.4f}"
+        )
+        done = self._args.dry_run or await evictor.evict(pod, EvictOptions(reason=reason))
+        round_.findings.pod(pod, Action.EVICT if done else Action.REFUSED, reason, **about)
+        if done:
+            round_.move(pod, row, chosen.target)
+
+
+class _Round:
+    """The cluster while the pods of one round move."""
+
+    def __init__(
+        self,
+        args: FragmentationAwareArgs,
+        view: View,
+        rows: NDArray[np.intp],
+        findings: Findings,
+    ) -> None:
+        self.view = view
+        self.findings = findings
+        self.shares = Shares(view, rows, args.resources)
+        self.others = max(len(rows) - 1, 0)
+        self._rows = rows
+        self._moves = Moves(view, rows) if args.node_fit else None
+
+    def targets(self, pod: ClusterPod, source: int) -> tuple[int | None, tuple[str, ...]]:
+        """The node on which the pod would do best, and names of others; None: it is not asked."""
+        if self._moves is None:
+            return None, ()
+        places = np.flatnonzero(self._moves.fits(pod) & (self._rows != source))
+        if not places.size:
+            return None, ()
+        best = places[np.argsort(self.shares.after(pod)[places], kind="stable")]
+        rows = self._rows[best]
+        names = tuple(self.view.node(int(row)).name for row in rows[:SHOWN])
+        return int(rows[0]), names
+
+    def move(self, pod: ClusterPod, source: int, target: int | None) -> None:
+        """Let a pod leave: what is decided after it counts with that."""
+        self.shares.move(pod, source, target)
+        if self._moves is not None:
+            self._moves.move(pod, target)
+
+
+def register(registry: PluginRegistry) -> None:
+    """Register the plugin; called through the entry point."""
+    registry.register("FragmentationAware", FragmentationAware)
