@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 
-.PHONY: help run test e2e-test lint format docs bench bench-descheduler bench-smoke vm-test lock install-systemd clean
+.PHONY: help run run-descheduler test e2e-test lint format docs bench bench-descheduler bench-smoke vm-test lock install-systemd clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -30,12 +30,20 @@ $(BIN)/.run: requirements/run.txt requirements/build.txt pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
+$(BIN)/.descheduler: requirements/descheduler.txt $(BIN)/.run
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes \
+		-r requirements/descheduler.txt
+	@touch $@
+
 $(BIN)/.dev: requirements/dev.txt $(BIN)/.run
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	@touch $@
 
 run: $(BIN)/.run  ## Start the daemon on this host (more flags: make run ARGS="--feature-gates=PressureWatch=true")
 	exec $(BIN)/koordlet --standalone $(ARGS)
+
+run-descheduler: $(BIN)/.descheduler  ## Start koord-descheduler (KUBECONFIG=...; more flags: make run-descheduler ARGS="--config=FILE")
+	exec $(BIN)/koord-descheduler $(ARGS)
 
 test: $(BIN)/.dev  ## Unit, fake host and, as root on cgroup v1, real cgroup tests
 	$(if $(MEMORY),TMPDIR=$${TMPDIR:-$(MEMORY)}) $(BIN)/pytest -n $(WORKERS) $(ARGS)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from reference.configuration import configuration_page
 from reference.descheduler import descheduler_page
+from reference.deschedulercommand import command_page
 from reference.metrics import metrics_page
 from reference.pluginapi import plugin_api_page
 
@@ -14,6 +15,7 @@ HERE = Path(__file__).parent
 PAGES = {
     "configuration.md": configuration_page,
     "descheduler-configuration.md": descheduler_page,
+    "koord-descheduler.md": command_page,
     "metrics.md": metrics_page,
     "plugin-api.md": plugin_api_page,
 }

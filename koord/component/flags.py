@@ -118,16 +118,20 @@ class FlagRow:
 class FlagSet:
     """All flags of the process, or one owner's view of them."""
 
-    def __init__(self, program: str = "daemon") -> None:
-        """program names the daemon in the usage text and as owner of its flags."""
+    def __init__(self, program: str = "daemon", *, underscores: _Bool = False) -> None:
+        """program names the daemon in the usage text and as owner of its flags.
+
+        underscores: --log_level is --log-level, as in programs of Kubernetes.
+        """
         self._program = self._owner = program
+        self._underscores = underscores
         self._shares = False
         self._flags: dict[str, Flag[Any]] = {}
         self._expected: dict[str, str] = {}  # owners of undefined flags, by first word
 
     def owned_by(self, owner: str) -> "FlagSet":
         """Return a view of the same flags; what is defined through it belongs to the owner."""
-        view = FlagSet(self._program)
+        view = FlagSet(self._program, underscores=self._underscores)
         view._owner = owner
         view._flags, view._expected = self._flags, self._expected
         return view
@@ -305,6 +309,8 @@ class FlagSet:
 
     def _known(self, name: str) -> Flag[Any] | None:
         """The flag of that name, if there is or should be one."""
+        if self._underscores:
+            name = name.replace("_", "-")
         flag = self._flags.get(name)
         if flag is None:
             for stem, owner in self._expected.items():

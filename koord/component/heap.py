@@ -20,10 +20,11 @@ def settle_heap() -> None:
     cycles among it would stay for good.
     """
     gc.set_threshold(*THRESHOLDS)
-    _set_aside()
-    asyncio.get_running_loop().call_later(WARM_UP, _set_aside)
+    set_aside()
+    asyncio.get_running_loop().call_later(WARM_UP, set_aside)
 
 
-def _set_aside() -> None:
+def set_aside() -> None:
+    """Have the collector leave alone what is there now."""
     gc.collect()
     gc.freeze()

@@ -29,11 +29,8 @@ from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop
 from koord.util.tokenbucket import TokenBucket
 
-MOST_WAITING = 64  # different events not yet on the server
-REMEMBERED = 256  # different events whose repetitions are counted
 REPEAT_GAP = 60.0  # seconds between two writes of an event that goes on happening
 FORGOTTEN_AFTER = 3600.0  # seconds; API servers delete events after an hour
-RATE, BURST = 0.2, 25  # writes a second on average, and at once after a quiet time
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds between attempts while the server is in trouble
 
 # ReadErrors that pass. Whatever else the server says about an event, it would say again.
@@ -44,6 +41,16 @@ log = get_logger("koord.kube")
 
 async def _may_write() -> str:
     return ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EventLimits:
+    """Bounds of a recorder; by default those of an agent, of which there are thousands."""
+
+    waiting: int = 64  # different events not yet on the server
+    remembered: int = 256  # different events whose repetitions are counted
+    rate: float = 0.2  # writes a second on average
+    burst: int = 25  # writes at once after a quiet time
 
 
 @dataclass(slots=True)
@@ -69,8 +76,12 @@ class EventRecorder:
         *,
         count: Callable[[str], None] = lambda outcome: None,
         observe_only: Callable[[], Awaitable[str]] = _may_write,
+        limits: EventLimits = EventLimits(),
     ) -> None:
-        """observe_only says why nothing may be written; "" when it may."""
+        """node is the host that the events come from.
+
+        observe_only says why nothing may be written; "" when it may.
+        """
         self._client = client
         self._node = node
         self._clock = clock
@@ -80,14 +91,15 @@ class EventRecorder:
         self._series: dict[Event, Series] = {}  # latest last
         self._last_moment = 0
         self._woken = asyncio.Event()
-        self._turns = TokenBucket(clock, RATE, BURST)
+        self._limits = limits
+        self._turns = TokenBucket(clock, limits.rate, limits.burst)
         self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         self._away, self._refused, self._full = LogState(log), LogState(log), LogState(log)
 
     def emit(self, event: Event) -> None:
         """Have an event written soon. Returns at once; call it on the event loop."""
         waiting, now = self._waiting, self._clock.monotonic()
-        if event not in waiting and len(waiting) >= MOST_WAITING:
+        if event not in waiting and len(waiting) >= self._limits.waiting:
             self._full.failed("events.overflow", waiting=len(waiting), dropped=event.reason)
             self._count("overflow")
             return
@@ -189,7 +201,7 @@ class EventRecorder:
         del waiting[event]
         if series.count > times:
             waiting[event] = _Waiting(now + REPEAT_GAP, now + FORGOTTEN_AFTER)
-        if len(waiting) < MOST_WAITING // 2:
+        if len(waiting) < self._limits.waiting // 2:
             self._full.ended("events.flowing")
 
     def _series_of(self, event: Event) -> Series:
@@ -200,6 +212,6 @@ class EventRecorder:
             series = Series(first=now, last=now)
         known[event] = series
         idle = (each for each in known if each not in self._waiting)
-        if len(known) > REMEMBERED and (oldest := next(idle, None)) is not None:
+        if len(known) > self._limits.remembered and (oldest := next(idle, None)) is not None:
             del known[oldest]
         return series

@@ -28,7 +28,6 @@ WHOLE = "application/json"
 # "Metadata-only fetches".
 METADATA = f"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{WHOLE}"
 METADATA_LIST = f"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{WHOLE}"
-CONNECTIONS = 16  # watches keep one each
 # Longer than the minute between two reports, shorter than the 90 s after which the server hangs up.
 KEEPALIVE = 75.0
 
@@ -46,6 +45,7 @@ class Limits:
     answer_bytes: int = 16 << 20
     qps: float = 20.0  # requests a second on average; 0 for no bound
     burst: int = 30
+    connections: int = 16  # at a time; each watch keeps one
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,9 @@ class Transport:
             connected.on_connection_create_end.append(_connected)
             connected.on_connection_reuseconn.append(_connected)
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=KEEPALIVE),
+                connector=aiohttp.TCPConnector(
+                    limit=self._limits.connections, keepalive_timeout=KEEPALIVE
+                ),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"User-Agent": self._user_agent},
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),  # see Deadline

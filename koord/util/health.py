@@ -48,6 +48,11 @@ class Health:
         """Add parts that come and go, for example collectors; they count for /healthz only."""
         self._groups[name] = group
 
+    def part(self, name: str) -> PartHealth | None:
+        """State of one part; None: there is none of that name."""
+        found = self._checks.get(name)
+        return None if found is None else _ask(found[0])
+
     def unregister(self, name: str) -> None:
         self._checks.pop(name, None)
 

@@ -249,23 +249,23 @@ class StagedProfile:
         self.loaded = kept  # plugins of the changed profile
         self.filters: tuple[FilterPlugin, ...] = ()
         self.evictor: EvictPlugin | None = None
-        self._profile = profile
+        self.profile = profile
         self._made: dict[str, _Loaded] = {}
         self._ended: Mapping[str, _Loaded] = {}
 
     def apply(self) -> None:
         """Put it into force, at once."""
-        self._ended, self._made = self._profile.take(self), {}
+        self._ended, self._made = self.profile.take(self), {}
 
     async def finish(self) -> None:
         """Let the plugins that it has replaced clean up."""
         for name, loaded in reversed([*self._ended.items()]):
-            await self._profile.end(name, loaded)
+            await self.profile.end(name, loaded)
 
     async def discard(self) -> None:
         """Let the plugins that were made clean up; the last one made first."""
         while self._made:
-            await self._profile.end(*self._made.popitem())
+            await self.profile.end(*self._made.popitem())
 
     async def make(self, registry: PluginRegistry, build: Set[str]) -> None:
         """Make the plugins. Raises ProfileError as ProfilePlugins.stage."""
@@ -275,7 +275,7 @@ class StagedProfile:
             # An unknown name is reported where it is used.
             if name in build and registry.get(name) is not None:
                 try:
-                    made = await self._profile.make(registry, name, self.wanted.args.get(name))
+                    made = await self.profile.make(registry, name, self.wanted.args.get(name))
                 except PluginError as err:
                     unmade.add(name)
                     errors.append(str(err))

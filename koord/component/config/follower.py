@@ -1,8 +1,9 @@
 """Follows the config file while the daemon runs: the last good configuration stays in force."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from inspect import isawaitable
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -38,13 +39,22 @@ class ConfigFollower(Generic[T]):
     A file that is gone or rejected changes nothing, and /healthz names it until it is mended.
 
     parse runs in a worker thread. apply puts a configuration into force on the event loop, all or
-    nothing. Both raise a KoordError to reject it.
+    nothing; a coroutine may take its time. Both raise a KoordError to reject it.
     """
 
     def __init__(
-        self, path: Path, parse: ParseConfig[T], apply: Callable[[T], AppliedConfig]
+        self,
+        path: Path,
+        parse: ParseConfig[T],
+        apply: Callable[[T], AppliedConfig | Awaitable[AppliedConfig]],
+        *,
+        count: Callable[[str], None] = lambda outcome: None,
     ) -> None:
-        """The daemon has started with the file; it is read once more, as it may have changed."""
+        """The daemon has started with the file; it is read once more, as it may have changed.
+
+        count takes the outcome of each reading: applied or refused.
+        """
+        self._count = count
         self._path = path
         self._parse = parse
         self._apply = apply
@@ -96,15 +106,18 @@ class ConfigFollower(Generic[T]):
 
     async def _reload(self) -> None:
         try:
-            applied = self._apply(await asyncio.to_thread(read_config, self._path, self._parse))
+            found = self._apply(await asyncio.to_thread(read_config, self._path, self._parse))
+            applied = await found if isawaitable(found) else found
         except KoordError as err:
             self._reject(err)
         else:
             self._problem = ""
+            self._count("applied")
             self._note(applied)
 
     def _reject(self, err: KoordError) -> None:
         self._due = isinstance(err.__cause__, FileReadError)  # it may return as it was
+        self._count("refused")
         problem = str(err) if str(self._path) in str(err) else f"{self._path}: {err}"
         if problem != self._problem:
             log.error("config.refused", error=problem)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from koord.kube.client import ApiClient
 from koord.kube.eventobjects import Event, EventType, ObjectRef, Series, new_event
-from koord.kube.events import MOST_WAITING, REPEAT_GAP, EventRecorder
+from koord.kube.events import REPEAT_GAP, EventLimits, EventRecorder
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
 
@@ -160,12 +160,12 @@ async def test_more_than_the_queue_holds_is_counted_and_dropped(
     server: ApiServer, recording: Recording, pass_time: PassTime
 ) -> None:
     """A repetition takes no place of its own."""
-    recording.emit(*(event(f"number {number}") for number in range(MOST_WAITING + 7)))
+    recording.emit(*(event(f"number {number}") for number in range(EventLimits().waiting + 7)))
     recording.emit(event("number 0"))
 
     assert recording.counts["overflow"] == 7
-    await pass_time(lambda: recording.counts["created"] == MOST_WAITING)
-    assert len(stored(server)) == MOST_WAITING
+    await pass_time(lambda: recording.counts["created"] == EventLimits().waiting)
+    assert len(stored(server)) == EventLimits().waiting
 
 
 @pytest.mark.parametrize("code", [400, 403, 404, 405, 413, 422])

@@ -1,0 +1,219 @@
+"""Flags that all daemons of the control plane have, named as in Kubernetes' own programs.
+
+Source: Kubernetes, apiserver's SecureServingOptions, component-base (logs, metrics, leader
+election).
+"""
+
+import ipaddress
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from koord.component.flagchecks import at_least, lasting, levels, one_of, within
+from koord.component.flagkinds import BOOL, DURATION, INT, STRING, STRING_LIST, Kind
+from koord.component.flags import Flag, FlagSet
+from koord.util.errors import OptionError
+from koord.util.logs import LogFormat
+
+DEBUG_VERBOSITY = 5  # of --v, from which on debug events are shown
+CONFIG_VERBOSITY = 2  # from which on the effective configuration is logged
+
+TLS_VERSIONS = ("VersionTLS12", "VersionTLS13")
+
+
+def _ip(value: str) -> str:
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        return "use an IP address"
+    return ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ControlPlaneDefaults:
+    """What differs between two daemons."""
+
+    name: str  # of the program and of its Lease
+    namespace: str  # of its Lease
+    port: int  # of plain HTTP
+    secure_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Inert:
+    """A flag that is accepted, and means nothing here."""
+
+    name: str
+    kind: Kind[Any]
+    default: object
+    help: str
+    check: Callable[[Any], str] | None = None
+
+
+_INERT = (
+    _Inert("cert-dir", STRING, "", "directory of a generated certificate; none is generated"),
+    _Inert("tls-cipher-suites", STRING, "", "cipher suites of TLS 1.2"),
+    _Inert("tls-sni-cert-key", STRING_LIST, (), "further certificates by host name"),
+    _Inert("http2-max-streams-per-connection", INT, 0, "HTTP/2 is not served", at_least(0)),
+    _Inert("permit-port-sharing", BOOL, False, "SO_REUSEPORT"),
+    _Inert("permit-address-sharing", BOOL, False, "SO_REUSEADDR, which is always set"),
+    _Inert("show-hidden-metrics-for-version", STRING, "", "there are no hidden metrics"),
+    _Inert("disabled-metrics", STRING_LIST, (), "no metric can be disabled"),
+    _Inert("allow-metric-labels", STRING_LIST, (), "labels are bounded already"),
+    _Inert("allow-metric-labels-manifest", STRING, "", "labels are bounded already"),
+    _Inert("log-flush-frequency", DURATION, 5.0, "each line is written at once"),
+    _Inert("log-text-split-stream", BOOL, False, "all goes to stderr"),
+    _Inert("log-text-info-buffer-size", STRING, "0", "all goes to stderr"),
+    _Inert("log-json-split-stream", BOOL, False, "all goes to stderr"),
+    _Inert("log-json-info-buffer-size", STRING, "0", "all goes to stderr"),
+    _Inert("vmodule", STRING, "", "verbosity by file; use --log-level"),
+    _Inert("logtostderr", BOOL, True, "logs always go to stderr"),
+    _Inert("alsologtostderr", BOOL, False, "logs always go to stderr"),
+    _Inert("stderrthreshold", STRING, "INFO", "severity for stderr; use --log-level"),
+    _Inert("log-dir", STRING, "", "logs always go to stderr"),
+    _Inert("log-file", STRING, "", "logs always go to stderr"),
+    _Inert("log-file-max-size", INT, 1800, "megabytes of a log file", at_least(0)),
+    _Inert("log-backtrace-at", STRING, ":0", "backtrace at a source line"),
+    _Inert("add-dir-header", BOOL, False, "directory in klog's header"),
+    _Inert("skip-headers", BOOL, False, "no klog header"),
+    _Inert("skip-log-headers", BOOL, False, "no header in log files"),
+    _Inert("one-output", BOOL, False, "write to one severity's file only"),
+)
+
+
+class ControlPlaneFlags:
+    """The flags as attributes. Values are checked when they are given."""
+
+    def __init__(self, flags: FlagSet, defaults: ControlPlaneDefaults, *, terminal: bool) -> None:
+        """Define all flags; terminal says whether stderr is one."""
+        self.config = flags.string("config", "", "configuration file, YAML or JSON")
+        self.write_config_to = flags.string(
+            "write-config-to", "", "write the effective configuration to this file, and exit"
+        )
+        self.feature_gates = flags.bool_map(
+            "feature-gates", {}, "features to switch, as A=true,B=false"
+        )
+        self._define_serving(flags, defaults)
+        self._define_election(flags, defaults)
+        self._define_logs(flags, terminal=terminal)
+        for row in _INERT:
+            flags.define(row.name, row.kind, row.default, row.help, check=row.check, inert=True)
+
+    def check_together(self) -> None:
+        """Check flags against each other; call it after parsing.
+
+        Raises:
+            OptionError: one of two is missing that belong together.
+        """
+        pair = (self.tls_cert_file, self.tls_private_key_file)
+        for given, missing in (pair, pair[::-1]):
+            if given.value and not missing.value:
+                hint = f"give --{missing.name} as well, or neither"
+                raise OptionError(f"--{given.name}", given.value, hint)
+
+    @property
+    def level_spec(self) -> str:
+        """The log levels, of --log-level or else of --v."""
+        if self.log_level.is_set or self.v.value < DEBUG_VERBOSITY:
+            return self.log_level.value
+        return "debug"
+
+    @property
+    def log_format(self) -> LogFormat:
+        """json or console."""
+        if not self.logging_format.is_set and self._terminal:
+            return "console"
+        return "console" if self.logging_format.value == "text" else "json"
+
+    def leader_election(self) -> dict[str, object]:
+        """The fields of LeaderElection, by attribute, that flags set: they win over the file's."""
+        return {name: flag.value for name, flag in self._election.items() if flag.is_set}
+
+    def _define_serving(self, flags: FlagSet, defaults: ControlPlaneDefaults) -> None:
+        self.address = flags.string(
+            "address", "127.0.0.1", "IP address of plain HTTP; the file's with --config", check=_ip
+        )
+        self.port = flags.int(
+            "port",
+            defaults.port,
+            "port of plain HTTP, 0 for none; the file's with --config",
+            check=within(0, 65535),
+        )
+        self.bind_address = flags.string(
+            "bind-address",
+            "0.0.0.0",  # noqa: S104 - HTTPS is served with a certificate only, and a token guard
+            "IP address of HTTPS",
+            check=_ip,
+        )
+        self.secure_port = flags.int(
+            "secure-port",
+            defaults.secure_port,
+            "port of HTTPS, 0 for none; only served with a certificate",
+            check=within(0, 65535),
+        )
+        self.tls_cert_file = flags.string(
+            "tls-cert-file", "", "certificate in PEM of HTTPS, followed by those of its CAs"
+        )
+        self.tls_private_key_file = flags.string(
+            "tls-private-key-file", "", "its key in PEM; both are read again when they change"
+        )
+        self.tls_min_version = flags.string(
+            "tls-min-version", TLS_VERSIONS[0], "oldest version of TLS", check=one_of(*TLS_VERSIONS)
+        )
+
+    def _define_election(self, flags: FlagSet, defaults: ControlPlaneDefaults) -> None:
+        second = lasting(1.0)
+        self._election: dict[str, Flag[Any]] = {
+            "leader_elect": flags.bool(
+                "leader-elect", True, "work only while this replica is the leader"
+            ),
+            "lease_duration": flags.duration(
+                "leader-elect-lease-duration",
+                15.0,
+                "time after which another replica may take over",
+                check=second,
+            ),
+            "renew_deadline": flags.duration(
+                "leader-elect-renew-deadline",
+                10.0,
+                "time for which the leader tries to renew",
+                check=second,
+            ),
+            "retry_period": flags.duration(
+                "leader-elect-retry-period",
+                2.0,
+                "time between two tries",
+                check=lasting(0.1),
+            ),
+            "resource_lock": flags.string(
+                "leader-elect-resource-lock", "leases", "kind of the lock", check=one_of("leases")
+            ),
+            "resource_name": flags.string(
+                "leader-elect-resource-name", defaults.name, "name of the Lease"
+            ),
+            "resource_namespace": flags.string(
+                "leader-elect-resource-namespace", defaults.namespace, "namespace of the Lease"
+            ),
+        }
+
+    def _define_logs(self, flags: FlagSet, *, terminal: bool) -> None:
+        self._terminal = terminal
+        self.v = flags.int(
+            "v",
+            0,
+            f"verbosity: from {CONFIG_VERBOSITY} on the effective configuration is logged, from "
+            f"{DEBUG_VERBOSITY} on debug events",
+            check=at_least(0),
+        )
+        self.log_level = flags.string(
+            "log-level",
+            "info",
+            "least level of logs, in general and by logger, as info,LowNodeLoad=debug",
+            check=levels,
+        )
+        self.logging_format = flags.string(
+            "logging-format",
+            "json",
+            "json or text; on a terminal text by default",
+            check=one_of("json", "text"),
+        )

@@ -1,0 +1,29 @@
+"""The command `koord-descheduler`: the daemon, and the commands beside it."""
+
+import signal
+import sys
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; see the help of each for the exit status.
+
+    ^C ends it without a traceback also while it is being imported.
+    """
+    given = sys.argv[1:] if argv is None else argv
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        if given and given[0] == "plan":
+            from koord_descheduler.cli.plan import main as run
+
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            return run(given[1:])
+        from koord_descheduler.cli.daemon import run as run_daemon
+
+        return run_daemon(given)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the event loop left Python's own handler
+
+
+if __name__ == "__main__":
+    sys.exit(main())
