@@ -22,6 +22,7 @@ BENCHMARKS = (
     "cluster",
     "informer",
     "snapshot",
+    "lownodeload",
     "fleet",
     "descheduler",
 )

@@ -7,7 +7,7 @@ import re
 
 from koord.api.priority import PriorityClass, priority_class_with_default
 from koord.api.qos import KubeQoS, QoSClass, qos_with_default
-from koord.cluster.facts import ClusterPod
+from koord.cluster.facts import ClusterPod, LabelSet
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 EVICTION_COST = "scheduling.koordinator.sh/eviction-cost"
@@ -23,6 +23,7 @@ _PRIORITY_RANK = {
     PriorityClass.NONE: 5,
 }
 _KUBE_RANK = {KubeQoS.BEST_EFFORT: 1, KubeQoS.BURSTABLE: 2, KubeQoS.GUARANTEED: 3}
+_KUBE_QOS = {each.value: each for each in KubeQoS}
 _QOS_RANK = {
     QoSClass.BE: 1,
     QoSClass.LS: 2,
@@ -41,11 +42,11 @@ def kube_qos_of(pod: ClusterPod) -> KubeQoS:
 
     Without requests it is best effort: the API server sets requests where only limits are given.
     """
-    try:
-        return KubeQoS(pod.qos)
-    except ValueError:
+    found = _KUBE_QOS.get(pod.qos)
+    if found is None:
         asks = any(name in _COMPUTE for name, _ in pod.spec.requests)
         return KubeQoS.BURSTABLE if asks else KubeQoS.BEST_EFFORT
+    return found
 
 
 def qos_of(pod: ClusterPod) -> QoSClass:
@@ -76,13 +77,43 @@ def eviction_order(pod: ClusterPod, usage_score: float = 0.0) -> OrderKey:
     By priority class, priority, Kubernetes' QoS class, Koordinator's, deletion cost, eviction
     cost, usage_score (the highest first), and age (the youngest first).
     """
-    return (
-        _PRIORITY_RANK[priority_class_of(pod)],
-        pod.priority or 0,
-        _KUBE_RANK[kube_qos_of(pod)],
-        _QOS_RANK[qos_of(pod)],
-        cost(pod, DELETION_COST),
-        cost(pod, EVICTION_COST),
-        -usage_score,
-        -(pod.created or 0.0),
-    )
+    return PodOrder()(pod, usage_score)
+
+
+class PodOrder:
+    """eviction_order for many pods: what equal ones have in common is found once.
+
+    For one round; it keeps what it has seen.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[LabelSet, int | None, object], tuple[bool, OrderKey]] = {}
+
+    def __call__(self, pod: ClusterPod, usage_score: float = 0.0) -> OrderKey:
+        """Return what eviction_order says."""
+        _, classes = self._classes(pod)
+        costs = _NO_COSTS
+        if pod.annotations:
+            costs = cost(pod, DELETION_COST), cost(pod, EVICTION_COST)
+        return (*classes, *costs, -usage_score, -(pod.created or 0.0))
+
+    def is_prod(self, pod: ClusterPod) -> bool:
+        """Whether a pod is of Koordinator's priority class prod, with default."""
+        return self._classes(pod)[0]
+
+    def _classes(self, pod: ClusterPod) -> tuple[bool, OrderKey]:
+        key = pod.label_set, pod.priority, pod.qos or pod.spec
+        found = self._known.get(key)
+        if found is None:
+            priority_class = priority_class_of(pod)
+            ranks = (
+                _PRIORITY_RANK[priority_class],
+                pod.priority or 0,
+                _KUBE_RANK[kube_qos_of(pod)],
+                _QOS_RANK[qos_of(pod)],
+            )
+            found = self._known[key] = priority_class is PriorityClass.PROD, ranks
+        return found
+
+
+_NO_COSTS = 0, 0

@@ -12,6 +12,7 @@ from koord.cluster.facts import ClusterPod, LabelSet, PodSpec
 from koord_descheduler.rules.podorder import (
     DELETION_COST,
     EVICTION_COST,
+    PodOrder,
     cost,
     eviction_order,
     priority_class_of,
@@ -115,3 +116,18 @@ def test_any_cost_is_a_number_of_32_bits(text: str) -> None:
 def test_classes_with_defaults(one: ClusterPod, priority_class: str, qos: str) -> None:
     """Label, then priority, then QoS; without a class in the status the requests count."""
     assert (priority_class_of(one), qos_of(one)) == (PriorityClass(priority_class), QoSClass(qos))
+    assert PodOrder().is_prod(one) == (priority_class == "koord-prod")
+
+
+def test_many_pods_in_one_order() -> None:
+    """Pods with the same labels share what they have in common, and nothing else."""
+    labels = pod().label_set
+    pods = [
+        ClusterPod(name="p", uid="u", label_set=labels, spec=spec, qos=qos, priority=priority)
+        for spec in (PodSpec(), PodSpec(requests=(("cpu", 1),)))
+        for qos in ("", "Guaranteed", "BestEffort")
+        for priority in (None, 5500, 9500)
+    ]
+    order = PodOrder()
+
+    assert [order(one) for one in pods + pods] == [eviction_order(one) for one in pods + pods]

@@ -1,0 +1,158 @@
+"""LowNodeLoad: moves pods from nodes that use much to nodes that use little."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+
+from koord_descheduler.plugin import (
+    BalancePlugin,
+    ClusterNode,
+    ClusterPod,
+    Decision,
+    EvictOptions,
+    EvictorProxy,
+    FilterFunc,
+    Handle,
+    LowNodeLoadArgs,
+    Planner,
+    Status,
+    get_logger,
+    pod_filter,
+)
+from koord_descheduler_plugins.low_node_load.anomaly import (
+    Detector,
+    ExactDetector,
+    KoordinatorDetector,
+)
+from koord_descheduler_plugins.low_node_load.census import Situation
+from koord_descheduler_plugins.low_node_load.decisions import Report, unusable_of
+from koord_descheduler_plugins.low_node_load.exact import ExactRound
+from koord_descheduler_plugins.low_node_load.koordinator import KoordinatorRound
+from koord_descheduler_plugins.low_node_load.plan import (
+    Answer,
+    Memory,
+    Move,
+    PoolPlan,
+    Refusal,
+    Round,
+    Verdict,
+    resume,
+)
+
+log = get_logger("koord_descheduler.low_node_load")
+
+
+class LowNodeLoad(BalancePlugin):
+    """Plans from the figures of NodeMetrics and carries the plan out."""
+
+    def __init__(self, args: LowNodeLoadArgs, handle: Handle) -> None:
+        self._args = args
+        self._handle = handle
+        self._exact = args.planner is Planner.EXACT
+        detector: type[Detector] = ExactDetector if self._exact else KoordinatorDetector
+        self._memory = Memory(
+            node_detector=detector(args.detector_cache_timeout),
+            prod_detector=detector(args.detector_cache_timeout),
+        )
+
+    async def balance(self, nodes: Sequence[ClusterNode]) -> Status | None:
+        """Judge the nodes, one pool after the other, and let pods leave."""
+        if self._args.paused:
+            return None
+        evictor = self._handle.evictor()
+        situation = self._situation(nodes)
+        work = await asyncio.to_thread(self._round, situation, self._refusal(evictor))
+        plans: list[PoolPlan] = []
+        pools = work.plans()
+        try:
+            while (plan := await asyncio.to_thread(next, pools, None)) is not None:
+                plans.append(plan)
+                _log_criteria(plan)
+                await self._carry_out(work, plan, evictor)
+        finally:
+            self._memory = work.memory
+            self._publish(work.unusable, plans)
+        return None
+
+    def _situation(self, nodes: Sequence[ClusterNode]) -> Situation:
+        services = self._handle.services
+        cluster = services.cluster
+        return Situation(
+            view=cluster.view(),
+            nodes=nodes,
+            reports=dict(cluster.reports),
+            budgets=tuple(cluster.budgets.values()),
+            migrations=tuple(services.migrations.by_uid.values()),
+            now=services.clock.wall(),
+        )
+
+    def _round(self, situation: Situation, refusal: Refusal) -> Round:
+        if not self._exact:
+            return KoordinatorRound(self._args, situation, self._memory, refusal)
+        dry_run = self._args.dry_run or self._handle.dry_run
+        return ExactRound(self._args, situation, self._memory, refusal, dry_run=dry_run)
+
+    def _refusal(self, evictor: EvictorProxy) -> Refusal:
+        """Why a pod may not leave: namespaces, labels, then the filters of the profile."""
+        wanted = _wanted(self._args)
+
+        def refusal(pod: ClusterPod) -> str:
+            if not wanted(pod):
+                return "evictableNamespaces or podSelectors leave it out"
+            return "" if evictor.filter(pod) else evictor.refusal(pod)
+
+        return refusal
+
+    async def _carry_out(self, work: Round, plan: PoolPlan, evictor: EvictorProxy) -> None:
+        steps = work.steps(plan)
+        answer: Answer | None = None
+        while (step := resume(steps, answer)) is not None:
+            if isinstance(step, Move):
+                answer = await self._evict(step, evictor)
+            else:
+                await asyncio.sleep(0)
+
+    async def _evict(self, move: Move, evictor: EvictorProxy) -> Answer:
+        pod = move.pod
+        if self._args.dry_run:
+            log.info(
+                "eviction.planned",
+                pod=pod.key,
+                node=pod.node,
+                target=move.target,
+                reason=move.reason,
+                dry_run=True,
+            )
+            return Answer.DONE
+        options = EvictOptions(reason=move.reason, relief=move.relief)
+        if await evictor.evict(pod, options):
+            return Answer.DONE
+        return Answer.NODE_LIMIT if evictor.node_limit_exceeded(pod.node) else Answer.REFUSED
+
+    def _publish(self, unusable: Mapping[str, str], plans: Sequence[PoolPlan]) -> None:
+        profile, plugin = self._handle.profile, self.name
+        reports = [Report(plan, profile=profile, plugin=plugin) for plan in plans]
+
+        def decisions() -> Iterator[Decision]:
+            yield from unusable_of(unusable, profile=profile, plugin=plugin)
+            for report in reports:
+                yield from report.decisions()
+
+        self._handle.services.decisions.publish(decisions)
+
+
+def _wanted(args: LowNodeLoadArgs) -> FilterFunc:
+    """The pods that may leave by namespaces and by selectors, of which one must match."""
+    namespaces = args.evictable_namespaces
+    selectors = [one.selector for one in args.pod_selectors if one.selector is not None]
+    return pod_filter(
+        include=(namespaces and namespaces.include) or (),
+        exclude=(namespaces and namespaces.exclude) or (),
+        custom=(lambda pod: any(one.matches(pod.labels) for one in selectors))
+        if selectors
+        else None,
+    )
+
+
+def _log_criteria(plan: PoolPlan) -> None:
+    counts = {verdict.value: plan.count(verdict) for verdict in Verdict}
+    log.info("nodes.judged", pool=plan.pool.name, outcome=plan.outcome, **counts)

@@ -1,0 +1,99 @@
+"""Nodes that take pods: what each can still take, and which of them is best for a pod."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord_descheduler.plugin import ClusterPod, Moves, View
+from koord_descheduler_plugins.low_node_load.census import CPU, MEMORY, PODS, MovingPod
+from koord_descheduler_plugins.low_node_load.figures import Amount
+from koord_descheduler_plugins.low_node_load.limits import Flags
+from koord_descheduler_plugins.low_node_load.plan import PoolPlan, Side
+from koord_descheduler_plugins.low_node_load.scores import weights_of
+
+_MOST = 3  # candidates of a pod
+
+
+class Targets:
+    """The targets of both sides. Only pods that really come are counted."""
+
+    def __init__(self, plan: PoolPlan, view: View, *, node_fit: bool) -> None:
+        """node_fit: a target must be able to run the pod; else only the load counts."""
+        census, limits = plan.census, plan.limits
+        self._at: NDArray[np.intp] = np.unique(
+            np.concatenate([side.targets for side in plan.sides])
+        )
+        self._names = [census.names[at] for at in self._at.tolist()]
+        self._places = {name: place for place, name in enumerate(self._names)}
+        self._rows = census.rows[self._at].tolist()
+        capacity = np.maximum(census.capacity[self._at], 1).T
+        self._left = (limits.high - census.usage)[self._at].T.copy()  # (resources, targets)
+        self._prod_left = (limits.prod_high - census.prod_usage)[self._at].T.copy()
+        base = np.isin(np.arange(len(limits.judged)), (CPU, MEMORY))
+        self._bounding = np.flatnonzero(limits.judged | base).tolist()
+        self._prod_bounding = np.flatnonzero(limits.prod_judged).tolist()
+        weights = weights_of(plan.pool.resource_weights, census.resources) * (limits.judged | base)
+        share = weights / max(int(weights.sum()), 1)
+        self._per_unit = share[:, None] / capacity  # load of one unit on each target
+        self._weighted = [column for column in (CPU, MEMORY, PODS) if share[column] > 0]
+        self._load = (self._per_unit * census.usage[self._at].T).sum(axis=0)
+        self._moves = Moves(view, census.rows[self._at]) if node_fit else None
+        self._chosen: Flags = np.ones(len(self._at), np.bool_)
+        self.why_none = ""
+        """Why candidates found none the last time, a sentence for people."""
+
+    def choose(self, side: Side) -> None:
+        """Take only the targets of one side from now on."""
+        self._chosen = np.isin(self._at, side.targets)
+
+    def candidates(self, pod: ClusterPod, amount: Amount, *, is_prod: bool) -> tuple[int, ...]:
+        """Return the nodes that can take a pod, the one that is least loaded with it first.
+
+        They are places in the census; no more than a few.
+        """
+        taken = (amount.cpu, amount.memory, 1)
+        allowed = self._chosen.copy()
+        for column in self._bounding:
+            allowed &= self._left[column] >= (taken[column] if column < len(taken) else 0)
+        for column in self._prod_bounding if is_prod else ():
+            allowed &= self._prod_left[column] >= (taken[column] if column < len(taken) else 0)
+        if not allowed.any():
+            self.why_none = "no low node would stay below its thresholds with it"
+            return ()
+        if self._moves is not None:
+            allowed &= self._moves.fits(pod)
+        load = self._load.copy()
+        for column in self._weighted:
+            load += self._per_unit[column] * taken[column]
+        load[~allowed] = np.inf
+        best: list[int] = []
+        while len(best) < _MOST and load[place := int(load.argmin())] < np.inf:
+            best.append(int(self._at[place]))
+            load[place] = np.inf
+        if not best:
+            self.why_none = "it fits no low node that would stay below its thresholds with it"
+        return tuple(best)
+
+    def move(self, pod: ClusterPod, target: int, amount: Amount, *, is_prod: bool) -> None:
+        """A pod leaves its node for a target, given by its place in the census."""
+        place = int(np.searchsorted(self._at, target))
+        taken = np.array((amount.cpu, amount.memory, 1), np.int64)
+        self._left[:3, place] -= taken
+        if is_prod:
+            self._prod_left[:3, place] -= taken
+        self._load[place] += self._per_unit[:3, place] @ taken
+        if self._moves is not None:
+            self._moves.move(pod, self._rows[place])
+
+    def arrive(self, moving: MovingPod) -> None:
+        """Count a pod that is on its way: on its target, or where it would go at best.
+
+        Its usage is on a known target already.
+        """
+        if moving.target:
+            place = self._places.get(moving.target)
+            if self._moves is not None:
+                self._moves.move(moving.pod, None if place is None else self._rows[place])
+            return
+        found = self.candidates(moving.pod, moving.amount, is_prod=moving.is_prod)
+        if found:
+            self.move(moving.pod, found[0], moving.amount, is_prod=moving.is_prod)
