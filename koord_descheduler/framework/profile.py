@@ -3,16 +3,17 @@
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from inspect import isawaitable
 from typing import Any, TypeVar, cast
 
 from koord.cluster.facts import ClusterNode
+from koord.component.plugins.code import PluginCode, PluginHeldLoop, PluginLate
 from koord.component.plugins.errors import PluginError
 from koord.util.errors import KoordError
 from koord.util.logs import LimitedLog, get_logger
 from koord_descheduler.config.configuration import Profile
 from koord_descheduler.config.points import Point
-from koord_descheduler.framework.code import PluginCode, PluginHeldLoop, PluginLate
 from koord_descheduler.framework.evictor import EvictionPath, EvictorProxy
 from koord_descheduler.framework.handle import Handle, Services
 from koord_descheduler.framework.interfaces import (
@@ -226,7 +227,8 @@ class ProfilePlugins:
         before, turn = meter.cpu_seconds, Turn(plugin.name)
         error, outcome = None, "ok"
         try:
-            status = await loaded.code.run(lambda: call(plugin), self._limits.round, turn)
+            work = partial(turn.within, partial(call, plugin))
+            status = await loaded.code.run(work, self._limits.round, on_end=turn.end)
             error = _error_of(status, plugin.name)
         except PluginLate as err:
             error, outcome = err, "late"

@@ -1,9 +1,12 @@
 """The plugin that runs, and its reason: what an eviction is attributed to."""
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -12,6 +15,15 @@ class Turn:
 
     plugin: str
     over: bool = False
+
+    def end(self) -> None:
+        """Have it be over."""
+        self.over = True
+
+    async def within(self, make: Callable[[], Awaitable[T]]) -> T:
+        """Call and await as part of this turn; in a task of its own."""
+        TURN.set(self)
+        return await make()
 
 
 TURN: ContextVar[Turn | None] = ContextVar("plugin_turn", default=None)

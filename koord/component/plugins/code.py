@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from koord.component.plugins.errors import PluginBlocked
 from koord.component.plugins.meter import Meter
@@ -11,8 +11,8 @@ from koord.component.plugins.timelimit import time_limit
 from koord.util.clock import Clock
 from koord.util.errors import KoordError
 from koord.util.firstof import first_of
-from koord_descheduler.framework.turn import TURN, Turn
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 GRACE = 5.0  # seconds that code has to end after it was cancelled
@@ -35,17 +35,36 @@ class PluginCode:
         self._name = name
         self._clock = clock
 
+    def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call what does not await, within a step's time; return the result.
+
+        Raises:
+            PluginHeldLoop: it was interrupted.
+            Exception: whatever the code raises.
+        """
+        try:
+            with self.meter.step():
+                return work(*args, **kwargs)
+        except PluginBlocked as err:
+            raise PluginHeldLoop(f"plugin {self._name}: {err}") from err
+
     async def run(
-        self, make: Callable[[], Awaitable[T]], seconds: float, turn: Turn | None = None
+        self,
+        make: Callable[[], Awaitable[T]],
+        seconds: float,
+        *,
+        on_end: Callable[[], None] = lambda: None,
     ) -> T:
         """Call and await within so many seconds; return the result.
+
+        on_end is called once, when it has returned or its time is over, before it is cancelled.
 
         Raises:
             PluginLate, PluginHeldLoop: it was ended. What ignores that is left behind, and is not
                 resumed any more.
             Exception: whatever the code raises.
         """
-        work = self.meter.drive(_within(turn, make))
+        work = self.meter.drive(_awaited(make))
         task = asyncio.create_task(work, name=f"plugin {self._name}")
         timer = self._clock.timer(seconds)
         try:
@@ -58,8 +77,7 @@ class PluginCode:
         except PluginBlocked as err:
             raise PluginHeldLoop(f"plugin {self._name}: {err}") from err
         finally:
-            if turn is not None:
-                turn.over = True
+            on_end()
             timer.cancel()
             if not task.done():
                 await self._end(task)
@@ -93,6 +111,5 @@ class _StepLimit:
         """Nothing is remembered of a step."""
 
 
-async def _within(turn: Turn | None, make: Callable[[], Awaitable[T]]) -> T:
-    TURN.set(turn)
+async def _awaited(make: Callable[[], Awaitable[T]]) -> T:
     return await make()

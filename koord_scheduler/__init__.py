@@ -1,0 +1,1 @@
+"""koord-scheduler: places pods with the Kubernetes scheduling framework, over columns of nodes."""

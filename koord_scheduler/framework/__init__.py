@@ -1,0 +1,1 @@
+"""The scheduling framework: interfaces of plugins, and what runs them."""

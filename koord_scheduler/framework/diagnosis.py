@@ -1,0 +1,90 @@
+"""Why nodes are not feasible, node by node and in one sentence.
+
+Source: Kubernetes, pkg/scheduler/framework/types.go (Diagnosis, FitError).
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from koord.cluster.columns import Mask
+from koord_scheduler.framework.results import Numbers
+from koord_scheduler.framework.status import Code, Status
+
+FEASIBLE = 0
+ABSENT = -1  # not looked at
+
+NO_NODES = "no nodes available to schedule pods"
+NO_STATUS = Status.unresolvable()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatuses:
+    """The status of each node of a view after Filter."""
+
+    numbers: Numbers  # FEASIBLE, ABSENT, or one more than the place in statuses
+    statuses: tuple[Status, ...]
+    absent: Status = NO_STATUS  # of the nodes that were not looked at
+
+    def status(self, row: int) -> Status | None:
+        """Of one node; None: it is feasible."""
+        number = int(self.numbers[row])
+        if number == FEASIBLE:
+            return None
+        return self.absent if number == ABSENT else self.statuses[number - 1]
+
+    def having(self, code: Code) -> Mask:
+        """Nodes whose status has this code; shape (nodes,)."""
+        of_number = [
+            False,
+            *(status.code is code for status in self.statuses),
+            self.absent.code is code,  # ABSENT, which is -1, finds it
+        ]
+        return np.array(of_number, np.bool_)[self.numbers]
+
+    def reasons(self) -> Counter[str]:
+        """How many nodes have each reason."""
+        found: Counter[str] = Counter()
+        counts = np.bincount(self.numbers + 1, minlength=len(self.statuses) + 2)
+        for status, nodes in zip(
+            (*self.statuses, self.absent), (*counts[2:], counts[0]), strict=True
+        ):
+            if nodes:
+                for reason in status.reasons:
+                    found[reason] += int(nodes)
+        return found
+
+
+@dataclass(kw_only=True, slots=True)
+class Diagnosis:
+    """Why a pod cannot be scheduled."""
+
+    nodes: int  # in the cluster
+    node_statuses: NodeStatuses | None = None  # None: Filter was not reached
+    pre_filter_message: str = ""
+    post_filter_message: str = ""
+    unschedulable_plugins: set[str] = field(default_factory=set)
+    pending_plugins: set[str] = field(default_factory=set)
+
+    def note(self, status: Status) -> None:
+        """Remember the plugin of a rejection: its hints are asked when something happens."""
+        if not status.plugin:
+            return
+        pending = status.code is Code.PENDING
+        (self.pending_plugins if pending else self.unschedulable_plugins).add(status.plugin)
+
+    def message(self) -> str:
+        """For the event FailedScheduling and the pod's condition, in kube-scheduler's words."""
+        if not self.nodes:
+            return NO_NODES
+        text = f"0/{self.nodes} nodes are available:"
+        if self.pre_filter_message:
+            text += f" {self.pre_filter_message}."
+        elif self.node_statuses is not None:
+            counted = sorted(f"{n} {reason}" for reason, n in self.node_statuses.reasons().items())
+            if counted:
+                text += f" {', '.join(counted)}."
+        if self.post_filter_message:
+            text += f" {self.post_filter_message}"
+        return text

@@ -1,0 +1,110 @@
+"""What happens in a cluster, as far as it may make a rejected pod schedulable.
+
+Source: Kubernetes, k8s.io/kube-scheduler/framework ClusterEvent, QueueingHintFn.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, IntFlag, StrEnum, auto
+
+from koord.cluster.facts import ClusterPod
+
+
+class Action(IntFlag):
+    """What was done to an object."""
+
+    ADD = auto()
+    DELETE = auto()
+    UPDATE_NODE_ALLOCATABLE = auto()
+    UPDATE_NODE_LABEL = auto()
+    UPDATE_NODE_TAINT = auto()
+    UPDATE_NODE_CONDITION = auto()
+    UPDATE_NODE_ANNOTATION = auto()
+    UPDATE_POD_LABEL = auto()
+    UPDATE_POD_SCALE_DOWN = auto()
+    UPDATE_POD_TOLERATION = auto()
+    UPDATE_POD_GATES_ELIMINATED = auto()
+    UPDATE_POD_GENERATED_CLAIM = auto()
+    UPDATE_OTHER = auto()
+    UPDATE = (
+        UPDATE_NODE_ALLOCATABLE
+        | UPDATE_NODE_LABEL
+        | UPDATE_NODE_TAINT
+        | UPDATE_NODE_CONDITION
+        | UPDATE_NODE_ANNOTATION
+        | UPDATE_POD_LABEL
+        | UPDATE_POD_SCALE_DOWN
+        | UPDATE_POD_TOLERATION
+        | UPDATE_POD_GATES_ELIMINATED
+        | UPDATE_POD_GENERATED_CLAIM
+        | UPDATE_OTHER
+    )
+    ALL = ADD | DELETE | UPDATE
+
+
+class EventResource(StrEnum):
+    """Kinds that events are about. A plugin may also name one as resource.version.group."""
+
+    ANY = "*"
+    POD = "Pod"  # in what a plugin registers: bound ones and unscheduled ones
+    ASSIGNED_POD = "AssignedPod"
+    UNSCHEDULED_POD = "UnschedulablePod"
+    NODE = "Node"
+    CLAIM = "PersistentVolumeClaim"
+    VOLUME = "PersistentVolume"
+    STORAGE_CLASS = "StorageClass"
+    CSI_NODE = "CSINode"
+    CSI_DRIVER = "CSIDriver"
+    STORAGE_CAPACITY = "CSIStorageCapacity"
+    VOLUME_ATTACHMENT = "VolumeAttachment"
+    RESOURCE_CLAIM = "ResourceClaim"
+    RESOURCE_SLICE = "ResourceSlice"
+    DEVICE_CLASS = "DeviceClass"
+    NAMESPACE = "Namespace"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEvent:
+    """Something that happened; or, registered by a plugin, what it wants to learn of."""
+
+    resource: str  # an EventResource, or resource.version.group
+    action: Action
+
+    @property
+    def wildcard(self) -> bool:
+        """Whether it is everything that can happen."""
+        return self.resource == EventResource.ANY and self.action == Action.ALL
+
+    def covers(self, happened: "ClusterEvent") -> bool:
+        """Whether this, registered by a plugin, means something that has happened."""
+        return bool(self.action & happened.action) and (
+            self.resource in (EventResource.ANY, happened.resource)
+            or (self.resource == EventResource.POD and happened.resource in _PODS)
+        )
+
+
+_PODS = (EventResource.ASSIGNED_POD, EventResource.UNSCHEDULED_POD)
+WILDCARD = ClusterEvent(EventResource.ANY, Action.ALL)
+POD_DELETED = ClusterEvent(EventResource.ASSIGNED_POD, Action.DELETE)
+
+
+class QueueingHint(Enum):
+    """What a plugin says about an event and a pod that it had rejected."""
+
+    SKIP = "skip"  # it does not help
+    QUEUE = "queue"  # it may help
+
+
+HintFn = Callable[[ClusterPod, object, object], QueueingHint]
+"""hint(pod, old, new): the rejected pod, and the object before and after the event (None: absent).
+
+Cheap, and without the snapshot. One that raises counts as QUEUE.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class HintedEvent:
+    """Events that a plugin wants to learn of, and its hint; without one, each may help."""
+
+    event: ClusterEvent
+    hint: HintFn | None = None

@@ -1,0 +1,240 @@
+"""Interfaces of plugins, one for each extension point. One plugin may have several of them.
+
+Filter, Score and NormalizeScore have two forms: the plain one looks at one node, the vector one at
+all nodes at once. A plugin has either or both; where both are there they agree.
+
+Everything runs on the daemon's event loop; only what is a coroutine may wait. Where None may be
+returned it is Success; what raises has failed.
+
+Source: Kubernetes, k8s.io/kube-scheduler/framework.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable
+
+from koord.cluster.columns import Mask
+from koord.cluster.facts import ClusterPod
+from koord.cluster.view import View
+from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.diagnosis import NodeStatuses
+from koord_scheduler.framework.events import HintedEvent
+from koord_scheduler.framework.nodeinfo import NodeInfo
+from koord_scheduler.framework.queuedpod import QueuedPod
+from koord_scheduler.framework.results import (
+    NodeScore,
+    PostFilterResult,
+    PreFilterResult,
+    Scores,
+    Verdicts,
+    Wait,
+)
+from koord_scheduler.framework.status import Status
+
+
+class Plugin:
+    """A plugin of a profile, made by its factory: one instance for each profile that names it."""
+
+    name: str
+    """The name that it was registered under, by which profiles enable it; set by the framework."""
+
+    async def close(self) -> None:
+        """Clean up; called when the profile ends. By default there is nothing to do."""
+
+
+class EnqueueExtensions(Plugin, ABC):
+    """Says what may help the pods that the plugin rejects. Without it everything may help."""
+
+    @abstractmethod
+    def events_to_register(self) -> Iterable[HintedEvent]:
+        """Events after which such a pod is tried again; without any, none helps. Asked once."""
+
+
+class PreEnqueuePlugin(Plugin, ABC):
+    """Decides whether a pod may be tried at all."""
+
+    @abstractmethod
+    def pre_enqueue(self, pod: ClusterPod) -> Status | None:
+        """Let the pod into the active queue, or reject it. Cheap, and without the snapshot."""
+
+
+class QueueSortPlugin(Plugin, ABC):
+    """Decides which pod is tried next; all profiles have the same one."""
+
+    @abstractmethod
+    def less(self, first: QueuedPod, second: QueuedPod) -> bool:
+        """Whether the first one is tried before the second."""
+
+
+class PreFilterPlugin(Plugin, ABC):
+    """Prepares Filter for one pod."""
+
+    @abstractmethod
+    def pre_filter(
+        self, state: CycleState, pod: ClusterPod, nodes: View
+    ) -> PreFilterResult | Status | None:
+        """Compute what Filter needs; reject the pod, skip Filter, or name the nodes to look at."""
+
+
+class PreFilterExtensions(Plugin, ABC):
+    """Keeps what PreFilter has computed right while pods come and go in a what-if."""
+
+    @abstractmethod
+    def add_pod(
+        self, state: CycleState, pod: ClusterPod, added: ClusterPod, node: NodeInfo
+    ) -> Status | None:
+        """Count a pod that was added to a node, which has it."""
+
+    @abstractmethod
+    def remove_pod(
+        self, state: CycleState, pod: ClusterPod, removed: ClusterPod, node: NodeInfo
+    ) -> Status | None:
+        """Count off a pod that was removed from a node, which does not have it any more."""
+
+
+class Filtering(Plugin):
+    """A plugin that rejects nodes, in whichever form."""
+
+    rejection: Status = Status.unschedulable("node(s) were rejected by a plugin")
+    """Why a node is rejected where only a mask says that it is."""
+
+    def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
+        """What the result depends on beyond the node's row and the pod, but its name and uid.
+
+        For pods that are equal, and while the key is equal, results are kept, and only rows that
+        have changed are looked at again. None, the default: nothing is kept.
+        """
+        return None
+
+
+class FilterPlugin(Filtering, ABC):
+    """Rejects nodes for a pod, one by one."""
+
+    @abstractmethod
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        """Let the node pass, or reject it."""
+
+
+class VectorFilterPlugin(Filtering, ABC):
+    """Rejects nodes for a pod, all at once."""
+
+    @abstractmethod
+    def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask | Verdicts:
+        """Return which nodes pass; shape (nodes,)."""
+
+
+class PostFilterPlugin(Plugin, ABC):
+    """Makes room for a pod that no node is feasible for."""
+
+    @abstractmethod
+    async def post_filter(
+        self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
+    ) -> PostFilterResult | Status | None:
+        """Find a node on which the pod could be placed later, or reject it."""
+
+
+class PreScorePlugin(Plugin, ABC):
+    """Prepares Score for one pod."""
+
+    @abstractmethod
+    def pre_score(
+        self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask
+    ) -> Status | None:
+        """Compute what Score needs, or skip it; feasible has at least two nodes."""
+
+
+class Scoring(Plugin):
+    """A plugin that scores nodes, in whichever form."""
+
+    def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
+        """What a score depends on beyond the node's row and the pod, but its name and uid.
+
+        As Filtering.filter_reuse_key; NormalizeScore is called in each cycle.
+        """
+        return None
+
+
+class ScorePlugin(Scoring, ABC):
+    """Scores feasible nodes, one by one."""
+
+    @abstractmethod
+    def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
+        """Return the score: 0 to 100, unless the plugin normalizes it. Fractions are cut off."""
+
+
+class VectorScorePlugin(Scoring, ABC):
+    """Scores all nodes at once."""
+
+    @abstractmethod
+    def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
+        """Return a score for each node; shape (nodes,). Those of nodes not feasible do not count.
+
+        A column of floats will do; fractions are cut off.
+        """
+
+
+class NormalizeScorePlugin(Plugin, ABC):
+    """Brings the scores of one plugin into the range from 0 to 100."""
+
+    @abstractmethod
+    def normalize_score(
+        self, state: CycleState, pod: ClusterPod, scores: list[NodeScore]
+    ) -> Status | None:
+        """Change the scores of the feasible nodes."""
+
+
+class VectorNormalizeScorePlugin(Plugin, ABC):
+    """Brings the scores of one plugin into the range from 0 to 100, all at once."""
+
+    @abstractmethod
+    def normalize_scores(self, state: CycleState, pod: ClusterPod, scores: Scores) -> Scores:
+        """Return the scores of the feasible nodes, normalized; shape (feasible nodes,)."""
+
+
+class ReservePlugin(Plugin, ABC):
+    """Keeps its own account of the node that was chosen."""
+
+    @abstractmethod
+    def reserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
+        """Reserve what the pod needs on the node, or reject it."""
+
+    @abstractmethod
+    def unreserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> None:
+        """Release it, also what was not reserved or is released already."""
+
+
+class PermitPlugin(Plugin, ABC):
+    """Decides whether a pod may be bound now, later, or not."""
+
+    @abstractmethod
+    def permit(self, state: CycleState, pod: ClusterPod, node_name: str) -> Wait | Status | None:
+        """Let the pod be bound, have it wait, or reject it."""
+
+
+class PreBindPlugin(Plugin, ABC):
+    """Prepares what the pod needs before it is bound."""
+
+    def pre_bind_pre_flight(
+        self, state: CycleState, pod: ClusterPod, node_name: str
+    ) -> Status | None:
+        """Success: pre_bind has something to do; Skip: it has not, and is not called."""
+        return None
+
+    @abstractmethod
+    async def pre_bind(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
+        """Prepare it; anything but success ends the binding."""
+
+
+class BindPlugin(Plugin, ABC):
+    """Binds a pod to its node."""
+
+    @abstractmethod
+    async def bind(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
+        """Bind it, fail, or skip it: then the next plugin's turn comes."""
+
+
+class PostBindPlugin(Plugin, ABC):
+    """Learns that a pod was bound."""
+
+    @abstractmethod
+    async def post_bind(self, state: CycleState, pod: ClusterPod, node_name: str) -> None:
+        """Clean up."""

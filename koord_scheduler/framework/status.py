@@ -1,0 +1,106 @@
+"""Result of a plugin at an extension point.
+
+Source: Kubernetes, k8s.io/kube-scheduler/framework Status.
+"""
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Self
+
+
+class Code(IntEnum):
+    """Codes with Kubernetes' numbers."""
+
+    SUCCESS = 0
+    ERROR = 1
+    """Unexpected; ends the whole cycle, and the pod is tried again soon."""
+    UNSCHEDULABLE = 2
+    """Rejected; it may help to remove pods."""
+    UNSCHEDULABLE_AND_UNRESOLVABLE = 3
+    """Rejected; it does not help to remove pods."""
+    WAIT = 4
+    """Only of Permit."""
+    SKIP = 5
+    """Only of PreFilter, PreScore, Bind and PreBindPreFlight."""
+    PENDING = 6
+    """Rejected until something outside has happened; then tried again without backoff."""
+
+    @property
+    def title(self) -> str:
+        """As Kubernetes spells it, in metrics and logs."""
+        return _TITLES[self]
+
+
+_TITLES = {
+    Code.SUCCESS: "Success",
+    Code.ERROR: "Error",
+    Code.UNSCHEDULABLE: "Unschedulable",
+    Code.UNSCHEDULABLE_AND_UNRESOLVABLE: "UnschedulableAndUnresolvable",
+    Code.WAIT: "Wait",
+    Code.SKIP: "Skip",
+    Code.PENDING: "Pending",
+}
+_REJECTED = (Code.UNSCHEDULABLE, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, Code.PENDING)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a plugin says. Where a plugin may return None, that is Success."""
+
+    code: Code = Code.SUCCESS
+    reasons: tuple[str, ...] = ()  # for people; events count nodes by them
+    plugin: str = ""  # that it comes from; set by the framework
+    error: BaseException | None = None  # of Code.ERROR, if an exception was the cause
+
+    @classmethod
+    def unschedulable(cls, *reasons: str) -> Self:
+        """Rejected; it may help to remove pods."""
+        return cls(Code.UNSCHEDULABLE, reasons)
+
+    @classmethod
+    def unresolvable(cls, *reasons: str) -> Self:
+        """Rejected; it does not help to remove pods."""
+        return cls(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, reasons)
+
+    @classmethod
+    def pending(cls, *reasons: str) -> Self:
+        """Rejected until something outside has happened."""
+        return cls(Code.PENDING, reasons)
+
+    @classmethod
+    def skip(cls, *reasons: str) -> Self:
+        """There is nothing for this plugin to do."""
+        return cls(Code.SKIP, reasons)
+
+    @classmethod
+    def failed(cls, cause: BaseException | str) -> Self:
+        """Something unexpected happened; a text is the reason."""
+        if isinstance(cause, str):
+            return cls(Code.ERROR, (cause,))
+        return cls(Code.ERROR, error=cause)
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is Success."""
+        return self.code is Code.SUCCESS
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the pod, or the pod on this node, is rejected."""
+        return self.code in _REJECTED
+
+    @property
+    def message(self) -> str:
+        """The error, then the reasons."""
+        texts = () if self.error is None else (str(self.error) or repr(self.error),)
+        return ", ".join((*texts, *self.reasons))
+
+    def of(self, plugin: str) -> "Status":
+        """The same, coming from a plugin, unless it says which one already."""
+        return self if self.plugin else replace(self, plugin=plugin)
+
+    def __str__(self) -> str:
+        return self.message or self.code.title
+
+
+SUCCESS = Status()

@@ -1,0 +1,121 @@
+"""Small clusters and small plugins of both forms."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from clusters import Cluster, node, pod, read_pod
+
+from koord.cluster.columns import Mask
+from koord.cluster.facts import ClusterPod
+from koord.cluster.view import View
+from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.interfaces import (
+    FilterPlugin,
+    Plugin,
+    ScorePlugin,
+    VectorFilterPlugin,
+    VectorScorePlugin,
+)
+from koord_scheduler.framework.nodeinfo import NodeInfo
+from koord_scheduler.framework.results import Scores, Verdicts
+from koord_scheduler.framework.status import Status
+
+Answer = Callable[..., Any]
+
+
+def make_pod(name: str = "web", **spec: Any) -> ClusterPod:
+    """A pod of a test, on no node unless spec says so."""
+    return read_pod({**pod(name, **spec), "status": {"phase": "Pending"}})
+
+
+def make_view(**cpus: str) -> View:
+    """Nodes by name, in this order, each with so much cpu."""
+    nodes = [node(name, None, {"cpu": cpu, "pods": "10"}) for name, cpu in cpus.items()]
+    return Cluster(nodes=nodes).snapshot().view()
+
+
+def numbered_view(count: int) -> View:
+    """Nodes n0, n1, ... with 4 cores each."""
+    return make_view(**{f"n{at}": "4" for at in range(count)})
+
+
+def named(plugin: Plugin, name: str) -> Any:
+    """The plugin under a name, as the framework gives it one."""
+    plugin.name = name
+    return plugin
+
+
+class PlainFilter(FilterPlugin):
+    """Answers for each node by its name; without an answer the node passes."""
+
+    def __init__(self, answers: Mapping[str, Any]) -> None:
+        self.answers = answers
+        self.asked: list[str] = []
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        self.asked.append(node.name)
+        answer: Status | None = self.answers.get(node.name)
+        return answer
+
+
+class VectorFilter(VectorFilterPlugin):
+    """Returns what it was given."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask | Verdicts:
+        answer: Mask | Verdicts = self.answer
+        return answer
+
+
+class PlainScore(ScorePlugin):
+    """Scores each node by its name; 0 without one."""
+
+    def __init__(self, scores: Mapping[str, Any]) -> None:
+        self.scores = scores
+
+    def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
+        score: int = self.scores.get(node.name, 0)
+        return score
+
+
+class VectorScore(VectorScorePlugin):
+    """Returns what it was given."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
+        answer: Scores = self.answer
+        return answer
+
+
+class FreeCpu(FilterPlugin, VectorFilterPlugin, ScorePlugin, VectorScorePlugin):
+    """Needs free cpu, and prefers much of it: both forms of both."""
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        if node.free("cpu") >= dict(pod.spec.requests).get("cpu", 0):
+            return None
+        return Status.unschedulable("Insufficient cpu")
+
+    def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask | Verdicts:
+        wanted = dict(pod.spec.requests).get("cpu", 0)
+        return Verdicts.of(free_cpu(nodes) >= wanted, Status.unschedulable("Insufficient cpu"))
+
+    def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
+        whole = node.allocatable("cpu")
+        return max(100 * node.free("cpu") // whole, 0) if whole else 0
+
+    def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
+        whole = nodes.allocatable[:, nodes.resources["cpu"]]
+        share = 100 * free_cpu(nodes) // np.maximum(whole, 1)
+        return np.where(whole == 0, 0, np.maximum(share, 0))
+
+
+def free_cpu(nodes: View) -> Scores:
+    """Milli-cores that are allocatable and not requested; shape (nodes,)."""
+    column = nodes.resources["cpu"]
+    free: Scores = nodes.allocatable[:, column] - nodes.requested[:, column]
+    return free
