@@ -20,7 +20,8 @@ _INTRO = """
 One process of the control plane: it follows the cluster, and while it is the leader runs the
 profiles of its [configuration](descheduler-configuration.md), a cycle every
 `deschedulingInterval`. `koord-descheduler plan` shows, from a dump and without a server, what a
-cycle would do. How it is run and watched: [operations](operations.md#koord-descheduler).
+cycle would do, `koord-descheduler explain` what the last ones did: [planning](planning.md). How it
+is run and watched: [operations](operations.md#koord-descheduler).
 """
 _EXIT = {
     "0": "SIGTERM or SIGINT came: the lease is released, or was never held; or "
@@ -48,12 +49,14 @@ _ENDPOINTS = {
     "`/readyz`": "200 once the cluster is known",
     "`/metrics`": "the families below; text 0.0.4 or OpenMetrics",
     "`/configz`": "the configuration in force as JSON, under `componentconfig`",
+    "`/explain?node=NAME`, `/explain?pod=NAMESPACE/NAME`": "what the last cycles decided, as JSON; "
+    "see [planning](planning.md#explain)",
 }
 _HTTP = """
 Plain HTTP is on `healthzBindAddress` and `metricsBindAddress` (one listener if they are equal, all
 endpoints on both; port 0: none), HTTPS on `--bind-address` and `--secure-port` if
-`--tls-cert-file` is given. All may read metrics and health; `/configz` is for clients on this
-machine, and for bearer tokens whose owner may `get` that nonResourceURL.
+`--tls-cert-file` is given. All may read metrics and health; `/configz` and `/explain` are for
+clients on this machine, and for bearer tokens whose owner may `get` that nonResourceURL.
 """
 _METRICS = """
 The first has Koordinator's name, without `_total`; `leader_election_*` has that of Kubernetes'

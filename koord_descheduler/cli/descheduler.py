@@ -13,11 +13,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else argv
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        if given and given[0] == "plan":
-            from koord_descheduler.cli.plan import main as run
-
+        command = given[0] if given else ""
+        if command in ("plan", "explain"):
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            return run(given[1:])
+        if command == "plan":
+            from koord_descheduler.cli.plan import main as plan
+
+            return plan(given[1:])
+        if command == "explain":
+            from koord_descheduler.cli.explain import main as explain
+
+            return explain(given[1:])
         from koord_descheduler.cli.daemon import run as run_daemon
 
         return run_daemon(given)

@@ -2,8 +2,6 @@
 
 import argparse
 import asyncio
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -12,13 +10,11 @@ from typing import Literal
 from koord.cluster.dump import Dump
 from koord.cluster.dumpfiles import read_dump
 from koord.component.config.document import read_config
-from koord.component.config.faults import InvalidConfig
 from koord.component.plugins.discovery import discover
 from koord.component.tables import show
 from koord.util.clock import SystemClock
-from koord.util.errors import InvalidObject, KoordError, OptionError
-from koord.util.logs import LevelSpec, configure
-from koord.util.printable import printable
+from koord.util.errors import OptionError
+from koord_descheduler.cli.command import EXIT, run_command, say
 from koord_descheduler.config.configuration import Configuration
 from koord_descheduler.config.read import ReadConfig, config_parser, parse_configuration
 from koord_descheduler.framework.configured import known_plugins
@@ -30,8 +26,6 @@ from koord_descheduler.planning.show import plan_view
 from koord_descheduler.planning.usual import HIGH, LOW, usual_configuration
 
 NAME = "koord-descheduler plan"
-OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-MOST = 4000  # characters of an error
 
 _ABOUT = """\
 Run the profiles of a configuration for one cycle in dry-run, and show what would be moved, from
@@ -40,7 +34,6 @@ asked. The dump is what
     kubectl get nodes,pods,pdb,nodemetrics,replicasets,deployments,statefulsets,priorityclasses \\
         -A -o json > cluster.json
 prints; more kinds make it more exact: persistentvolumeclaims, persistentvolumes, namespaces."""
-_EXIT = "Exit status: 0 done, 1 failed, 2 the command line or a file is wrong."
 
 
 class PlanOptions(argparse.Namespace):
@@ -61,20 +54,7 @@ def main(argv: Sequence[str], registry: PluginRegistry | None = None) -> int:
     registry has the plugins that can be enabled; None: those that are installed.
     """
     options = _parser().parse_args(argv, namespace=PlanOptions())
-    configure("console", LevelSpec("error"), NAME)
-    try:
-        _print_plan(options, registry or _installed())
-        sys.stdout.flush()
-    except (OptionError, InvalidConfig, InvalidObject) as err:
-        return _complain(err, USAGE)
-    except KoordError as err:
-        return _complain(err, FAILED)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest has no reader
-        return FAILED
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return OK
+    return run_command(NAME, lambda: _print_plan(options, registry or _installed()))
 
 
 def _print_plan(options: PlanOptions, registry: PluginRegistry) -> None:
@@ -117,26 +97,21 @@ def _configuration(options: PlanOptions, registry: PluginRegistry) -> Configurat
 
 def _warn(read: ReadConfig) -> None:
     for fault in read.warnings:
-        print(f"{NAME}: warning: {printable(fault)[:MOST]}", file=sys.stderr)
+        say(NAME, f"warning: {fault}")
 
 
 def _installed() -> PluginRegistry:
     registry = PluginRegistry()
     for problem in discover(registry):
-        print(f"{NAME}: warning: {printable(problem)[:MOST]}", file=sys.stderr)
+        say(NAME, f"warning: {problem}")
     return registry
-
-
-def _complain(err: KoordError, code: int) -> int:
-    print(f"{NAME}: {printable(err)[:MOST]}", file=sys.stderr)
-    return code
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=NAME,
         description=_ABOUT,
-        epilog=_EXIT,
+        epilog=EXIT,
         argument_default=argparse.SUPPRESS,  # fields of PlanOptions are the defaults
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

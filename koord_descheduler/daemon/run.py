@@ -116,6 +116,8 @@ class Daemon:
                 clock=clock,
                 guard=connection.guard,
                 configuration=lambda: self._live.configuration,
+                decisions=self._services.decisions,
+                leads=lambda: self._elector is None or self._elector.leading,
             ),
         )
         self._add_components(exposition)

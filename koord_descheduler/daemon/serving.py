@@ -30,6 +30,8 @@ from koord_descheduler import PREFIX
 from koord_descheduler.config.configuration import Configuration
 from koord_descheduler.config.write import to_document
 from koord_descheduler.daemon.settings import Settings
+from koord_descheduler.framework.decisions import Decisions
+from koord_descheduler.planning.explain import explain_handler
 
 log = get_logger("koord_descheduler.server")
 
@@ -43,10 +45,12 @@ class HttpSources:
     clock: Clock
     guard: Guard
     configuration: Callable[[], Configuration]
+    decisions: Decisions
+    leads: Callable[[], bool]
 
 
 def create_app(sources: HttpSources) -> web.Application:
-    """The application. Its guard decides which clients may read /configz."""
+    """The application. Its guard decides which clients may read more than health and metrics."""
     app = web.Application(middlewares=[limits(sources.clock)], client_max_size=MAX_BODY)
     get, health, clock = app.router.add_get, sources.health, sources.clock
     get("/metrics", metrics_handler(sources.exposition))
@@ -55,6 +59,7 @@ def create_app(sources: HttpSources) -> web.Application:
     get("/livez", health_handler(health, clock, live=True))
     get("/readyz", health_handler(health, clock, ready=True))
     get("/configz", guarded(sources.guard, _configz(sources.configuration)))
+    get("/explain", guarded(sources.guard, explain_handler(sources.decisions, sources.leads)))
     return app
 
 
@@ -115,7 +120,7 @@ class Servers:
 
 _PLAIN = (
     "as the file asks for: all can read /metrics and /healthz here, without encryption; /configz "
-    "needs a token"
+    "and /explain need a token"
 )
 
 

@@ -117,6 +117,10 @@ class CycleDecisions:
     sources: list[DecisionSource] = field(default_factory=list)
     outcomes: list[PodDecision] = field(default_factory=list)  # of all that was to be evicted
 
+    def copy(self) -> "CycleDecisions":
+        """The decisions so far, for another thread."""
+        return CycleDecisions(self.began, list(self.sources), list(self.outcomes))
+
     def nodes(self) -> list[NodeDecision]:
         """At most MOST_DECISIONS, in the order of the plugins' rounds."""
         found = (one for one in self._all() if isinstance(one, NodeDecision))

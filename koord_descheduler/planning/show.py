@@ -28,6 +28,19 @@ def plan_view(report: _Json) -> Iterator[RenderableType]:
     yield from decisions_view(report)
 
 
+def explanation_view(report: _Json) -> Iterator[RenderableType]:
+    """The lines of an answer of /explain, cycle by cycle."""
+    name = report["node"] or report["pod"]
+    decided = [one for one in report["cycles"] if one["nodes"] or one["pods"]]
+    yield prose(f"{len(report['cycles'])} cycles are known, {len(decided)} have looked at {name}")
+    for cycle in decided:
+        yield heading("")
+        yield heading(f"cycle of {cycle['began']}")
+        yield from decisions_view(cycle)
+        if cycle["leftOut"]:
+            yield prose(f"and {cycle['leftOut']} more decisions")
+
+
 def decisions_view(report: _Json) -> Iterator[RenderableType]:
     """The nodes, the pods that would go, and those that stay."""
     if not report["nodes"] and not report["pods"]:

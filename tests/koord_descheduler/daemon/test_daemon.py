@@ -98,6 +98,9 @@ async def test_endpoints(leading: Replica) -> None:
     assert status == 200
     assert '"deschedulingInterval": "10s"' in text
     assert (await leading.get("/configz", {"Host": "evil.example"}))[0] != 200
+    status, text = await leading.get("/explain?node=n1")
+    assert (status, '"leader": true' in text, '"began": "' in text) == (200, True, True)
+    assert (await leading.get("/explain", {"Host": "evil.example"}))[0] != 200
     status, text = await leading.get("/metrics")
     assert 'descheduler_cycle_duration_seconds_bucket{le="+Inf"} 1.0' in text
     assert 'leader_election_master_status{name="koord-descheduler"} 1.0' in text
