@@ -9,6 +9,7 @@ from koord.api.selectortext import parse_selector_text
 from koord.cluster.columns import Mask
 from koord.cluster.decoding import UsageReport
 from koord.cluster.facts import (
+    AffinityTerm,
     ClusterNode,
     ClusterPod,
     Condition,
@@ -144,15 +145,18 @@ from koord_descheduler.rules.podorder import (
     PodOrder,
     eviction_order,
     kube_qos_of,
+    least_important,
     priority_class_of,
     qos_of,
 )
+from koord_descheduler.rules.utilization import Move, MoveSource, Utilization, plan_moves
 
 __all__ = [
     "NODES",
     "OK",
     "PODS",
     "Action",
+    "AffinityTerm",
     "AggregationType",
     "AlreadyExists",
     "AnomalyCondition",
@@ -216,6 +220,8 @@ __all__ = [
     "Migration",
     "Migrations",
     "Misfit",
+    "Move",
+    "MoveSource",
     "Moves",
     "Namespaces",
     "NodeDecision",
@@ -259,6 +265,7 @@ __all__ = [
     "UInt",
     "UInt32",
     "UsageReport",
+    "Utilization",
     "View",
     "Watched",
     "WhatIf",
@@ -289,12 +296,14 @@ __all__ = [
     "is_system_critical",
     "kube_qos_of",
     "kubernetes_args",
+    "least_important",
     "left_out",
     "matches_node_affinity",
     "matches_terms",
     "nodes_matching",
     "nodes_named",
     "parse_selector_text",
+    "plan_moves",
     "pod_filter",
     "pods_in",
     "priority_class_of",

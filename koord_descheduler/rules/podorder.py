@@ -117,3 +117,12 @@ class PodOrder:
 
 
 _NO_COSTS = 0, 0
+
+
+def least_important(pod: ClusterPod) -> OrderKey:
+    """Return Kubernetes' key: by priority, none being the lowest, then by Kubernetes' QoS class.
+
+    Source: Kubernetes descheduler, SortPodsBasedOnPriorityLowToHigh.
+    """
+    priority = float("-inf") if pod.priority is None else pod.priority
+    return priority, _KUBE_RANK[kube_qos_of(pod)]

@@ -1,0 +1,225 @@
+"""LowNodeUtilization and HighNodeUtilization: pods move by what nodes' pods request.
+
+Source: sigs.k8s.io/descheduler, nodeutilization.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord_descheduler.plugin import (
+    Action,
+    BalancePlugin,
+    ClusterNode,
+    ClusterPod,
+    Evictions,
+    Handle,
+    Mask,
+    Move,
+    MoveSource,
+    Namespaces,
+    PluginRegistry,
+    Utilization,
+    View,
+    kubernetes_args,
+    least_important,
+    nodes_named,
+    plan_moves,
+    pods_in,
+)
+
+LowArgs = kubernetes_args.LowNodeUtilizationArgs
+HighArgs = kubernetes_args.HighNodeUtilizationArgs
+ONLY_THRESHOLDING = kubernetes_args.EvictionMode.ONLY_THRESHOLDING_RESOURCES
+BASIC = ("cpu", "memory", "pods")  # resources that are always looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """Classes of nodes."""
+
+    use: Utilization
+    low: Mask
+    sources: Mask  # pods should leave them
+    destinations: Mask  # they can take pods
+    ceilings: NDArray[np.int64]  # at most requested of a destination; (nodes, names)
+    idle: str = ""  # why nothing is to be done; "": something is
+
+
+class NodeUtilization(BalancePlugin, ABC):
+    """Moves pods off some nodes, each only if it fits another one with all that moved before."""
+
+    why: str  # a pod of a source should leave: a sentence for people
+    fullest_first: bool  # whether pods go to the fullest node that fits them, or to the emptiest
+
+    def __init__(self, namespaces: Namespaces | None, handle: Handle) -> None:
+        self._handle = handle
+        self._wanted = pods_in(namespaces)
+
+    @abstractmethod
+    def classify(self, view: View, among: Mask) -> Classes:
+        """Return the classes of the nodes of this cycle. Called in a worker thread."""
+
+    @abstractmethod
+    def wants_more(
+        self, classes: Classes, row: int, requested: NDArray[np.int64], moved: int
+    ) -> bool:
+        """Whether a source, of which so much is requested after so many moves, should go on."""
+
+    def counts(self, pod: ClusterPod) -> bool:
+        """Whether a pod is one of those that may move."""
+        return not pod.finished and self._wanted(pod)
+
+    async def balance(self, nodes: Sequence[ClusterNode]) -> None:
+        view = self._handle.services.cluster.view()
+        among = nodes_named(view, [node.name for node in nodes])
+        classes = await asyncio.to_thread(self.classify, view, among)
+        with Evictions(self._handle, self.name) as evictions:
+            self._note(evictions, classes, view)
+            if classes.idle:
+                return
+            sources = [
+                MoveSource(row, self._removable(evictions, view.pods(row)))
+                for row in self._sources(classes, view)
+            ]
+            for move in await asyncio.to_thread(self._plan, view, classes, sources):
+                await self._carry_out(evictions, view, move)
+
+    def _sources(self, classes: Classes, view: View) -> list[int]:
+        """The fullest first, or the emptiest where nodes should become empty."""
+        share = classes.use.percent.max(axis=1) * (1 if self.fullest_first else -1)
+        rows = np.flatnonzero(classes.sources).tolist()
+        return sorted(rows, key=lambda row: (share[row], view.node(row).name))
+
+    def _removable(self, evictions: Evictions, pods: Sequence[ClusterPod]) -> list[ClusterPod]:
+        may_go = [pod for pod in pods if self.counts(pod) and evictions.may_go(pod, self.why)]
+        return sorted(may_go, key=lambda pod: (*least_important(pod), pod.key))
+
+    def _plan(self, view: View, classes: Classes, sources: Sequence[MoveSource]) -> list[Move]:
+        return list(
+            plan_moves(
+                view,
+                classes.use,
+                sources,
+                classes.destinations,
+                classes.ceilings,
+                wants_more=lambda row, here, moved: self.wants_more(classes, row, here, moved),
+                fullest_first=self.fullest_first,
+            )
+        )
+
+    async def _carry_out(self, evictions: Evictions, view: View, move: Move) -> None:
+        if move.target is None:
+            evictions.findings.pod(move.pod, Action.STAY, f"{self.why}, but {move.stays}")
+        else:
+            await evictions.evict(move.pod, self.why, (view.node(move.target).name,))
+
+    def _note(self, evictions: Evictions, classes: Classes, view: View) -> None:
+        idle = f"; {classes.idle}" if classes.idle else ""
+        high = classes.sources & ~classes.low
+        for mask, verdict, reason in (
+            (high, "high", "its requests exceed a target threshold"),
+            (classes.low, "low", "its requests are within all thresholds"),
+        ):
+            for row in np.flatnonzero(mask).tolist():
+                facts = classes.use.facts(row)
+                evictions.findings.node(view.node(row).name, verdict, reason + idle, facts=facts)
+
+
+class LowNodeUtilization(NodeUtilization):
+    """From nodes above a target threshold to those below all thresholds, up to their targets."""
+
+    why = "its node has too many requests"
+    fullest_first = False
+
+    def __init__(self, args: LowArgs, handle: Handle) -> None:
+        super().__init__(args.evictable_namespaces, handle)
+        self._args = args
+        self._low, self._high = args.thresholds or {}, args.target_thresholds or {}
+        limits = args.eviction_limits
+        self._most = None if limits is None else limits.node
+
+    def classify(self, view: View, among: Mask) -> Classes:
+        low, high = self._low, self._high
+        use = Utilization(view, tuple(dict.fromkeys((*low, *high, *BASIC))))
+        if self._args.use_deviation_thresholds:
+            mean = use.percent[among].mean(axis=0) if among.any() else np.zeros(len(use.names))
+            off = use.row_of(low, 0) == 0  # as in Kubernetes, 0 is no threshold
+            floors = np.where(off, 100, np.clip(mean - use.row_of(low, 0), 0, 100))
+            targets = np.where(off, 100, np.clip(mean + use.row_of(high, 0), 0, 100))
+        else:
+            floors, targets = use.row_of(low, 100), use.row_of(high, 100)
+        ceilings = use.amounts(targets)
+        named = slice(len(low))  # the columns of the thresholds
+        within = (use.requested <= use.amounts(floors))[:, named].all(axis=1)
+        is_low = among & ~view.traits.unschedulable & within
+        sources = among & ~is_low & (use.requested > ceilings)[:, named].any(axis=1)
+        idle = few(is_low, among, self._args.number_of_nodes)
+        if not idle and not sources.any():
+            idle = "no node is high"
+        return Classes(use, is_low, sources, is_low, ceilings, idle)
+
+    def wants_more(
+        self, classes: Classes, row: int, requested: NDArray[np.int64], moved: int
+    ) -> bool:
+        if self._most is not None and moved >= self._most:
+            return False
+        return bool((requested > classes.ceilings[row])[: len(self._low)].any())
+
+
+class HighNodeUtilization(NodeUtilization):
+    """From nodes below all thresholds to the others, so that those nodes can go."""
+
+    why = "its node has so few requests that it should become empty"
+    fullest_first = True
+
+    def __init__(self, args: HighArgs, handle: Handle) -> None:
+        super().__init__(args.evictable_namespaces, handle)
+        self._args = args
+
+    def classify(self, view: View, among: Mask) -> Classes:
+        low = self._args.thresholds or {}
+        use = Utilization(view, tuple(dict.fromkeys((*low, *BASIC))))
+        within = use.requested <= use.amounts(use.row_of(low, 100))
+        is_low = among & within[:, : len(low)].all(axis=1)
+        destinations = among & ~is_low & ~view.traits.unschedulable
+        idle = few(is_low, among, self._args.number_of_nodes)
+        if not idle and not destinations.any():
+            idle = "no other node can take pods"
+        return Classes(use, is_low, is_low, destinations, use.capacity, idle)
+
+    def counts(self, pod: ClusterPod) -> bool:
+        """With OnlyThresholdingResources, pods that request one of the resources."""
+        if ONLY_THRESHOLDING in self._args.eviction_modes:
+            thresholds = self._args.thresholds or {}
+            return super().counts(pod) and any(name in thresholds for name, _ in pod.spec.requests)
+        return super().counts(pod)
+
+    def wants_more(
+        self, classes: Classes, row: int, requested: NDArray[np.int64], moved: int
+    ) -> bool:
+        return True
+
+
+def few(low: Mask, among: Mask, least: int) -> str:
+    """Return why low nodes are not reason enough; "": they are."""
+    count = int(low.sum())
+    if not count:
+        return "no node is low"
+    if count <= least:
+        return f"only {count} nodes are low, not more than numberOfNodes"
+    return "all nodes are low" if count == int(among.sum()) else ""
+
+
+def register_low(registry: PluginRegistry) -> None:
+    """Entry point."""
+    registry.register("LowNodeUtilization", LowNodeUtilization)
+
+
+def register_high(registry: PluginRegistry) -> None:
+    """Entry point."""
+    registry.register("HighNodeUtilization", HighNodeUtilization)
