@@ -215,14 +215,19 @@ class ApiClient:
             attempts=attempts,
         )
 
-    async def delete(self, path: str, *, uid: str = "") -> None:
-        """Delete an object; with a uid only if it is that one.
+    async def delete(
+        self, path: str, *, uid: str = "", options: Mapping[str, object] | None = None
+    ) -> None:
+        """Delete an object; with a uid only if it is that one. options are DeleteOptions.
 
         Raises:
             Conflict: it has another uid.
         """
-        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
-        await self._ask(_call("DELETE", path, body) if uid else Call("DELETE", path))
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", **(options or {})}
+        if uid:
+            body["preconditions"] = {"uid": uid}
+        bare = not uid and not options
+        await self._ask(Call("DELETE", path) if bare else _call("DELETE", path, body))
 
     async def close(self) -> None:
         """Close all connections."""

@@ -162,7 +162,7 @@ class Daemon:
         """Run what plugins have beside the cycles, and cycles once the cluster is known."""
         parts, health = Stop(self._clock), self._components.health
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._services.shared.run(parts, self._clock, health))
+            group.create_task(self._run_shared(parts))
             try:
                 await stop.bound(self._know_cluster())
                 if not stop.is_set():
@@ -171,6 +171,12 @@ class Daemon:
                     await self._live.cycles.run(stop)
             finally:
                 parts.set()
+
+    async def _run_shared(self, stop: Stop) -> None:
+        """Run what plugins have beside the cycles, once the cluster is known, until stop."""
+        await stop.bound(self._connection.feed.wait_synced())
+        if not stop.is_set():
+            await self._services.shared.run(stop, self._clock, self._components.health)
 
     async def _know_cluster(self) -> None:
         """Return when the first cycle can begin."""

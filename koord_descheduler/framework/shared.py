@@ -29,7 +29,8 @@ P = TypeVar("P", bound=SharedPart)
 class SharedParts:
     """Parts by name. A part is made when its first plugin asks for it, and stays.
 
-    The daemon runs them while it leads, and has the first cycle wait until they are ready.
+    The daemon runs them while it leads, from when the cluster is known on, and has the first cycle
+    wait until they are ready.
     """
 
     def __init__(self) -> None:

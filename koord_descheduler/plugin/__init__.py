@@ -55,14 +55,16 @@ from koord.kube.errors import (
     TooManyRequests,
 )
 from koord.kube.eventobjects import Event, EventType, ObjectRef
-from koord.kube.eviction import PodEvictions
+from koord.kube.eviction import PodEvictions, read_refusal
 from koord.kube.informer import SharedInformer
+from koord.kube.listwatch import Absent
 from koord.kube.reflector import Watched
 from koord.kube.resource import NODES, PODS, Resource
 from koord.kube.store import Change, ChangeKind
 from koord.util.backoff import Backoff
 from koord.util.clock import Clock
 from koord.util.errors import InvalidObject, KoordError, OptionError
+from koord.util.goduration import format as duration_text
 from koord.util.health import OK, PartHealth
 from koord.util.health import Status as HealthStatus
 from koord.util.logs import LimitedLog, LogState, get_logger
@@ -83,6 +85,12 @@ from koord_descheduler.config.pluginargs.lownodeload import (
     LowNodeLoadArgs,
     NodePool,
     Planner,
+)
+from koord_descheduler.config.pluginargs.migration import (
+    EvictionGate,
+    EvictionPolicy,
+    MigrationControllerArgs,
+    ObjectLimiter,
 )
 from koord_descheduler.config.pluginargs.parts import (
     Namespaces,
@@ -155,6 +163,7 @@ __all__ = [
     "NODES",
     "OK",
     "PODS",
+    "Absent",
     "Action",
     "AffinityTerm",
     "AggregationType",
@@ -188,7 +197,9 @@ __all__ = [
     "EvictOptions",
     "EvictPlugin",
     "EvictionAnswer",
+    "EvictionGate",
     "EvictionOutcome",
+    "EvictionPolicy",
     "Evictions",
     "Evictor",
     "EvictorFilter",
@@ -218,6 +229,7 @@ __all__ = [
     "LowNodeLoadArgs",
     "Mask",
     "Migration",
+    "MigrationControllerArgs",
     "Migrations",
     "Misfit",
     "Move",
@@ -228,6 +240,7 @@ __all__ = [
     "NodeFit",
     "NodePool",
     "NotFound",
+    "ObjectLimiter",
     "ObjectRef",
     "OptionError",
     "OrderKey",
@@ -282,6 +295,7 @@ __all__ = [
     "combine",
     "controller_of",
     "duplicate",
+    "duration_text",
     "eviction_order",
     "evictor_filter",
     "evictorfilter",
@@ -309,6 +323,7 @@ __all__ = [
     "priority_class_of",
     "priority_of",
     "qos_of",
+    "read_refusal",
     "required",
     "takes_args",
     "unsupported",

@@ -4,7 +4,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
-from koord.api.podmigrationjob import PodMigrationJob
+from koord.api.podmigrationjob import JobPhase, PodMigrationJob
 from koord_descheduler.plugin import ClusterPod
 
 _REMEMBERED = 4096  # uids of jobs that were deleted
@@ -31,9 +31,14 @@ class JobTable:
         self._begun: Counter[str] = Counter()  # of active jobs, by namespace
         self._deleted: OrderedDict[str, None] = OrderedDict()
         self._unconfirmed: dict[str, float] = {}  # names of jobs that only our writes have shown
+        self._phases: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._jobs)
+
+    def phases(self) -> Mapping[str, int]:
+        """How many jobs there are in each phase."""
+        return self._phases
 
     def put(self, job: PodMigrationJob, *, written_at: float | None = None) -> bool:
         """Take over a version of a job; return whether it is news.
@@ -48,10 +53,12 @@ class JobTable:
         if old is not None and old.uid == job.uid and not _is_newer(job.version, old.version):
             return False
         if old is not None:
+            self._phases[_phase(old)] -= 1
             self._take_out(old)
         elif written_at is not None:
             self._unconfirmed[job.name] = written_at
         self._jobs[job.name] = job
+        self._phases[_phase(job)] += 1
         if job.active:
             self._put_in(job)
         return True
@@ -66,6 +73,7 @@ class JobTable:
         if job is None or uid not in ("", job.uid):
             return None
         del self._jobs[name]
+        self._phases[_phase(job)] -= 1
         self._unconfirmed.pop(name, None)
         self._take_out(job)
         return job
@@ -136,6 +144,10 @@ class JobTable:
 def has_begun(job: PodMigrationJob) -> bool:
     """Whether an arbitrator has let a job begin."""
     return job.running or job.passed
+
+
+def _phase(job: PodMigrationJob) -> str:
+    return job.phase or JobPhase.PENDING.value
 
 
 def _is_newer(version: str, than: str) -> bool:

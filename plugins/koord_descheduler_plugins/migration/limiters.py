@@ -27,7 +27,7 @@ class Bucket:
         return 0.0 if self.tokens >= 1 - 1e-9 else (1 - self.tokens) / self.rate
 
     def take(self, now: float) -> None:
-        """Take a token, which there must be."""
+        """Take a token, or what there is of one."""
         self._fill(now)
         self.tokens = max(self.tokens - 1, 0.0)
 
@@ -71,10 +71,13 @@ class ObjectLimiters:
         now = self._clock.monotonic()
         return max((self._pause(pace, now) for pace in paces), default=0.0)
 
-    def take(self, paces: Sequence[Pace]) -> float:
-        """Take a token of each, or of none; return the seconds to wait, 0: they are taken."""
+    def take(self, paces: Sequence[Pace], *, force: bool = False) -> float:
+        """Take a token of each, or of none; return the seconds to wait, 0: they are taken.
+
+        force: there is no wait, though what is there is taken.
+        """
         now = self._clock.monotonic()
-        if wait := self.pause(paces):
+        if not force and (wait := self.pause(paces)):
             return wait
         for pace in paces:
             bucket = self._find(pace, now)

@@ -1,0 +1,159 @@
+"""The part of MigrationController that exists once in a process: it carries the jobs out."""
+
+import asyncio
+
+from koord.api.podmigrationjob import PodMigrationJob
+from koord.api.reservations import Reservation
+from koord_descheduler.plugin import (
+    KubeError,
+    LimitedLog,
+    PartHealth,
+    Services,
+    Stop,
+    get_logger,
+)
+from koord_descheduler_plugins.migration.arbitrator import Arbitrator
+from koord_descheduler_plugins.migration.limiters import EvictionRate, ObjectLimiters
+from koord_descheduler_plugins.migration.metrics import MigrationMetrics
+from koord_descheduler_plugins.migration.reconciler import Reconciler
+from koord_descheduler_plugins.migration.records import Records
+from koord_descheduler_plugins.migration.rules import ProfileRules
+from koord_descheduler_plugins.migration.scavenger import Scavenger
+from koord_descheduler_plugins.migration.steps import RESERVATION_FIRST
+from koord_descheduler_plugins.migration.workqueue import WorkQueue
+
+NAME = "migrations"
+_NO_RULES_PAUSE = 0.5  # seconds
+
+log = get_logger("koord_descheduler.migration")
+
+
+class MigrationControl:
+    """Job controller, arbitrator and scavenger; belongs to the event loop.
+
+    A job follows the rules of the profile that made it; one of a user, or of a profile that is
+    gone, those of the first. What there is only once (rate of evictions, number of workers,
+    interval of the arbitrator) is the first profile's.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._clock = services.clock
+        self._identity = services.identity
+        self._rules: dict[str, ProfileRules] = {}  # by profile, in their order
+        self.records = Records(services)
+        self.limiters = ObjectLimiters(services.clock)
+        self.creating = asyncio.Lock()  # check of quotas and creation of a job are one step
+        self._rate: EvictionRate | None = None
+        self._rate_of: tuple[float, int] | None = None
+        self.metrics = MigrationMetrics(services.metrics.exposition, self.records.jobs.phases)
+        self._log = LimitedLog(log, services.clock)
+        self._queue = WorkQueue(services.clock, self._look_failed)
+        self._reconciler = Reconciler(
+            self.records, services, self.limiters, self.metrics, self._rules_of, self._evictions
+        )
+        self._arbitrator = Arbitrator(
+            self.records, services.cluster, services.clock, self._rules_of, self._queue.add
+        )
+        self._scavenger = Scavenger(self.records, services.clock)
+        self.records.wants_reservations = self._wants_reservations
+        self.records.on_job = self._job_changed
+        self.records.on_job_deleted = self._job_deleted
+        self.records.on_reservation = self._reservation_changed
+
+    def enter(self, rules: ProfileRules) -> None:
+        """Have jobs of a profile follow these rules, from now on."""
+        self._rules[rules.profile] = rules
+        first = self._first()
+        for other in self._rules.values():
+            if first is not None and _of_process(other) != _of_process(first):
+                log.warning(
+                    "migration.settings_ignored", profile=other.profile, used_are_of=first.profile,
+                    settings="evictQPS, evictBurst, maxConcurrentReconciles, arbitrationArgs",
+                )  # fmt: skip
+        for job in self.records.jobs.active.values():
+            self._job_changed(job)
+
+    def leave(self, rules: ProfileRules) -> None:
+        """The profile is gone, unless it has other rules by now."""
+        if self._rules.get(rules.profile) is rules:
+            del self._rules[rules.profile]
+
+    async def run(self, stop: Stop) -> None:
+        """Carry out jobs until stop. All that was begun then is left for whoever leads next."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.records.run(stop), name="migration records")
+            group.create_task(self._work(stop), name="migration jobs")
+
+    async def wait_ready(self) -> None:
+        """Return when all jobs are known, which quotas count."""
+        await self.records.wait_synced()
+
+    def health(self) -> PartHealth:
+        """Degraded while jobs cannot be followed."""
+        return self.records.health()
+
+    async def _work(self, stop: Stop) -> None:
+        await stop.bound(self.records.wait_synced())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._queue.run(stop, self._reconciler.look, self._workers))
+            group.create_task(self._arbitrator.run(stop, self._interval))
+            group.create_task(self._scavenger.run(stop))
+
+    def _first(self) -> ProfileRules | None:
+        return next(iter(self._rules.values()), None)
+
+    def _rules_of(self, job: PodMigrationJob) -> ProfileRules | None:
+        """The rules that a job follows; None: it is another descheduler's, or nobody has rules."""
+        if job.created_by not in ("", self._identity):
+            return None
+        return self._rules.get(job.profile) or self._first()
+
+    def _evictions(self) -> EvictionRate:
+        first = self._first()
+        assert first is not None  # noqa: S101 - a job that is carried out has rules
+        wanted = first.args.evict_qps, first.args.evict_burst
+        if self._rate is None or wanted != self._rate_of:
+            self._rate, self._rate_of = EvictionRate(self._clock, *wanted), wanted
+        return self._rate
+
+    def _workers(self) -> int:
+        first = self._first()
+        return 1 if first is None else first.args.max_concurrent_reconciles
+
+    def _interval(self) -> float:
+        first = self._first()
+        args = None if first is None else first.args.arbitration_args
+        return _NO_RULES_PAUSE if args is None else args.interval
+
+    def _wants_reservations(self) -> bool:
+        return any(
+            rules.args.default_job_mode == RESERVATION_FIRST for rules in self._rules.values()
+        )
+
+    def _job_changed(self, job: PodMigrationJob) -> None:
+        if not job.active:
+            self._queue.forget(job.name)
+            self._reconciler.forget(job)
+        elif self._rules_of(job) is not None:
+            self._queue.add(job.name)
+
+    def _job_deleted(self, job: PodMigrationJob) -> None:
+        self._queue.forget(job.name)
+        self._reconciler.forget(job)
+        self._scavenger.job_deleted(job)
+
+    def _reservation_changed(self, reservation: Reservation) -> None:
+        job = self.records.jobs.active.get(reservation.job_name)
+        if job is not None:
+            self._job_changed(job)
+
+    def _look_failed(self, name: str, err: Exception) -> None:
+        self.metrics.errors.labels(type(err).__name__).inc()
+        level = self._log.warning if isinstance(err, KubeError) else self._log.error
+        level("job.failed", job=name, error=str(err) or repr(err))
+
+
+def _of_process(rules: ProfileRules) -> tuple[object, ...]:
+    args = rules.args
+    return args.evict_qps, args.evict_burst, args.max_concurrent_reconciles, args.arbitration_args

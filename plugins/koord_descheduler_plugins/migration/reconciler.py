@@ -1,0 +1,261 @@
+"""Looks at one job after the other and does its next step."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from koord.api.podmigrationjob import (
+    ConditionType,
+    JobPod,
+    JobReason,
+    PodMigrationJob,
+)
+from koord_descheduler.plugin import (
+    ApiError,
+    ClusterPod,
+    Event,
+    EventType,
+    KubeError,
+    ObjectRef,
+    Services,
+    duration_text,
+    get_logger,
+)
+from koord_descheduler_plugins.migration.evictors import Evictors, Refused
+from koord_descheduler_plugins.migration.limiters import EvictionRate, ObjectLimiters
+from koord_descheduler_plugins.migration.metrics import MigrationMetrics
+from koord_descheduler_plugins.migration.records import (
+    COMPONENT,
+    Outdated,
+    Records,
+    condition_event,
+)
+from koord_descheduler_plugins.migration.reservationbody import (
+    is_waiting_for_a_node,
+    reservation_body,
+    reservation_name,
+)
+from koord_descheduler_plugins.migration.rules import ProfileRules
+from koord_descheduler_plugins.migration.steps import (
+    EVICT_DIRECTLY,
+    CreateReservation,
+    DeleteReservation,
+    Evict,
+    LabelReservation,
+    Seen,
+    Step,
+    WriteStatus,
+    next_step,
+)
+
+LAG = 0.5  # seconds until a watch should have shown what the server has
+_LOOKS = 8  # at one job in a row
+
+log = get_logger("koord_descheduler.migration")
+
+
+class _Lagging(Exception):
+    """The watch has not shown yet what the server has."""
+
+
+class Reconciler:
+    """Belongs to the event loop. Two looks at one job never overlap."""
+
+    def __init__(
+        self,
+        records: Records,
+        services: Services,
+        limiters: ObjectLimiters,
+        metrics: MigrationMetrics,
+        rules_of: Callable[[PodMigrationJob], ProfileRules | None],
+        rate: Callable[[], EvictionRate],
+    ) -> None:
+        """rules_of returns the rules that a job follows; None: it is not ours, or none are."""
+        self._records = records
+        self._cluster = services.cluster
+        self._services = services
+        self._clock = services.clock
+        self._limiters = limiters
+        self._metrics = metrics
+        self._rules_of = rules_of
+        self._rate = rate
+        self._evictors = Evictors(services.client, services.clock)
+        self._asked: set[str] = set()  # uids of jobs whose evictions were answered with yes
+
+    def forget(self, job: PodMigrationJob) -> None:
+        """The job has ended, or is gone."""
+        self._asked.discard(job.uid)
+
+    async def look(self, name: str) -> float | None:
+        """Do what is to be done for a job; return the seconds until the next look.
+
+        Raises:
+            KubeError, Refused: it has to be tried again.
+        """
+        for _ in range(_LOOKS):
+            job = self._records.jobs.jobs.get(name)
+            rules = None if job is None or not job.active else self._rules_of(job)
+            if job is None or rules is None:
+                return None
+            try:
+                seen = await self._see(job, rules)
+                step = next_step(job, seen, self._clock.wall(), rules.args.default_job_mode)
+                if wait := self._must_wait(job, seen, step, rules):
+                    return wait
+                await self._do(job, seen, step, rules)
+            except _Lagging:
+                return LAG
+            except Outdated:
+                continue
+            if Evict() in step.actions and job.uid not in self._asked:
+                return LAG  # it was gone already
+            if CreateReservation() not in step.actions:
+                return step.pause
+        return LAG
+
+    async def _see(self, job: PodMigrationJob, rules: ProfileRules) -> Seen:
+        direct = (job.mode or rules.args.default_job_mode) == EVICT_DIRECTLY
+        evicted = job.holds(ConditionType.EVICTION)
+        pod = None if evicted else await self._pod(job.pod)
+        reservation = None
+        if not direct and job.reservation:
+            reservation = await self._records.reservation(job.reservation)
+        owner = job.new_pod
+        if not owner.name and reservation is not None and reservation.owner is not None:
+            owner = reservation.owner
+        return Seen(
+            pod=pod,
+            reservation=reservation,
+            new_pod=await self._pod(owner) if owner.name and pod is None else None,
+            limited=0.0 if pod is None else self._limiters.pause(rules.paces(pod)),
+            asked=job.uid in self._asked,
+        )
+
+    async def _pod(self, pod: JobPod) -> ClusterPod | None:
+        """A pod; None: the server says that it is gone.
+
+        Raises:
+            _Lagging: it is there, but not yet in the cluster as it is known.
+        """
+        if not pod.name or not pod.namespace:
+            return None
+        known = self._cluster.pod(pod.key)
+        if known is not None and pod.uid in ("", known.uid):
+            return known
+        if await self._records.pod(pod) is None:
+            return None
+        raise _Lagging
+
+    def _must_wait(
+        self, job: PodMigrationJob, seen: Seen, step: Step, rules: ProfileRules
+    ) -> float:
+        """Take what an eviction needs of all limiters, or return the seconds to wait."""
+        if Evict() not in step.actions or seen.pod is None:
+            return 0.0
+        paces = rules.paces(seen.pod)
+        if wait := self._limiters.take(paces, force=job.forced):
+            return wait
+        if wait := self._rate().take():
+            self._limiters.give_back(paces)
+        return wait
+
+    async def _do(self, job: PodMigrationJob, seen: Seen, step: Step, rules: ProfileRules) -> None:
+        for action in step.actions:
+            match action:
+                case WriteStatus():
+                    job = await self._write(job, action.job)
+                case CreateReservation():
+                    await self._reserve(job, rules)
+                case LabelReservation():
+                    await self._records.order_reservation(job.reservation)
+                case DeleteReservation():
+                    await self._records.delete_reservation(job.reservation)
+                case Evict():
+                    assert seen.pod is not None  # noqa: S101 - see next_step
+                    await self._evict(job, seen.pod, rules)
+
+    async def _write(self, old: PodMigrationJob, new: PodMigrationJob) -> PodMigrationJob:
+        stored = await self._records.write_status(old, new)
+        for condition in new.conditions:
+            if condition not in old.conditions:
+                self._records.announce(old, *condition_event(condition))
+        if not new.active:
+            self._metrics.ended.labels(new.phase, new.reason).inc()
+            reason = new.reason or new.status
+            self._records.announce(old, reason, new.message, warning=bool(new.reason))
+            log.info(
+                "migration.ended",
+                job=old.name, pod=old.pod.key, phase=new.phase, reason=new.reason,
+                message=new.message,
+            )  # fmt: skip
+        return stored
+
+    async def _reserve(self, job: PodMigrationJob, rules: ProfileRules) -> None:
+        """Create the job's Reservation, whose name the job has before it is there."""
+        if not job.reservation:
+            job = await self._records.begin(job, job.pod.uid, reservation_name(job))
+        pod = await self._records.pod(job.pod)
+        if pod is None:
+            return  # the next look reports it
+        if not (job.template or is_waiting_for_a_node(pod) or _has_controller(pod)):
+            raise _Lagging  # else the step would have said that it is bare
+        ttl = duration_text(job.ttl or rules.args.default_job_ttl)
+        body = reservation_body(job, pod, ttl, self._clock.wall())
+        try:
+            await self._records.create_reservation(body)
+        except ApiError as err:
+            failed = replace(job, phase="Running").noting(
+                ConditionType.RESERVATION_CREATED,
+                self._clock.wall(),
+                holds=False,
+                reason=JobReason.FAILED_CREATE_RESERVATION,
+                message=str(err),
+            )
+            await self._write(job, failed)
+            raise
+
+    async def _evict(self, job: PodMigrationJob, known: ClusterPod, rules: ProfileRules) -> None:
+        paces = rules.paces(known)
+        try:
+            pod = await self._records.pod(job.pod)
+            leaving = pod is not None and pod["metadata"].get("deletionTimestamp") is not None
+        except KubeError:
+            self._limiters.give_back(paces)
+            raise
+        if pod is None or leaving:
+            self._limiters.give_back(paces)
+            if leaving:
+                self._asked.add(job.uid)
+            return
+        why = job.evict_reason or job.trigger or "NotSet"
+        facts = {"strategy": job.trigger, "namespace": job.pod.namespace, "node": known.node}
+        try:
+            was_there = await self._evictors.evict(pod, job, rules.policy(job, known), why)
+        except Refused as err:
+            if err.certain:
+                self._limiters.give_back(paces)
+            self._services.metrics.evicted.count(result="error", **facts)
+            self._report(known, f"not evicted: {err}", warning=True)
+            raise
+        if not was_there:
+            self._limiters.give_back(paces)
+            return
+        self._asked.add(job.uid)
+        self._services.metrics.evicted.count(result="success", **facts)
+        log.info("pod.evicted", job=job.name, pod=job.pod.key, node=known.node, reason=why)
+        self._report(known, f"evicted from node {known.node} by the reason {why}")
+
+    def _report(self, pod: ClusterPod, message: str, *, warning: bool = False) -> None:
+        """Record an event on a pod, and of an eviction one on its node."""
+        reason = JobReason.FAILED_EVICT.value if warning else "Descheduled"
+        kind = EventType.WARNING if warning else EventType.NORMAL
+        about = ObjectRef("v1", "Pod", pod.name, pod.namespace, pod.uid)
+        text = f"Pod {pod.key} {message}"
+        self._services.events.emit(Event(about, kind, reason, text, COMPONENT))
+        if not warning:
+            node = ObjectRef("v1", "Node", pod.node, "", pod.node)
+            self._services.events.emit(Event(node, kind, reason, text, COMPONENT))
+
+
+def _has_controller(pod: Mapping[str, Any]) -> bool:
+    return any(one.get("controller") for one in pod["metadata"].get("ownerReferences") or ())

@@ -1,0 +1,16 @@
+"""The cluster in memory of these tests."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from world import World
+
+from koord.util.simulatedclock import SimulatedClock
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    """One node's pod "web-1" of a workload with ten replicas, of which one counts here."""
+    world = World(SimulatedClock(), replicas=1)
+    yield world
+    await world.close()

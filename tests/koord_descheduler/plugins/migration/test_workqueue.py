@@ -1,0 +1,145 @@
+"""The queue of jobs to look at."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import pairwise
+
+import pytest
+
+from koord.util.simulatedclock import SimulatedClock
+from koord.util.stop import Stop
+from koord_descheduler_plugins.migration.workqueue import WorkQueue
+
+
+class Bench:
+    """A running queue; looks do what a test says."""
+
+    def __init__(self) -> None:
+        self.clock = SimulatedClock()
+        self.stop = Stop(self.clock)
+        self.looks: list[tuple[float, str]] = []
+        self.answers: dict[str, list[float | Exception | None]] = {}
+        self.failures: list[str] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.at_once = self.most_at_once = 0
+        self.workers = 1
+        self.queue = WorkQueue(self.clock, lambda name, err: self.failures.append(name))
+        self.task = asyncio.create_task(
+            self.queue.run(self.stop, self.look, lambda: self.workers), name="queue"
+        )
+
+    async def look(self, name: str) -> float | None:
+        self.looks.append((self.clock.monotonic(), name))
+        self.at_once += 1
+        self.most_at_once = max(self.at_once, self.most_at_once)
+        try:
+            await self.gate.wait()
+        finally:
+            self.at_once -= 1
+        answer = self.answers.get(name, []).pop(0) if self.answers.get(name) else None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @property
+    def names(self) -> list[str]:
+        return [name for _, name in self.looks]
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.stop.set()
+    await bench.task
+
+
+async def test_what_is_added_often_is_looked_at_once(bench: Bench) -> None:
+    """In the order of their times."""
+    bench.queue.add("b", 2.0)
+    bench.queue.add("a", 1.0)
+    bench.queue.add("b", 5.0)
+    bench.queue.add("a", 1.0)
+    await bench.clock.advance(10)
+
+    assert bench.names == ["a", "b"]
+    assert bench.looks[1][0] - bench.looks[0][0] == 1.0
+
+
+async def test_what_is_added_during_its_look_is_looked_at_again(bench: Bench) -> None:
+    """But never twice at a time."""
+    bench.workers = 4
+    bench.gate.clear()
+    bench.queue.add("a")
+    await bench.clock.settle()
+    bench.queue.add("a")
+    await bench.clock.advance(5)
+    assert bench.names == ["a"]
+
+    bench.gate.set()
+    await bench.clock.settle()
+    assert bench.names == ["a", "a"]
+    assert bench.most_at_once == 1
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_so_many_at_once(bench: Bench, workers: int) -> None:
+    """maxConcurrentReconciles."""
+    bench.workers = workers
+    bench.gate.clear()
+    for number in range(7):
+        bench.queue.add(f"j{number}")
+    await bench.clock.settle()
+    assert len(bench.names) == workers
+
+    bench.gate.set()
+    await bench.clock.settle()
+    assert len(bench.names) == 7
+    assert bench.most_at_once == workers
+
+
+async def test_a_look_says_when_the_next_one_is(bench: Bench) -> None:
+    """None: when it is added."""
+    bench.answers["a"] = [3.0, 2.0, None]
+    bench.queue.add("a")
+    await bench.clock.advance(60)
+    moments = [at for at, _ in bench.looks]
+
+    assert [round(at - moments[0], 6) for at in moments] == [0, 3, 5]
+
+
+async def test_pauses_after_failures_grow_to_half_a_minute(bench: Bench) -> None:
+    """And begin anew after a success."""
+    bench.answers["a"] = [ValueError("no")] * 12 + [100.0, ValueError("again"), None]
+    bench.queue.add("a")
+    await bench.clock.advance(600)
+    moments = [at for at, _ in bench.looks]
+    pauses = [later - earlier for earlier, later in pairwise(moments)]
+
+    assert len(bench.failures) == 13
+    assert 0.1 <= pauses[0] <= 0.11
+    assert 30 <= pauses[11] <= 33
+    assert pauses[12] == pytest.approx(100)
+    assert 0.1 <= pauses[13] <= 0.11
+
+
+async def test_what_is_forgotten_is_not_looked_at(bench: Bench) -> None:
+    """Its job has ended."""
+    bench.queue.add("a", 1.0)
+    bench.queue.forget("a")
+    await bench.clock.advance(5)
+
+    assert bench.names == []
+    assert len(bench.queue) == 0
+
+
+async def test_the_end_cancels_what_is_looked_at(bench: Bench) -> None:
+    """A lost lead does not wait for an answer."""
+    bench.gate.clear()
+    bench.queue.add("a")
+    await bench.clock.settle()
+    bench.stop.set()
+    await bench.task
+
+    assert bench.at_once == 0
