@@ -19,7 +19,7 @@ from reference.markdown import code, codes, page, sentence, table
 _INTRO = """
 One process of the control plane: it follows the cluster, and while it is the leader runs the
 profiles of its [configuration](descheduler-configuration.md), a cycle every
-`deschedulingInterval`. `koord-descheduler plan` shows, from a dump and without a server, what a
+`deschedulingInterval`. `koord-descheduler plan` shows, for a cluster or a dump of one, what a
 cycle would do, `koord-descheduler explain` what the last ones did: [planning](planning.md). How it
 is run and watched: [operations](operations.md#koord-descheduler).
 """

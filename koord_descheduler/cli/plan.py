@@ -9,12 +9,14 @@ from typing import Literal
 
 from koord.cluster.dump import Dump
 from koord.cluster.dumpfiles import read_dump
+from koord.cluster.state import ClusterState
 from koord.component.config.document import read_config
 from koord.component.plugins.discovery import discover
 from koord.component.tables import show
 from koord.util.clock import SystemClock
 from koord.util.errors import OptionError
 from koord_descheduler.cli.command import EXIT, run_command, say
+from koord_descheduler.cli.livecluster import find_cluster, read_cluster
 from koord_descheduler.config.configuration import Configuration
 from koord_descheduler.config.read import ReadConfig, config_parser, parse_configuration
 from koord_descheduler.framework.configured import known_plugins
@@ -29,8 +31,8 @@ NAME = "koord-descheduler plan"
 
 _ABOUT = """\
 Run the profiles of a configuration for one cycle in dry-run, and show what would be moved, from
-where, to which nodes, and why; for what stays, the reason. Nothing is changed, and no API server is
-asked. The dump is what
+where, to which nodes, and why; for what stays, the reason. Nothing is changed. The cluster is the
+one that kubectl would ask, or with --from a dump, for which no API server is asked: what
     kubectl get nodes,pods,pdb,nodemetrics,replicasets,deployments,statefulsets,priorityclasses \\
         -A -o json > cluster.json
 prints; more kinds make it more exact: persistentvolumeclaims, persistentvolumes, namespaces."""
@@ -39,7 +41,8 @@ prints; more kinds make it more exact: persistentvolumeclaims, persistentvolumes
 class PlanOptions(argparse.Namespace):
     """The options of a command line."""
 
-    source: Path
+    source: Path | None = None  # None: the live cluster
+    kubeconfig: str = ""  # "": as kubectl finds it
     config: Path | None = None  # None: the usual one
     low: Mapping[str, float] | None = None  # None: LOW
     high: Mapping[str, float] | None = None  # None: HIGH
@@ -59,27 +62,49 @@ def main(argv: Sequence[str], registry: PluginRegistry | None = None) -> int:
 
 def _print_plan(options: PlanOptions, registry: PluginRegistry) -> None:
     configuration = _configuration(options, registry)
-    dump = read_dump(options.source)
-    plan = asyncio.run(_plan(options, configuration, registry, dump))
-    if options.node:
-        plan = plan.only(options.node)
-    report = plan_report(plan, dump)
+    if options.source is None:
+        plan = asyncio.run(_live_plan(options, configuration, registry))
+        report = plan_report(plan)
+    else:
+        dump = read_dump(options.source)
+        plan = asyncio.run(_dump_plan(options, configuration, registry, dump))
+        report = plan_report(plan, dump)
     show(report, lambda: plan_view(report), options.output)
 
 
-async def _plan(
+async def _live_plan(
+    options: PlanOptions, configuration: Configuration, registry: PluginRegistry
+) -> Plan:
+    kubeconfig = options.kubeconfig or configuration.client_connection.kubeconfig
+    config = find_cluster(kubeconfig)
+    cluster = await read_cluster(config, NAME, lambda text: say(NAME, f"warning: {text}"))
+    return await _plan(options, configuration, registry, cluster, SystemClock().wall())
+
+
+async def _dump_plan(
     options: PlanOptions, configuration: Configuration, registry: PluginRegistry, dump: Dump
 ) -> Plan:
-    nodes = {node.name for node in dump.cluster.nodes()}
-    if not nodes:
+    if not dump.objects["node"]:
         wrong = f"; {dump.rejected[0]}" if dump.rejected else ""
         hint = f"make one with `kubectl get nodes,pods,… -A -o json`{wrong}"
         raise OptionError(str(options.source), "no node", hint)
-    if options.node and options.node not in nodes:
-        raise OptionError("--node", options.node, "wanted the name of a node of the dump")
-    now = dump.newest_report if options.now is None else options.now
-    now = SystemClock().wall() if now is None else now
-    return await make_plan(configuration, registry, offline_services(dump.cluster, now))
+    now = SystemClock().wall() if dump.newest_report is None else dump.newest_report
+    return await _plan(options, configuration, registry, dump.cluster, now)
+
+
+async def _plan(
+    options: PlanOptions,
+    configuration: Configuration,
+    registry: PluginRegistry,
+    cluster: ClusterState,
+    now: float,
+) -> Plan:
+    """The plan for a cluster, at the time that the options say, else now."""
+    if options.node and all(node.name != options.node for node in cluster.nodes()):
+        raise OptionError("--node", options.node, "wanted the name of a node of the cluster")
+    services = offline_services(cluster, now if options.now is None else options.now)
+    plan = await make_plan(configuration, registry, services)
+    return plan.only(options.node) if options.node else plan
 
 
 def _configuration(options: PlanOptions, registry: PluginRegistry) -> Configuration:
@@ -116,7 +141,8 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--from", dest="source", type=Path, required=True, metavar="DUMP", help=_SOURCE_HELP)
+    add("--from", dest="source", type=Path, metavar="DUMP", help=_SOURCE_HELP)
+    add("--kubeconfig", metavar="FILE", help="of the live cluster; by default as kubectl finds it")
     add("--config", type=Path, metavar="FILE", help=_CONFIG_HELP)
     add("--low", type=_percents, metavar="CPU,MEMORY", help=_low_help("low", LOW))
     add("--high", type=_percents, metavar="CPU,MEMORY", help=_low_help("high", HIGH))
@@ -128,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
 
 _SOURCE_HELP = "a file or a directory of files that kubectl has printed, JSON or YAML"
 _CONFIG_HELP = "a DeschedulerConfiguration; without one, LowNodeLoad with --low and --high"
-_NOW_HELP = "the time of the plan, as 2026-07-24T06:52:45Z; by default of the newest NodeMetric"
+_NOW_HELP = "time of the plan, as 2026-07-24T06:52:45Z; by default now, or that of the dump"
 
 
 def _low_help(name: str, default: Mapping[str, float]) -> str:

@@ -19,12 +19,19 @@ from koord.api.slo.nodeslo import merge_nodeslo
 from koord.component.config.flagdocument import parse_flag_document
 from koord.component.flags import FlagSet
 from koord.component.plugins.discovery import discover
+from koord_descheduler.daemon.settings import new_flags
 from koordlet.cli.ctl.arguments import parse
 from koordlet.daemon.settings.settings import load_settings
 from koordlet.plugin.testing import SimulatedClock
 
 ROOT = Path(__file__).parents[2]
-WRITTEN = ("README.md", "docs/operations.md", "docs/differences.md", "docs/architecture.md")
+WRITTEN = (
+    "README.md",
+    "docs/operations.md",
+    "docs/differences.md",
+    "docs/architecture.md",
+    "docs/planning.md",
+)
 OTHERS_FLAGS = {  # of commands that are not ours
     "--now",
     "--show-managed-fields",
@@ -34,9 +41,15 @@ OTHERS_FLAGS = {  # of commands that are not ours
     "--field-selector",
     "--serviceaccount",
 }
-CTL_FLAGS = {
+DESCHEDULER_COMMANDS = ("koord_descheduler/cli/plan", "koord_descheduler/cli/explain")
+CTL_FLAGS = {  # of commands beside the agent's, and of koord-descheduler
     "--help",
-    *re.findall(r'"(--[a-z-]+)"', (ROOT / "koordlet/cli/ctl/arguments.py").read_text()),
+    *(
+        name
+        for module in ("koordlet/cli/ctl/arguments", *DESCHEDULER_COMMANDS)
+        for name in re.findall(r'"(--[a-z-]+)"', (ROOT / f"{module}.py").read_text())
+    ),
+    *(f"--{flag.name}" for flag in new_flags()[0]),
 }
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)

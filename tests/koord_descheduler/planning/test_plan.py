@@ -321,7 +321,7 @@ def test_the_command_prints_json(
 @pytest.mark.parametrize(
     ("args", "error"),
     [
-        (["--node", "n7"], "--node: found 'n7'; wanted the name of a node of the dump"),
+        (["--node", "n7"], "--node: found 'n7'; wanted the name of a node of the cluster"),
         (["--low", "cpu=20"], "set thresholds in the file"),
         (["--from", "/dev/null"], "not a regular file"),
         (["--config", "/absent"], "cannot be read"),

@@ -1,0 +1,95 @@
+"""The example dump: the command prints a plan with a reason for every pod of a hot node."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koord_descheduler.cli.descheduler import main
+
+EXAMPLE = Path(__file__).parents[3] / "docs/examples/cluster-dump"
+EVERYTHING = [{"name": "*"}]
+CONFIG = {
+    "apiVersion": "descheduler/v1alpha2",
+    "kind": "DeschedulerConfiguration",
+    "deschedulingInterval": "10s",
+    "profiles": [
+        {
+            "name": "p",
+            "plugins": {
+                "balance": {"enabled": [{"name": "LowNodeLoad"}]},
+                "evict": {"disabled": EVERYTHING, "enabled": [{"name": "DefaultEvictor"}]},
+                "filter": {"disabled": EVERYTHING, "enabled": [{"name": "DefaultEvictor"}]},
+            },
+            "pluginConfig": [
+                {
+                    "name": "LowNodeLoad",
+                    "args": {
+                        "evictableNamespaces": {"exclude": ["kube-system"]},
+                        "lowThresholds": {"cpu": 45, "memory": 55},
+                        "highThresholds": {"cpu": 75, "memory": 80},
+                    },
+                }
+            ],
+        }
+    ],
+}
+
+
+@pytest.fixture
+def report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """The plan as JSON."""
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(CONFIG))
+    assert main(["plan", "--from", str(EXAMPLE), "--config", str(config), "-o", "json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_the_files_are_what_the_script_writes() -> None:
+    spec = importlib.util.spec_from_file_location("generate", EXAMPLE / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    assert {path.name: path.read_text() for path in EXAMPLE.glob("*.json")} == module.files()
+
+
+def test_every_pod_of_a_hot_node_has_its_reason(report: dict[str, Any]) -> None:
+    verdicts = {one["node"]: one["verdict"] for one in report["nodes"]}
+    assert [name for name in sorted(verdicts) if verdicts[name] == "high"] == [
+        "worker-1",
+        "worker-2",
+        "worker-3",
+    ]
+    actions = {one["pod"]: (one["action"], one["candidates"]) for one in report["pods"]}
+    assert actions["shop/report-a"] == ("evict", ["worker-7"])
+    assert actions["shop/web-b"] == ("evict", ["worker-7"])
+    reasons = {one["pod"]: one["reason"] for one in report["pods"]}
+    assert {
+        "shop/debug": "it has no owner",
+        "shop/index-a": "it fits no low node that would stay below its thresholds with it",
+        "shop/payment-a": "the PodDisruptionBudget payment allows no eviction now",
+        "shop/cache-a": "it has local storage",
+        "shop/batch-a": "its node is high no more without it",
+    }.items() <= reasons.items()
+    pods = json.loads((EXAMPLE / "pods.json").read_text())["items"]
+    on_hot_nodes = {
+        f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+        for pod in pods
+        if pod["spec"]["nodeName"] in ("worker-1", "worker-2")
+    }
+    assert on_hot_nodes == reasons.keys()
+
+
+def test_what_else_is_said_of_nodes(report: dict[str, Any]) -> None:
+    """A stale report, a node hot by its system, and the threshold that would change the plan."""
+    nodes = {one["node"]: one for one in report["nodes"]}
+    assert nodes["worker-8"]["reason"] == "its NodeMetric is 1295 s old"
+    assert nodes["worker-3"]["reason"].endswith("nothing to move")
+    assert nodes["worker-1"]["hint"] == "would not be high with highThresholds: cpu 88.75"
+    assert report["input"]["skipped"] == {"Service": 1}
+    assert report["input"]["rejections"] == 0
