@@ -5,6 +5,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 PREFIX ?= /opt/koordlet
+IMAGE  ?= koord-descheduler:latest
+DOCKER ?= $(shell command -v docker || command -v podman || echo docker)
 # Processes of `make test`, which wait for half of their time.
 WORKERS ?= $(shell expr $$(nproc) + 1)
 
@@ -18,10 +20,11 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 
-.PHONY: help run run-descheduler test e2e-test lint format docs bench bench-descheduler bench-smoke vm-test lock install-systemd clean
+.PHONY: help run run-descheduler test e2e-test lint format docs bench bench-descheduler bench-smoke vm-test lock \
+	build-koord-descheduler docker-build-koord-descheduler install-systemd clean
 
 help:  ## List the targets
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-31s %s\n", $$1, $$2}'
 
 $(BIN)/.run: requirements/run.txt requirements/build.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -90,6 +93,16 @@ lock:  ## Renew the hash-locked dependency lists (needs uv)
 		--no-header --no-annotate --quiet --upgrade - -o requirements/build.txt
 	echo 'virtme-ng>=1.30' | uv pip compile --universal --python-version 3.11 --generate-hashes \
 		--no-header --no-annotate --quiet --upgrade - -o requirements/vm.txt
+
+build-koord-descheduler:  ## The command with all it needs in build/koord-descheduler/bin
+	$(PYTHON) -m venv build/koord-descheduler
+	build/koord-descheduler/bin/pip install --quiet --disable-pip-version-check --require-hashes \
+		-r requirements/build.txt -r requirements/descheduler.txt
+	build/koord-descheduler/bin/pip install --quiet --disable-pip-version-check --no-deps \
+		--no-build-isolation .
+
+docker-build-koord-descheduler:  ## Its image (docker or podman; IMAGE=name:tag)
+	$(DOCKER) build --target koord-descheduler -t $(IMAGE) -f deploy/Containerfile .
 
 install-systemd:  ## Install into $(PREFIX) and enable koordlet.service (root)
 	$(PYTHON) -m venv $(PREFIX)

@@ -29,8 +29,6 @@ CLUSTER_WIDE = {
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
 }
-# packages that no node has
-CONTROL_PLANE = {"koord_descheduler", "plugins/koord_descheduler_plugins"}
 OWN = ("/proc", "/sys")  # mounted into every container, read-only but for the processes
 
 
@@ -283,20 +281,47 @@ def test_prometheus_finds_the_pods() -> None:
     assert all(sources == ["__meta_kubernetes_pod_node_name"] for sources in nodes.values())
 
 
-def test_the_image_is_made_of_what_is_there() -> None:
-    """Each package and source of a COPY is there for the build; the program is a console script."""
+@pytest.mark.parametrize(
+    ("program", "packages", "locked"),
+    [
+        ("koordlet", {"koord", "koordlet", "plugins/koordlet_plugins"}, "run.txt"),
+        (
+            "koord-descheduler",
+            {"koord", "koord_descheduler", "plugins/koord_descheduler_plugins"},
+            "descheduler.txt",
+        ),
+    ],
+)
+def test_an_image_is_made_of_what_is_there(program: str, packages: set[str], locked: str) -> None:
+    """Each package and source of a COPY is there for the build; of programs it has its own."""
     text = (DEPLOY / "Containerfile").read_text()
     ignored = (ROOT / ".dockerignore").read_text().split()
     seen = {line.removeprefix("!") for line in ignored if line.startswith("!")}
+    [common] = re.findall(r"^FROM \S+ AS python\n(.*?)^FROM", text, re.M | re.S)
+    [stage] = re.findall(rf"^FROM python AS build-{program}\n(.*?)^FROM", text, re.M | re.S)
 
-    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE)
-    sources = [source for line in copied for source in line.split()]
+    copied = re.findall(r"^COPY (.+) \S+$", common + stage, re.MULTILINE)
+    sources = {source for line in copied for source in line.split()}
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    packages = {*project["tool"]["setuptools"]["package-dir"].values()} - CONTROL_PLANE
-    assert {*packages, "requirements/run.txt"} <= set(sources)
+    known = set(project["tool"]["setuptools"]["package-dir"].values())
+    assert sources & known == packages
     for source in sources:
         assert (ROOT / source).exists(), source
         assert any(Path(source).is_relative_to(allowed) for allowed in seen), source
-    assert project["project"]["scripts"]["koordlet"].startswith("koordlet.cli")
-    assert re.search(r"^COPY --from=build /opt/koordlet/bin/koordlet /koordlet$", text, re.M)
+    assert f"-r requirements/{locked}\n" in stage
+    scripts = set(project["project"]["scripts"])
+    [rm] = re.findall(r"^RUN rm (.+)$", stage, re.M)
+    removed = {path.rpartition("/")[2] for path in rm.split()}
+    own = scripts - removed
+    assert program in own
+    assert all(each.startswith(program) for each in own)
+    program_is = rf"^COPY --from=build-{program} /opt/{program}/bin/{program} /{program}$"
+    assert re.search(program_is, text, re.M)
+    assert re.search(rf"^FROM \S+ AS {program}$", text, re.M)
+
+
+def test_the_last_image_is_the_agent_s() -> None:
+    """A build that names no target makes it, as before."""
+    text = (DEPLOY / "Containerfile").read_text()
+    assert re.findall(r"^FROM \S+ AS (\S+)$", text, re.M)[-1] == "koordlet"

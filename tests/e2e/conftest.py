@@ -147,7 +147,9 @@ def eventually() -> Callable[[Callable[[], bool]], Awaitable[None]]:
 
 
 def crd_files() -> list[Path]:
-    found = (REPOSITORY / "deploy" / "crds").glob("*.yaml")
+    """The definitions that ship, of the agent's kinds and of the descheduler's."""
+    deploy = REPOSITORY / "deploy"
+    found = [*deploy.glob("crds/*.yaml"), *deploy.glob("descheduler/crds/*.yaml")]
     return sorted(path for path in found if path.name != "kustomization.yaml")
 
 

@@ -14,7 +14,6 @@ import pytest
 from controlplane import REPOSITORY
 
 DEPLOY = REPOSITORY / "deploy"
-PREFIX = "/opt/koordlet"
 
 
 @pytest.fixture
@@ -87,21 +86,56 @@ def test_the_networkpolicy_follows_the_namespace(
     assert len(policy["spec"]["ingress"][0]["from"]) == 2
 
 
-def test_the_image_s_steps_make_a_daemon_that_starts(tmp_path: Path) -> None:
+def test_the_descheduler_follows_the_namespace(render: Any, problems: Any, tmp_path: Path) -> None:
+    """With all its components, and alone; its lease and its ledger are where its pods are."""
+    deploy = os.path.relpath(DEPLOY, tmp_path)
+    own = ["", "/crds", "/networkpolicy", "/soft-eviction"]
+    overlay = {
+        "namespace": "control",
+        "components": [f"{deploy}/descheduler{name}" for name in own],
+    }
+    (tmp_path / "kustomization.yaml").write_text(json.dumps(overlay))
+
+    objects = render(tmp_path)
+
+    assert problems(objects) == [""] * len(objects)
+    by_kind = {each["kind"]: each for each in objects}
+    assert by_kind["Role"]["metadata"]["namespace"] == "control"
+    for binding in ("RoleBinding", "ClusterRoleBinding"):
+        assert [each["namespace"] for each in by_kind[binding]["subjects"]] == ["control"]
+    [container] = by_kind["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert "--leader-elect-resource-namespace=$(POD_NAMESPACE)" in container["args"]
+
+
+@pytest.mark.parametrize(
+    ("program", "said", "others"),
+    [
+        ("koordlet", "--feature-gates", {"koordletctl": "top"}),
+        ("koord-descheduler", "--write-config-to", {}),
+    ],
+)
+def test_an_image_s_steps_make_a_daemon_that_starts(
+    program: str, said: str, others: dict[str, str], tmp_path: Path
+) -> None:
     """COPY and RUN of the Containerfile, but for Debian's packages, with other directories."""
-    text = (DEPLOY / "Containerfile").read_text().partition("\nFROM gcr.io")[0]
-    source, prefix = tmp_path / "source", tmp_path / "koordlet"
+    text = (DEPLOY / "Containerfile").read_text()
+    stages = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM|\Z)", text, re.M | re.S))
+    source, prefix = tmp_path / "source", tmp_path / program
     source.mkdir()
-    for instruction, rest in re.findall(r"^(COPY|RUN) (.+)$", text, re.MULTILINE):
+    lines = stages["python"] + stages[f"build-{program}"]
+    for instruction, rest in re.findall(r"^(COPY|RUN) (.+)$", lines, re.MULTILINE):
         if instruction == "COPY":
             copy(*rest.split(), into=source)
         elif not rest.startswith("apt-get"):
             step = rest.replace("python3 -m venv", f"{sys.executable} -m venv")
-            run(step.replace(PREFIX, str(prefix)), source)
+            run(step.replace(f"/opt/{program}", str(prefix)), source)
 
-    assert "--feature-gates" in run(f"{prefix}/bin/koordlet --help", tmp_path)
-    assert "top" in run(f"{prefix}/bin/koordletctl --help", tmp_path)
-    assert not (prefix / "bin" / "pip").exists()
+    assert said in run(f"{prefix}/bin/{program} --help", tmp_path)
+    for name, word in others.items():
+        assert word in run(f"{prefix}/bin/{name} --help", tmp_path)
+    installed = {path.name for path in (prefix / "bin").iterdir()}
+    assert {each for each in installed if each.startswith("koord")} == {program, *others}
+    assert "pip" not in installed
 
 
 def copy(*words: str, into: Path) -> None:
