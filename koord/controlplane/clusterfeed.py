@@ -98,6 +98,7 @@ class _KindFeed:
             name=place.resource.plural,
             path=self._path,
             page_size=place.page_size,
+            is_large=True,
             absent=place.absent,
         )
         self.protocol = ListWatch(followed, self, clock, draw=draw)

@@ -39,6 +39,7 @@ class LiveInformers:
                 read=without_managed_fields,
                 on_change=_ignore,
                 page_size=PAGE,
+                is_large=True,
             )
             found = SharedInformer(self._client, watched, self._clock)
             self._informers[resource] = found

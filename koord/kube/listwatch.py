@@ -48,6 +48,9 @@ class Collection:
     query: Mapping[str, str] | None = None
     watch_seconds: int = 300  # a watch lives that long at least, and at most twice as long
     page_size: int = PAGE_SIZE  # objects; a list of a whole cluster wants larger pages
+    is_large: bool = False
+    """Whether pages must be kept to. The server's cache does not: it sends the whole list at once,
+    half a gigabyte of 150,000 pods. So etcd answers the first list, page by page."""
     absent: Absent | None = None  # None: a kind that each cluster has, sooner or later
     component: str = ""  # of the manifests, which grants the right where the default does not
 
@@ -81,7 +84,8 @@ class ListWatch:
         self._clock = clock
         self._draw = draw
         self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=1.0, draw=draw)
-        self._version = ANY_VERSION  # what the next list must not be older than
+        # what the next list must not be older than
+        self._version = NEWEST if collection.is_large else ANY_VERSION
         self._watchable = False  # whether _version is one that a watch can begin at
         self._trouble = LogState(log)
         self._reason = ""

@@ -121,6 +121,12 @@ async def test_a_list_comes_in_pages(server: ApiServer, follow: Follow, clock) -
     assert [request.query["limit"] for request in server.asked("list")] == ["2"] * 4
 
 
+async def test_the_first_list_keeps_to_its_pages(server: ApiServer, following: Following) -> None:
+    """The server's cache would send all at once."""
+    [first] = server.asked("list")
+    assert first.query == {"limit": "500"}
+
+
 @pytest.mark.parametrize("as_event", [True, False])
 async def test_410_lists_again(
     server: ApiServer, following: Following, clock, pass_time, as_event: bool
