@@ -21,12 +21,21 @@ from koord.cluster.facts import (
     PodSpec,
     PreferredTerm,
     PriorityClass,
+    Selector,
+    SpreadConstraint,
     Taint,
     Workload,
+    selects,
 )
 from koord.cluster.predicates.fits import Fit, Misfit, fits
 from koord.cluster.predicates.moves import Moves
-from koord.cluster.predicates.nodes import matches_node_affinity, matches_terms
+from koord.cluster.predicates.nodes import (
+    is_schedulable,
+    matches_node_affinity,
+    matches_terms,
+    tolerates_taints,
+)
+from koord.cluster.predicates.spread import selector_of
 from koord.cluster.state import ClusterState
 from koord.cluster.view import View, WhatIf
 from koord.cluster.workloads import Workloads, controller_of
@@ -267,10 +276,12 @@ __all__ = [
     "Resource",
     "ScaleDownBinPackArgs",
     "Seconds",
+    "Selector",
     "Services",
     "SharedInformer",
     "SharedPart",
     "SharedParts",
+    "SpreadConstraint",
     "Status",
     "Stop",
     "Taint",
@@ -306,6 +317,7 @@ __all__ = [
     "is_deleting",
     "is_mirror",
     "is_of_daemon_set",
+    "is_schedulable",
     "is_static",
     "is_system_critical",
     "kube_qos_of",
@@ -325,7 +337,10 @@ __all__ = [
     "qos_of",
     "read_refusal",
     "required",
+    "selector_of",
+    "selects",
     "takes_args",
+    "tolerates_taints",
     "unsupported",
     "warning",
     "without",

@@ -34,7 +34,7 @@ def _within_skew(pod: ClusterPod, constraint: SpreadConstraint, counted: Mask, v
     Domains are those of the counted nodes; with fewer than min_domains the emptiest has 0.
     """
     domains = view.traits.label(constraint.topology_key)
-    selector = _selector(pod, constraint)
+    selector = selector_of(pod, constraint)
     per_node = np.zeros(len(view), np.intp)
     if selector:  # as in Kubernetes, a selector that matches everything counts nothing
         chosen = view.pods_selected(pod.namespace, selector) & ~view.placed.deleting
@@ -47,7 +47,7 @@ def _within_skew(pod: ClusterPod, constraint: SpreadConstraint, counted: Mask, v
     return within
 
 
-def _selector(pod: ClusterPod, constraint: SpreadConstraint) -> Selector | None:
+def selector_of(pod: ClusterPod, constraint: SpreadConstraint) -> Selector | None:
     """The constraint's selector, and the pod's values of its matchLabelKeys."""
     if constraint.selector is None:
         return None
