@@ -34,6 +34,7 @@ WRITTEN = (
 )
 OTHERS_FLAGS = {  # of commands that are not ours
     "--now",
+    "--target",
     "--show-managed-fields",
     "--audience",
     "--cacert",

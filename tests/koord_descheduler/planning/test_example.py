@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,41 +10,14 @@ import pytest
 
 from koord_descheduler.cli.descheduler import main
 
-EXAMPLE = Path(__file__).parents[3] / "docs/examples/cluster-dump"
-EVERYTHING = [{"name": "*"}]
-CONFIG = {
-    "apiVersion": "descheduler/v1alpha2",
-    "kind": "DeschedulerConfiguration",
-    "deschedulingInterval": "10s",
-    "profiles": [
-        {
-            "name": "p",
-            "plugins": {
-                "balance": {"enabled": [{"name": "LowNodeLoad"}]},
-                "evict": {"disabled": EVERYTHING, "enabled": [{"name": "DefaultEvictor"}]},
-                "filter": {"disabled": EVERYTHING, "enabled": [{"name": "DefaultEvictor"}]},
-            },
-            "pluginConfig": [
-                {
-                    "name": "LowNodeLoad",
-                    "args": {
-                        "evictableNamespaces": {"exclude": ["kube-system"]},
-                        "lowThresholds": {"cpu": 45, "memory": 55},
-                        "highThresholds": {"cpu": 75, "memory": 80},
-                    },
-                }
-            ],
-        }
-    ],
-}
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "docs/examples/cluster-dump"
 
 
 @pytest.fixture
-def report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def report(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """The plan as JSON."""
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps(CONFIG))
-    assert main(["plan", "--from", str(EXAMPLE), "--config", str(config), "-o", "json"]) == 0
+    assert main(["plan", "--from", str(EXAMPLE), "-o", "json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
@@ -70,7 +44,7 @@ def test_every_pod_of_a_hot_node_has_its_reason(report: dict[str, Any]) -> None:
     assert actions["shop/web-b"] == ("evict", ["worker-7"])
     reasons = {one["pod"]: one["reason"] for one in report["pods"]}
     assert {
-        "shop/debug": "it has no owner",
+        "shop/debug": "no controller would make a pod that could take its Reservation",
         "shop/index-a": "it fits no low node that would stay below its thresholds with it",
         "shop/payment-a": "the PodDisruptionBudget payment allows no eviction now",
         "shop/cache-a": "it has local storage",
@@ -93,3 +67,17 @@ def test_what_else_is_said_of_nodes(report: dict[str, Any]) -> None:
     assert nodes["worker-1"]["hint"] == "would not be high with highThresholds: cpu 88.75"
     assert report["input"]["skipped"] == {"Service": 1}
     assert report["input"]["rejections"] == 0
+
+
+def test_the_readme_shows_what_is_printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its command, run; its excerpt is the end of the output."""
+    readme = (ROOT / "README.md").read_text()
+    command = re.search(r'^make run-descheduler ARGS="(plan .*)"$', readme, re.MULTILINE)
+    assert command is not None
+    monkeypatch.chdir(ROOT)
+    assert main(command[1].split()) == 0
+    shown = re.search(r"^```text\n(EVICT .*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    assert capsys.readouterr().out.endswith(shown[1])
