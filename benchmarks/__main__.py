@@ -22,6 +22,7 @@ BENCHMARKS = (
     "cluster",
     "informer",
     "snapshot",
+    "framework",
     "lownodeload",
     "fleet",
     "descheduler",

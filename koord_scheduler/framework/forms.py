@@ -37,8 +37,8 @@ Rows = NDArray[np.intp]
 _BEYOND = 2.0**62  # a score that no whole number of 64 bits can hold
 
 
-class NodeFailed(PluginError):
-    """The plain form of Filter answered something for a node that ends the cycle."""
+class StatusFailed(PluginError):
+    """A plugin answered with a status that ends the cycle."""
 
     def __init__(self, plugin: str, status: Status) -> None:
         super().__init__(status.message, plugin)
@@ -87,7 +87,7 @@ def filter_rows(
     """Verdicts about some nodes by the plain form; the others pass.
 
     Raises:
-        NodeFailed: it failed for one of them.
+        StatusFailed: it failed for one of them.
         PluginError: it returned what is no status.
     """
     numbers = np.zeros(len(nodes), np.int32)
@@ -101,7 +101,7 @@ def filter_rows(
         if status.rejected:
             numbers[row] = known.setdefault(status, len(known) + 1)
         elif not status.ok:
-            raise NodeFailed(plugin.name, status)
+            raise StatusFailed(plugin.name, status)
     return Verdicts(numbers, tuple(known))
 
 
@@ -111,7 +111,7 @@ def filter_nodes(
     """Verdicts about at least these nodes, by the vector form if there is one.
 
     Raises:
-        NodeFailed, PluginError: as filter_vector and filter_rows.
+        StatusFailed, PluginError: as filter_vector and filter_rows.
     """
     if isinstance(plugin, VectorFilterPlugin):
         return filter_vector(plugin, state, pod, nodes)
@@ -185,7 +185,7 @@ def normalized(
     rows and scores have shape (feasible nodes,); the plugin gets copies.
 
     Raises:
-        NodeFailed: the plain form returned anything but Success.
+        StatusFailed: the plain form returned anything but Success.
         PluginError: they are not what they should be, or out of range.
     """
     if isinstance(plugin, VectorNormalizeScorePlugin):
@@ -195,8 +195,8 @@ def normalized(
         scores = found.astype(np.int64) if found.dtype.kind in "iu" else _whole(plugin, found)
     elif isinstance(plugin, NormalizeScorePlugin):
         scores = _normalized_plainly(plugin, state, pod, nodes, rows, scores)
-    wrong = (scores < MIN_NODE_SCORE) | (scores > MAX_NODE_SCORE)
-    if wrong.any():
+    if len(scores) and not MIN_NODE_SCORE <= scores.min() <= scores.max() <= MAX_NODE_SCORE:
+        wrong = (scores < MIN_NODE_SCORE) | (scores > MAX_NODE_SCORE)
         first = int(scores[wrong][0])
         raise PluginError(
             f"plugin {plugin.name!r} returns an invalid score {first}, it should in the range of "
@@ -221,7 +221,7 @@ def _normalized_plainly(
     changed = list(given)
     status = status_of(plugin.normalize_score(state, pod, changed), plugin.name)
     if not status.ok:
-        raise NodeFailed(plugin.name, status)
+        raise StatusFailed(plugin.name, status)
     if {id(one) for one in changed} != {id(one) for one in given}:
         raise PluginError(
             f"plugin {plugin.name}: wanted the scores of the list changed, found others in it",

@@ -5,21 +5,37 @@ from typing import Any
 
 import numpy as np
 from clusters import Cluster, node, pod, read_pod
+from prometheus_client import CollectorRegistry
 
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
+from koord.cluster.state import ClusterState
 from koord.cluster.view import View
+from koord.util.simulatedclock import SimulatedClock
+from koord_scheduler.config.points import Point
+from koord_scheduler.config.profiles import EnabledPlugin, Profile
+from koord_scheduler.framework.calls import TimeLimits
 from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.handle import Services
 from koord_scheduler.framework.interfaces import (
+    BindPlugin,
     FilterPlugin,
     Plugin,
+    QueueSortPlugin,
     ScorePlugin,
     VectorFilterPlugin,
     VectorScorePlugin,
 )
+from koord_scheduler.framework.metrics import FrameworkMetrics
 from koord_scheduler.framework.nodeinfo import NodeInfo
+from koord_scheduler.framework.nominator import Nominator
+from koord_scheduler.framework.profile import ProfilePlugins, build_profile
+from koord_scheduler.framework.queuedpod import QueuedPod
+from koord_scheduler.framework.registry import PluginRegistry
 from koord_scheduler.framework.results import Scores, Verdicts
+from koord_scheduler.framework.search import NodeSearch
 from koord_scheduler.framework.status import Status
+from koord_scheduler.framework.waitingpods import WaitingPods
 
 Answer = Callable[..., Any]
 
@@ -119,3 +135,68 @@ def free_cpu(nodes: View) -> Scores:
     column = nodes.resources["cpu"]
     free: Scores = nodes.allocatable[:, column] - nodes.requested[:, column]
     return free
+
+
+class FirstCome(QueueSortPlugin):
+    """The oldest first."""
+
+    def less(self, first: QueuedPod, second: QueuedPod) -> bool:
+        return first.timestamp < second.timestamp
+
+
+class Binder(BindPlugin):
+    """Writes down what it binds."""
+
+    def __init__(self) -> None:
+        self.bound: list[tuple[str, str]] = []
+
+    async def bind(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
+        self.bound.append((pod.name, node_name))
+        return None
+
+
+class Kit:
+    """Builds profiles from finished plugins, in one process on simulated time."""
+
+    def __init__(self) -> None:
+        self.clock = SimulatedClock()
+        self.exposition = CollectorRegistry()
+        self.services = Services(
+            cluster=ClusterState(),
+            waiting=WaitingPods(self.clock),
+            nominator=Nominator(),
+            clock=self.clock,
+            metrics=FrameworkMetrics(self.exposition),
+        )
+        self.registry = PluginRegistry()
+
+    async def profile(
+        self,
+        *,
+        limits: TimeLimits | None = None,
+        percentage: int | None = None,
+        weights: Mapping[str, int] | None = None,
+        **points: Mapping[str, Plugin],
+    ) -> ProfilePlugins:
+        """Plugins by name, by extension point: filter={"A": ...}; QueueSort and Bind are added."""
+        points = {"queueSort": {"FirstCome": FirstCome()}, "bind": {"Binder": Binder()}, **points}
+        enabled = {}
+        for point, plugins in points.items():
+            for name, plugin in plugins.items():
+                if self.registry.get(name) is None:
+                    self.registry.register(name, lambda args, handle, plugin=plugin: plugin)
+            enabled[Point(point)] = tuple(
+                EnabledPlugin(name, (weights or {}).get(name, 1)) for name in plugins
+            )
+        wanted = Profile(
+            scheduler_name="p", plugins=enabled, percentage_of_nodes_to_score=percentage
+        )
+        return await build_profile(wanted, self.registry, self.services, limits or TimeLimits())
+
+    async def search(self, **settings: Any) -> NodeSearch:
+        """A search of a profile that scores, so that it is for all nodes."""
+        settings = {"score": {"Scores": FreeCpu()}, **settings}
+        return NodeSearch(await self.profile(**settings), self.services.nominator)
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        return self.exposition.get_sample_value(name, labels)

@@ -7,7 +7,7 @@ from typing import ParamSpec, TypeVar
 
 from koord.component.plugins.errors import PluginBlocked
 from koord.component.plugins.meter import Meter
-from koord.component.plugins.timelimit import time_limit
+from koord.component.plugins.timelimit import ManyLimits, time_limit
 from koord.util.clock import Clock
 from koord.util.errors import KoordError
 from koord.util.firstof import first_of
@@ -29,9 +29,14 @@ class PluginHeldLoop(KoordError):
 class PluginCode:
     """The code of one plugin."""
 
-    def __init__(self, name: str, clock: Clock, *, step_seconds: float) -> None:
-        """step_seconds is how long it may hold the event loop, in real time."""
-        self.meter = Meter(name, guard=_StepLimit(step_seconds))
+    def __init__(
+        self, name: str, clock: Clock, *, step_seconds: float, limits: ManyLimits | None = None
+    ) -> None:
+        """step_seconds is how long it may hold the event loop, in real time.
+
+        limits: where callers of many short pieces of code have set the signal's handler.
+        """
+        self.meter = Meter(name, guard=_StepLimit(step_seconds, limits or ManyLimits()))
         self._name = name
         self._clock = clock
 
@@ -43,8 +48,7 @@ class PluginCode:
             Exception: whatever the code raises.
         """
         try:
-            with self.meter.step():
-                return work(*args, **kwargs)
+            return self.meter.call(work, *args, **kwargs)
         except PluginBlocked as err:
             raise PluginHeldLoop(f"plugin {self._name}: {err}") from err
 
@@ -95,17 +99,26 @@ class PluginCode:
 class _StepLimit:
     """Interrupts a step that holds the main thread for too long; a meter's StepGuard."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, many: ManyLimits) -> None:
         self._seconds = seconds
-        self._limits: list[AbstractContextManager[None]] = []
+        self._many = many
+        self._limits: list[AbstractContextManager[None] | None] = []  # None: of many
 
     def enter(self, name: str) -> None:
+        if self._many.active:
+            self._many.begin(self._seconds)
+            self._limits.append(None)
+            return
         limit = time_limit(self._seconds)
         limit.__enter__()
         self._limits.append(limit)
 
     def leave(self) -> None:
-        self._limits.pop().__exit__(None, None, None)
+        limit = self._limits.pop()
+        if limit is None:
+            self._many.end()
+        else:
+            limit.__exit__(None, None, None)
 
     def forget(self, name: str) -> None:
         """Nothing is remembered of a step."""

@@ -11,10 +11,11 @@ from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from types import coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from koord.util.errors import KoordError
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _METER: ContextVar["Meter | None"] = ContextVar("plugin_meter", default=None)
@@ -109,6 +110,18 @@ class Meter:
         self._enter()
         try:
             yield
+        except SystemExit as err:
+            raise PluginExitError(self.name) from err
+        finally:
+            self._leave()
+            _METER.reset(token)
+
+    def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call what does not await, as in step: at half its cost."""
+        token = _METER.set(self)
+        self._enter()
+        try:
+            return work(*args, **kwargs)
         except SystemExit as err:
             raise PluginExitError(self.name) from err
         finally:

@@ -19,7 +19,7 @@ from koord.cluster.facts import ClusterPod
 from koord.component.plugins.errors import PluginError
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.forms import (
-    NodeFailed,
+    StatusFailed,
     filter_nodes,
     normalized,
     score_nodes,
@@ -57,7 +57,7 @@ def test_a_plain_filter_is_asked_only_about_the_nodes_that_matter() -> None:
 def test_a_plain_filter_that_fails_for_a_node_ends_the_cycle() -> None:
     """With its own status."""
     plugin = named(PlainFilter({"b": Status.failed("broken")}), "P")
-    with pytest.raises(NodeFailed) as caught:
+    with pytest.raises(StatusFailed) as caught:
         filter_nodes(plugin, STATE, POD, VIEW, ALL)
     assert caught.value.status == Status.failed("broken").of("P")
 

@@ -2,11 +2,12 @@
 
 import signal
 import threading
+import time
 
 import pytest
 
 from koord.component.plugins.errors import PluginBlocked
-from koord.component.plugins.timelimit import time_limit
+from koord.component.plugins.timelimit import ManyLimits, time_limit
 
 
 @pytest.fixture(autouse=True)
@@ -81,3 +82,51 @@ def test_another_thread_has_no_limit():
     thread.join()
 
     assert done == [(0.0, 0.0)]
+
+
+def test_many_limits_interrupt_each_code_by_itself():
+    """Between two pieces of code the alarm means nothing; the context may be entered again."""
+    limits = ManyLimits()
+    assert not limits.active
+    with limits, limits:
+        for _ in range(2):
+            limits.begin(0.02)
+            with pytest.raises(PluginBlocked, match=r"wanted an end within 0\.02 s"):
+                spin()
+            limits.end()
+        limits.begin(0.02)
+        limits.end()
+        until = time.monotonic() + 0.05
+        while time.monotonic() < until:
+            pass
+    assert not limits.active
+
+
+def test_many_limits_leave_the_alarm_as_it_was():
+    """The handler and the timer of before."""
+    rung = []
+    signal.signal(signal.SIGALRM, lambda number, frame: rung.append(number))
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    limits = ManyLimits()
+    with limits:
+        limits.begin(5.0)
+        limits.end()
+    until = time.monotonic() + 5
+    while not rung and time.monotonic() < until:
+        pass
+    assert rung == [signal.SIGALRM]
+
+
+def test_many_limits_are_not_for_other_threads():
+    """There they are not active, and entering them changes nothing."""
+    active = []
+
+    def work() -> None:
+        limits = ManyLimits()
+        with limits:
+            active.append(limits.active)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert active == [False]

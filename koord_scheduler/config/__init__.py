@@ -1,0 +1,1 @@
+"""The configuration of koord-scheduler: what profiles are made of."""

@@ -1,0 +1,250 @@
+"""From a chosen node to a bound pod: Reserve, Permit, PreBind, Bind, PostBind; and PostFilter.
+
+Source: Kubernetes, pkg/scheduler/framework/runtime/framework.go.
+"""
+
+import math
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import cast
+
+from koord.cluster.facts import ClusterPod
+from koord.cluster.view import View
+from koord.component.plugins.errors import PluginError
+from koord_scheduler.config.points import Point
+from koord_scheduler.framework.calls import Loaded, PointFailed
+from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.diagnosis import NodeStatuses
+from koord_scheduler.framework.forms import status_of
+from koord_scheduler.framework.interfaces import (
+    BindPlugin,
+    PermitPlugin,
+    PostBindPlugin,
+    PostFilterPlugin,
+    PreBindPlugin,
+    ReservePlugin,
+)
+from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.results import PostFilterResult, Wait
+from koord_scheduler.framework.status import SUCCESS, Code, Status
+
+UNRESERVE = "Unreserve"
+
+
+class PodBinding:
+    """Runs what follows Filter and Score, by the plugins of one profile.
+
+    Nothing raises what a plugin raises: it becomes a status with Code.ERROR.
+    """
+
+    def __init__(self, plugins: ProfilePlugins) -> None:
+        self._plugins = plugins
+        self._calls = plugins.calls
+        self._waiting = plugins.services.waiting
+        self._clock = plugins.services.clock
+
+    async def post_filter(
+        self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
+    ) -> PostFilterResult:
+        """Call PostFilter until a plugin has made room, has failed, or knows that none can.
+
+        With neither, the reasons of all are the answer, and the last nomination counts.
+        """
+        rejection: PostFilterResult | None = None
+        with self._calls.timed(Point.POST_FILTER.label) as ended:
+            for loaded in self._plugins.at(Point.POST_FILTER):
+                result = await self._post_filter_of(loaded, state, pod, nodes, statuses)
+                ended(result.status.code)
+                if result.status.code is not Code.UNSCHEDULABLE:
+                    return result
+                rejection = result if rejection is None else _both(rejection, result)
+        return rejection or PostFilterResult(None, Status.unschedulable())
+
+    def reserve(self, state: CycleState, pod: ClusterPod, node: str) -> Status:
+        """Call Reserve of all plugins until one fails: then unreserve is for the caller."""
+        with self._calls.timed(Point.RESERVE.label) as ended:
+            for loaded in self._plugins.at(Point.RESERVE):
+                plugin = cast(ReservePlugin, loaded.plugin)
+                status = self._now(loaded, Point.RESERVE, state, plugin.reserve, pod, node)
+                if not status.ok:
+                    ended(status.code)
+                    return status
+        return SUCCESS
+
+    def unreserve(self, state: CycleState, pod: ClusterPod, node: str) -> None:
+        """Call Unreserve of all plugins, the last one first, whatever becomes of each."""
+        with self._calls.timed(UNRESERVE):
+            for loaded in reversed(self._plugins.at(Point.RESERVE)):
+                plugin = cast(ReservePlugin, loaded.plugin)
+                try:
+                    self._calls.call(
+                        loaded, Point.RESERVE, state, plugin.unreserve, state, pod, node
+                    )
+                except PointFailed:
+                    continue  # it is logged
+
+    def permit(self, state: CycleState, pod: ClusterPod, node: str) -> Status:
+        """Call Permit of all plugins. Wait: the pod is among those that wait for a permit."""
+        waits: dict[str, float] = {}
+        with self._calls.timed(Point.PERMIT.label) as ended:
+            for loaded in self._plugins.at(Point.PERMIT):
+                answer = self._permit_of(loaded, state, pod, node)
+                if isinstance(answer, Wait):
+                    waits[loaded.name] = answer.seconds
+                elif not answer.ok:
+                    ended(answer.code)
+                    return answer
+            if not waits:
+                return SUCCESS
+            self._waiting.add(pod, waits)
+            ended(Code.WAIT)
+            text = f'one or more plugins asked to wait and no plugin rejected pod "{pod.name}"'
+            return Status(Code.WAIT, (text,))
+
+    async def wait_on_permit(self, pod: ClusterPod) -> Status:
+        """Return when all plugins have allowed the pod, or one has refused it, in its time."""
+        waiting = self._waiting.get(pod.uid)
+        if waiting is None:
+            return SUCCESS
+        began = self._clock.monotonic()
+        try:
+            status = await waiting.wait()
+        finally:
+            self._waiting.remove(pod.uid)
+        waits = self._plugins.services.metrics.permit_waits
+        waits.labels(status.code.title).observe(self._clock.monotonic() - began)
+        return status
+
+    def pre_bind_pre_flight(self, state: CycleState, pod: ClusterPod, node: str) -> Status:
+        """Ask which plugins have something to do in PreBind. Skip: none has."""
+        skipped, work = set(), False
+        for loaded in self._plugins.at(Point.PRE_BIND):
+            plugin = cast(PreBindPlugin, loaded.plugin)
+            ask = plugin.pre_bind_pre_flight
+            status = self._now(loaded, Point.PRE_BIND, state, ask, pod, node, Code.SKIP)
+            if status.code is Code.SKIP:
+                skipped.add(loaded.name)
+            elif status.ok:
+                work = True
+            else:
+                return status
+        state.skipped_pre_binds = frozenset(skipped)
+        return SUCCESS if work else Status.skip()
+
+    async def pre_bind(self, state: CycleState, pod: ClusterPod, node: str) -> Status:
+        """Call PreBind of all plugins, one after the other, until one fails."""
+        with self._calls.timed(Point.PRE_BIND.label) as ended:
+            for loaded in self._plugins.at(Point.PRE_BIND):
+                if loaded.name in state.skipped_pre_binds:
+                    continue
+                plugin = cast(PreBindPlugin, loaded.plugin)
+                make = partial(plugin.pre_bind, state, pod, node)
+                status = await self._later(loaded, Point.PRE_BIND, state, make)
+                if not status.ok:
+                    ended(status.code)
+                    return status
+        return SUCCESS
+
+    async def bind(self, state: CycleState, pod: ClusterPod, node: str) -> Status:
+        """Call Bind of the plugins, one after the other, until one does not skip."""
+        with self._calls.timed(Point.BIND.label) as ended:
+            for loaded in self._plugins.at(Point.BIND):
+                plugin = cast(BindPlugin, loaded.plugin)
+                make = partial(plugin.bind, state, pod, node)
+                status = await self._later(loaded, Point.BIND, state, make, Code.SKIP)
+                if status.code is not Code.SKIP:
+                    ended(status.code)
+                    return status
+            ended(Code.SKIP)
+        return Status.failed("wanted a bind plugin that binds the pod, found that all skip it")
+
+    async def post_bind(self, state: CycleState, pod: ClusterPod, node: str) -> None:
+        """Call PostBind of all plugins, whatever becomes of each."""
+        with self._calls.timed(Point.POST_BIND.label):
+            for loaded in self._plugins.at(Point.POST_BIND):
+                plugin = cast(PostBindPlugin, loaded.plugin)
+                make = partial(plugin.post_bind, state, pod, node)
+                await self._later(loaded, Point.POST_BIND, state, make)
+
+    async def _post_filter_of(
+        self,
+        loaded: Loaded,
+        state: CycleState,
+        pod: ClusterPod,
+        nodes: View,
+        statuses: NodeStatuses,
+    ) -> PostFilterResult:
+        plugin = cast(PostFilterPlugin, loaded.plugin)
+        make = partial(plugin.post_filter, state, pod, nodes, statuses)
+        seconds = self._plugins.limits.post_filter
+        try:
+            answer = await self._calls.run(loaded, Point.POST_FILTER, state, make, seconds)
+        except PointFailed as err:
+            return PostFilterResult(None, err.status)
+        if not isinstance(answer, PostFilterResult):
+            return PostFilterResult(None, self._checked(loaded, Point.POST_FILTER, answer))
+        status = self._checked(loaded, Point.POST_FILTER, answer.status)
+        return PostFilterResult(answer.nominated_node, status)
+
+    def _permit_of(
+        self, loaded: Loaded, state: CycleState, pod: ClusterPod, node: str
+    ) -> Wait | Status:
+        plugin = cast(PermitPlugin, loaded.plugin)
+        try:
+            answer = self._calls.call(loaded, Point.PERMIT, state, plugin.permit, state, pod, node)
+        except PointFailed as err:
+            return err.status
+        if not isinstance(answer, Wait):
+            return self._checked(loaded, Point.PERMIT, answer)
+        if isinstance(answer.seconds, int | float) and 0 <= answer.seconds < math.inf:
+            return answer
+        wrong = PluginError(f"wanted seconds to wait, found {answer.seconds!r:.80}", loaded.name)
+        return self._calls.failed(loaded, Point.PERMIT, wrong)
+
+    def _now(
+        self,
+        loaded: Loaded,
+        point: Point,
+        state: CycleState,
+        work: Callable[[CycleState, ClusterPod, str], object],
+        pod: ClusterPod,
+        node: str,
+        *extra: Code,
+    ) -> Status:
+        try:
+            answer = self._calls.call(loaded, point, state, work, state, pod, node)
+        except PointFailed as err:
+            return err.status
+        return self._checked(loaded, point, answer, *extra)
+
+    async def _later(
+        self,
+        loaded: Loaded,
+        point: Point,
+        state: CycleState,
+        make: Callable[[], Awaitable[object]],
+        *extra: Code,
+    ) -> Status:
+        try:
+            answer = await self._calls.run(loaded, point, state, make, self._plugins.limits.bind)
+        except PointFailed as err:
+            return err.status
+        return self._checked(loaded, point, answer, *extra)
+
+    def _checked(self, loaded: Loaded, point: Point, answer: object, *extra: Code) -> Status:
+        """The status that a plugin returned; an error is logged, and says where it comes from."""
+        try:
+            status = status_of(answer, loaded.name, *extra)
+        except PluginError as err:
+            return self._calls.failed(loaded, point, err)
+        if status.code is Code.ERROR:
+            return self._calls.failed(loaded, point, PointFailed(status))
+        return status
+
+
+def _both(one: PostFilterResult, other: PostFilterResult) -> PostFilterResult:
+    """Two rejections as one: the reasons of both, from the plugin that came first."""
+    reasons = one.status.reasons + other.status.reasons
+    status = Status.unschedulable(*reasons).of(one.status.plugin)
+    later = one.nominated_node if other.nominated_node is None else other.nominated_node
+    return PostFilterResult(later, status)

@@ -1,0 +1,168 @@
+"""One profile: its plugins, one instance of each, by extension point."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from inspect import isawaitable
+
+from koord.component.plugins.code import PluginCode
+from koord.component.plugins.errors import PluginError
+from koord.util.errors import KoordError
+from koord.util.logs import get_logger
+from koord_scheduler.config.points import Point
+from koord_scheduler.config.profiles import Profile
+from koord_scheduler.framework.calls import Loaded, PluginCalls, TimeLimits
+from koord_scheduler.framework.handle import Handle, Services
+from koord_scheduler.framework.interfaces import (
+    BindPlugin,
+    FilterPlugin,
+    PermitPlugin,
+    Plugin,
+    PostBindPlugin,
+    PostFilterPlugin,
+    PreBindPlugin,
+    PreEnqueuePlugin,
+    PreFilterPlugin,
+    PreScorePlugin,
+    QueueSortPlugin,
+    ReservePlugin,
+    ScorePlugin,
+    VectorFilterPlugin,
+    VectorScorePlugin,
+)
+from koord_scheduler.framework.registry import PluginRegistry
+
+log = get_logger("koord_scheduler.framework")
+
+INTERFACES: Mapping[Point, tuple[type[Plugin], ...]] = {
+    Point.PRE_ENQUEUE: (PreEnqueuePlugin,),
+    Point.QUEUE_SORT: (QueueSortPlugin,),
+    Point.PRE_FILTER: (PreFilterPlugin,),
+    Point.FILTER: (FilterPlugin, VectorFilterPlugin),
+    Point.POST_FILTER: (PostFilterPlugin,),
+    Point.PRE_SCORE: (PreScorePlugin,),
+    Point.SCORE: (ScorePlugin, VectorScorePlugin),
+    Point.RESERVE: (ReservePlugin,),
+    Point.PERMIT: (PermitPlugin,),
+    Point.PRE_BIND: (PreBindPlugin,),
+    Point.BIND: (BindPlugin,),
+    Point.POST_BIND: (PostBindPlugin,),
+}
+"""What a plugin must be one of at an extension point."""
+
+USUAL_LIMITS = TimeLimits()
+
+
+class ProfileError(KoordError):
+    """A profile cannot be built; the message has everything that is wrong with it."""
+
+    def __init__(self, profile: str, errors: Sequence[str]) -> None:
+        super().__init__(f"profile {profile}: {'; '.join(errors)}")
+        self.errors = tuple(errors)
+
+
+class ProfilePlugins:
+    """A profile whose plugins are made; see build_profile."""
+
+    def __init__(self, settings: Profile, services: Services, limits: TimeLimits) -> None:
+        self.settings = settings
+        self.services = services
+        self.limits = limits
+        self.calls = PluginCalls(settings.scheduler_name, services.metrics, services.clock)
+        self.handle = Handle(profile=settings.scheduler_name, services=services)
+        self._loaded: dict[str, Loaded] = {}
+
+    @property
+    def plugins(self) -> Mapping[str, Plugin]:
+        """The plugins that are made, by name."""
+        return {name: loaded.plugin for name, loaded in self._loaded.items()}
+
+    def at(self, point: Point) -> tuple[Loaded, ...]:
+        """The plugins of an extension point, in the order in which they run."""
+        return tuple(self._loaded[one.name] for one in self.settings.enabled(point))
+
+    async def close(self) -> None:
+        """Let the plugins clean up, the last one made first."""
+        while self._loaded:
+            name, loaded = self._loaded.popitem()
+            try:
+                await loaded.code.run(loaded.plugin.close, self.limits.build)
+            except Exception as err:
+                facts = {"profile": self.settings.scheduler_name, "plugin": name}
+                log.warning("plugin.unclosed", **facts, error=str(err))
+
+    async def make(self, registry: PluginRegistry) -> list[str]:
+        """Make all plugins; return what is wrong with them."""
+        errors = []
+        for name in self.settings.names:
+            try:
+                self._loaded[name] = await self._make(registry, name)
+            except PluginError as err:
+                errors.append(str(err))
+        return errors
+
+    def misplaced(self) -> list[str]:
+        """What is wrong with where the profile names its plugins, one sentence each."""
+        found = []
+        for point in Point:
+            enabled = self.settings.enabled(point)
+            for name, times in Counter(one.name for one in enabled).items():
+                if times > 1:
+                    found.append(f'plugin "{name}" is enabled {times} times at {point}')
+                loaded = self._loaded.get(name)
+                if loaded is not None and not isinstance(loaded.plugin, INTERFACES[point]):
+                    wanted = " or ".join(base.__name__ for base in INTERFACES[point])
+                    found.append(f'plugin "{name}" does not extend {point}: it is no {wanted}')
+        sorts = len(self.settings.enabled(Point.QUEUE_SORT))
+        if sorts != 1:
+            found.append(f"wanted exactly one queueSort plugin, found {sorts}")
+        if not self.settings.enabled(Point.BIND):
+            found.append("wanted at least one bind plugin, found none")
+        return found
+
+    async def _make(self, registry: PluginRegistry, name: str) -> Loaded:
+        entry = registry.get(name)
+        if entry is None:
+            known = ", ".join(sorted(each.name for each in registry))
+            raise PluginError(
+                f'plugin "{name}" does not exist; registered are: {known or "none"}', name
+            )
+        code = PluginCode(
+            name, self.services.clock, step_seconds=self.limits.step, limits=self.calls.limits
+        )
+
+        async def make() -> object:
+            made = entry.plugin(self.settings.args.get(name), self.handle)
+            return await made if isawaitable(made) else made
+
+        try:
+            plugin = await code.run(make, self.limits.build)
+        except Exception as err:
+            raise PluginError(
+                f'plugin "{name}" from {entry.source} could not be made: {str(err) or repr(err)}',
+                name,
+            ) from err
+        if not isinstance(plugin, Plugin):
+            raise PluginError(
+                f'plugin "{name}" from {entry.source}: wanted a Plugin, found {plugin!r:.80}', name
+            )
+        plugin.name = name
+        return Loaded(plugin, code)
+
+
+async def build_profile(
+    settings: Profile,
+    registry: PluginRegistry,
+    services: Services,
+    limits: TimeLimits = USUAL_LIMITS,
+) -> ProfilePlugins:
+    """Make a profile and its plugins, one instance of each, in a fixed order.
+
+    Raises:
+        ProfileError: everything that is wrong; what was made is closed.
+    """
+    profile = ProfilePlugins(settings, services, limits)
+    errors = [*await profile.make(registry), *profile.misplaced()]
+    if errors:
+        await profile.close()
+        raise ProfileError(settings.scheduler_name, errors)
+    return profile

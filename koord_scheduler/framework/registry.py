@@ -1,0 +1,19 @@
+"""The plugins of a koord-scheduler, by name: factories, each with its origin."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from koord.component.plugins.factories import FactoryRegistry
+from koord_scheduler.framework.handle import Handle
+from koord_scheduler.framework.interfaces import Plugin
+
+PluginFactory = Callable[[Any, Handle], Plugin | Awaitable[Plugin]]
+"""Makes a plugin from its args (None: the profile has none) and the handle of its profile."""
+
+
+class PluginRegistry(FactoryRegistry[PluginFactory]):
+    """Factories in the order of registration."""
+
+    group = "koord_scheduler.plugins"
+    shipped = "koordlet"
+    base = Plugin

@@ -1,0 +1,411 @@
+"""The nodes that are feasible for a pod: PreFilter and Filter.
+
+Source: Kubernetes, pkg/scheduler/schedule_one.go and framework/runtime/framework.go.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import numpy as np
+
+from koord.cluster.columns import Mask
+from koord.cluster.facts import ClusterPod
+from koord.cluster.view import View
+from koord_scheduler.config.points import Point
+from koord_scheduler.framework.calls import Loaded, PluginCalls, PointFailed
+from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.diagnosis import (
+    ABSENT,
+    FEASIBLE,
+    NO_NODES,
+    NO_STATUS,
+    Diagnosis,
+    NodeStatuses,
+)
+from koord_scheduler.framework.forms import (
+    Rows,
+    StatusFailed,
+    filter_nodes,
+    filter_vector,
+    status_of,
+)
+from koord_scheduler.framework.interfaces import (
+    Filtering,
+    FilterPlugin,
+    PreFilterExtensions,
+    PreFilterPlugin,
+    VectorFilterPlugin,
+)
+from koord_scheduler.framework.kept import KeptResults, KindResults
+from koord_scheduler.framework.nodeinfo import NodeInfo
+from koord_scheduler.framework.nominator import Nominator
+from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.results import PreFilterResult, Verdicts
+from koord_scheduler.framework.sampling import nodes_to_find, round_robin
+from koord_scheduler.framework.status import SUCCESS, Code, Status
+
+LEAST_BLOCK = 128  # nodes that are looked at together when not all are needed
+
+
+@dataclass(frozen=True, slots=True)
+class PreFiltered:
+    """What PreFilter says of all plugins together."""
+
+    status: Status
+    node_names: frozenset[str] | None = None  # None: all nodes
+    plugins: tuple[str, ...] = ()  # that named nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The feasible nodes, or why there is none."""
+
+    status: Status  # Success: there are some; a rejection: none; Error: a plugin failed
+    feasible: Mask
+    diagnosis: Diagnosis
+
+
+class NodeSearch:
+    """Searches nodes by the plugins of one profile."""
+
+    def __init__(self, plugins: ProfilePlugins, nominator: Nominator) -> None:
+        self._calls: PluginCalls = plugins.calls
+        self._nominator = nominator
+        self._pre_filters = plugins.at(Point.PRE_FILTER)
+        self._filters = plugins.at(Point.FILTER)
+        self._scored = bool(plugins.at(Point.SCORE))
+        self._percentage = plugins.settings.percentage_of_nodes_to_score
+        self._kept = KeptResults()
+        self._start = 0
+
+    def kept(self, pod: ClusterPod) -> KindResults:
+        """Results that are kept for pods that are equal to this one."""
+        return self._kept.of(pod)
+
+    def search(self, state: CycleState, pod: ClusterPod, nodes: View) -> Found:
+        """Return the nodes that all plugins allow. Raises nothing that a plugin raises."""
+        diagnosis, nothing = Diagnosis(nodes=len(nodes)), np.zeros(len(nodes), np.bool_)
+        if not len(nodes):
+            return Found(Status.unresolvable(NO_NODES), nothing, diagnosis)
+        with self._calls.limits:
+            return self._search(state, pod, nodes, diagnosis, nothing)
+
+    def _search(
+        self, state: CycleState, pod: ClusterPod, nodes: View, diagnosis: Diagnosis, nothing: Mask
+    ) -> Found:
+        before = self.pre_filter(state, pod, nodes)
+        diagnosis.unschedulable_plugins.update(before.plugins)
+        if not before.status.ok:
+            if before.status.rejected:
+                self._rejected_by_pre_filter(diagnosis, before.status)
+            return Found(before.status, nothing, diagnosis)
+        try:
+            statuses = self._filtered(state, pod, nodes, before)
+        except PointFailed as err:
+            return Found(err.status, nothing, diagnosis)
+        feasible: Mask = statuses.numbers == FEASIBLE
+        if feasible.any():
+            return Found(SUCCESS, feasible, diagnosis)
+        diagnosis.node_statuses = statuses
+        for number in np.unique(statuses.numbers).tolist():
+            if number != ABSENT:
+                diagnosis.note(statuses.statuses[number - 1])
+        return Found(Status.unschedulable(diagnosis.message()), feasible, diagnosis)
+
+    def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> PreFiltered:
+        """Call PreFilter of all plugins; note in the state which of them skip Filter."""
+        with self._calls.timed(Point.PRE_FILTER.label) as ended:
+            result = self._pre_filter(state, pod, nodes)
+            ended(result.status.code)
+            return result
+
+    def filter(
+        self,
+        state: CycleState,
+        pod: ClusterPod,
+        nodes: View,
+        wanted: Mask,
+        kept: KindResults | None = None,
+    ) -> NodeStatuses:
+        """Call Filter for some nodes; the others are absent.
+
+        kept: results of earlier cycles; None, in a what-if above all: everything is computed.
+
+        Raises:
+            PointFailed: a plugin has failed.
+        """
+        walk = _Walk(len(nodes))
+        with self._calls.timed(Point.FILTER.label):
+            self._filter(walk, state, pod, nodes, wanted, kept)
+        return walk.statuses()
+
+    def filter_row(self, state: CycleState, pod: ClusterPod, nodes: View, row: int) -> Status:
+        """Call Filter for one node: Success or a rejection.
+
+        Raises:
+            PointFailed: a plugin has failed.
+        """
+        for loaded in self._filters:
+            if loaded.name not in state.skipped_filters:
+                work = partial(_row_status, loaded, state, pod, nodes, row)
+                status = self._calls.call(loaded, Point.FILTER, state, work)
+                if not status.ok:
+                    return status
+        return SUCCESS
+
+    def add_pod(
+        self, state: CycleState, pod: ClusterPod, added: ClusterPod, nodes: View, row: int
+    ) -> None:
+        """Have plugins count a pod that the view has on a node, in a what-if's clone of the state.
+
+        Raises:
+            PointFailed: a plugin has failed.
+        """
+        self._extend(state, pod, added, NodeInfo(nodes, row), "add_pod")
+
+    def remove_pod(
+        self, state: CycleState, pod: ClusterPod, removed: ClusterPod, nodes: View, row: int
+    ) -> None:
+        """Have plugins count off a pod that the view does not have on a node any more; as add_pod.
+
+        Raises:
+            PointFailed: a plugin has failed.
+        """
+        self._extend(state, pod, removed, NodeInfo(nodes, row), "remove_pod")
+
+    def _pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> PreFiltered:
+        names: frozenset[str] | None = None
+        restricting: list[str] = []
+        skipped: set[str] = set()
+        rejection: Status | None = None
+        for loaded in self._pre_filters:
+            plugin = cast(PreFilterPlugin, loaded.plugin)
+            try:
+                answer = self._calls.call(
+                    loaded, Point.PRE_FILTER, state, _pre_filter_of, plugin, state, pod, nodes
+                )
+            except PointFailed as err:
+                return PreFiltered(err.status)
+            if isinstance(answer, PreFilterResult):
+                restricting.append(loaded.name)
+                names = answer.node_names if names is None else names & answer.node_names
+                if not names:
+                    return PreFiltered(_nowhere(restricting), names, tuple(restricting))
+            elif answer.code is Code.SKIP:
+                skipped.add(loaded.name)
+            elif answer.code is Code.UNSCHEDULABLE:
+                rejection = answer
+            elif answer.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
+                return PreFiltered(answer)
+            elif not answer.ok:
+                failed = PointFailed(answer)
+                return PreFiltered(self._calls.failed(loaded, Point.PRE_FILTER, failed))
+        state.skipped_filters = frozenset(skipped)
+        return PreFiltered(rejection or SUCCESS, names, tuple(restricting))
+
+    def _rejected_by_pre_filter(self, diagnosis: Diagnosis, status: Status) -> None:
+        numbers = np.full(diagnosis.nodes, ABSENT, np.int32)
+        diagnosis.node_statuses = NodeStatuses(numbers, (), status)
+        diagnosis.pre_filter_message = status.message
+        diagnosis.note(status)
+
+    def _filtered(
+        self, state: CycleState, pod: ClusterPod, nodes: View, before: PreFiltered
+    ) -> NodeStatuses:
+        """Filter on the node that the pod is nominated to, or else on all that PreFilter names."""
+        wanted, absent = np.ones(len(nodes), np.bool_), NO_STATUS
+        if before.node_names is not None:
+            wanted[:] = False
+            wanted[[row for name in before.node_names if (row := nodes.row(name)) is not None]] = (
+                True
+            )
+            absent = Status.unresolvable(
+                f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(before.plugins))}]"
+            )
+        rivals = self._nominator.rivals(pod)
+        kept = self._kept.of(pod)
+        nominated = self._nominator.node_of(pod.key)
+        row = None if nominated is None else nodes.row(nominated)
+        with self._calls.timed(Point.FILTER.label):
+            if row is not None and wanted[row]:
+                walk, only = _Walk(len(nodes)), np.zeros(len(nodes), np.bool_)
+                only[row] = True
+                self._filter_beside(rivals, walk, state, pod, nodes, only, kept)
+                if walk.numbers[row] == FEASIBLE:
+                    return walk.statuses(absent)
+            walk = self._search_all(rivals, state, pod, nodes, wanted, kept)
+            return walk.statuses(absent)
+
+    def _search_all(
+        self,
+        rivals: Mapping[str, Sequence[ClusterPod]],
+        state: CycleState,
+        pod: ClusterPod,
+        nodes: View,
+        wanted: Mask,
+        kept: KindResults,
+    ) -> "_Walk":
+        """Filter all of the wanted nodes, or in their order as many as it takes."""
+        walk, count = _Walk(len(nodes)), int(np.count_nonzero(wanted))
+        need = nodes_to_find(count, self._percentage, scored=self._scored)
+        if need >= count:
+            self._filter_beside(rivals, walk, state, pod, nodes, wanted, kept)
+            return walk
+        order = round_robin(nodes)
+        order = order[wanted[order]]
+        order = np.roll(order, -(self._start % len(order)))
+        size, begin, found = max(need, LEAST_BLOCK), 0, 0
+        while begin < len(order) and found < need:
+            block = np.zeros(len(nodes), np.bool_)
+            block[order[begin : begin + size]] = True
+            self._filter_beside(rivals, walk, state, pod, nodes, block, kept)
+            begin += size
+            found = int(np.count_nonzero(walk.numbers == FEASIBLE))
+        looked_at = walk.leave_out_beyond(order, need)
+        self._start = (self._start + looked_at) % len(nodes)
+        return walk
+
+    def _filter_beside(
+        self,
+        rivals: Mapping[str, Sequence[ClusterPod]],
+        walk: "_Walk",
+        state: CycleState,
+        pod: ClusterPod,
+        nodes: View,
+        wanted: Mask,
+        kept: KindResults,
+    ) -> None:
+        """Filter; a node must also pass with the pods that are nominated to it."""
+        for name, pods in rivals.items():
+            row = nodes.row(name)
+            if row is not None and wanted[row]:
+                status = self._with_rivals(state, pod, nodes, row, pods)
+                if not status.ok:
+                    walk.reject(row, status)
+                    wanted[row] = False
+        self._filter(walk, state, pod, nodes, wanted, kept)
+
+    def _with_rivals(
+        self,
+        state: CycleState,
+        pod: ClusterPod,
+        nodes: View,
+        row: int,
+        rivals: Sequence[ClusterPod],
+    ) -> Status:
+        """Status of a node on which the pods that are nominated to it run already."""
+        name, what_if, imagined = nodes.node(row).name, nodes.what_if(), state.clone()
+        there = {one.key for one in nodes.pods(row)}
+        for rival in rivals:
+            if rival.key not in there:
+                what_if.add(rival, name)
+                self.add_pod(imagined, pod, rival, what_if.view(), row)
+        return self.filter_row(imagined, pod, what_if.view(), row)
+
+    def _filter(
+        self,
+        walk: "_Walk",
+        state: CycleState,
+        pod: ClusterPod,
+        nodes: View,
+        wanted: Mask,
+        kept: KindResults | None,
+    ) -> None:
+        alive = wanted.copy()
+        walk.numbers[alive] = FEASIBLE
+        look = filter_nodes if kept is None else kept.filter
+        for loaded in self._filters:
+            if loaded.name in state.skipped_filters:
+                continue
+            plugin = cast(Filtering, loaded.plugin)
+            verdicts = self._calls.call(
+                loaded, Point.FILTER, state, look, plugin, state, pod, nodes, alive.copy()
+            )
+            if walk.take(verdicts, alive) and not alive.any():
+                return
+
+    def _extend(
+        self, state: CycleState, pod: ClusterPod, other: ClusterPod, node: NodeInfo, way: str
+    ) -> None:
+        for loaded in self._pre_filters:
+            plugin = loaded.plugin
+            if isinstance(plugin, PreFilterExtensions) and loaded.name not in state.skipped_filters:
+                work = plugin.add_pod if way == "add_pod" else plugin.remove_pod
+                answer = self._calls.call(
+                    loaded, Point.PRE_FILTER, state, work, state, pod, other, node
+                )
+                status = status_of(answer, loaded.name)
+                if not status.ok:
+                    failed = PointFailed(status)
+                    raise PointFailed(self._calls.failed(loaded, Point.PRE_FILTER, failed))
+
+
+class _Walk:
+    """Statuses of nodes while Filter goes over them."""
+
+    def __init__(self, nodes: int) -> None:
+        self.numbers = np.full(nodes, ABSENT, np.int32)
+        self._statuses: list[Status] = []
+
+    def take(self, verdicts: Verdicts, alive: Mask) -> bool:
+        """Note a plugin's verdicts about nodes that are alive; return whether it rejected some."""
+        if not verdicts.numbers.any():
+            return False
+        rejected = alive & (verdicts.numbers != 0)
+        if not rejected.any():
+            return False
+        self.numbers[rejected] = verdicts.numbers[rejected] + len(self._statuses)
+        self._statuses += verdicts.rejections
+        alive &= ~rejected
+        return True
+
+    def reject(self, row: int, status: Status) -> None:
+        self._statuses.append(status)
+        self.numbers[row] = len(self._statuses)
+
+    def leave_out_beyond(self, order: Rows, need: int) -> int:
+        """Have only so many feasible nodes, the first in this order.
+
+        Returns the number of nodes up to the last of them; all, if there are not so many.
+        """
+        places = np.flatnonzero(self.numbers[order] == FEASIBLE)
+        if len(places) < need:
+            return len(order)
+        self.numbers[order[places[need:]]] = ABSENT
+        return int(places[need - 1]) + 1
+
+    def statuses(self, absent: Status = NO_STATUS) -> NodeStatuses:
+        return NodeStatuses(self.numbers, tuple(self._statuses), absent)
+
+
+def _pre_filter_of(
+    plugin: PreFilterPlugin, state: CycleState, pod: ClusterPod, nodes: View
+) -> PreFilterResult | Status:
+    answer = plugin.pre_filter(state, pod, nodes)
+    if isinstance(answer, PreFilterResult):
+        return answer
+    return status_of(answer, plugin.name, Code.SKIP)
+
+
+def _row_status(
+    loaded: Loaded, state: CycleState, pod: ClusterPod, nodes: View, row: int
+) -> Status:
+    plugin = loaded.plugin
+    if isinstance(plugin, FilterPlugin):
+        status = status_of(plugin.filter(state, pod, NodeInfo(nodes, row)), loaded.name)
+        if status.ok or status.rejected:
+            return status
+        raise StatusFailed(loaded.name, status)
+    assert isinstance(plugin, VectorFilterPlugin)  # noqa: S101 - it has one of the forms
+    found = filter_vector(plugin, state, pod, nodes)
+    number = int(found.numbers[row])
+    return found.rejections[number - 1] if number else SUCCESS
+
+
+def _nowhere(plugins: Sequence[str]) -> Status:
+    if len(plugins) == 1:
+        return Status.unresolvable(f"node(s) didn't satisfy plugin {plugins[0]}")
+    named = " ".join(plugins)
+    return Status.unresolvable(f"node(s) didn't satisfy plugin(s) [{named}] simultaneously")

@@ -1,0 +1,187 @@
+"""Results that are kept for equal pods are those that would be computed."""
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+import pytest
+from clusters import node, pod, read_node, read_pod
+from hypothesis import given
+from hypothesis import strategies as st
+from schedulerkit import FreeCpu, make_pod, named
+
+from koord.cluster.columns import Mask
+from koord.cluster.facts import ClusterPod
+from koord.cluster.snapshot import Snapshot
+from koord.cluster.view import View
+from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.forms import filter_nodes, score_nodes
+from koord_scheduler.framework.interfaces import (
+    FilterPlugin,
+    Plugin,
+    ScorePlugin,
+    VectorFilterPlugin,
+    VectorScorePlugin,
+)
+from koord_scheduler.framework.kept import KeptResults
+from koord_scheduler.framework.nodeinfo import NodeInfo
+from koord_scheduler.framework.results import Scores, Verdicts
+from koord_scheduler.framework.status import Status
+
+STATE = CycleState()
+
+
+class Both(FreeCpu):
+    """Free cpu, which depends on nothing but the row; counts what it computes."""
+
+    def __init__(self, key: Hashable = ()) -> None:
+        self.key = key
+        self.nodes = self.columns = 0
+
+    def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return self.key
+
+    def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return self.key
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        self.nodes += 1
+        return super().filter(state, pod, node)
+
+    def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask | Verdicts:
+        self.columns += 1
+        return super().filter_all(state, pod, nodes)
+
+
+class Plain(FilterPlugin, ScorePlugin):
+    """Only the plain forms of the same; its reason has the figure, so that there are many."""
+
+    filter_reuse_key = Both.filter_reuse_key
+    score_reuse_key = Both.score_reuse_key
+    key: Hashable = ()
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        if node.free("cpu") >= 2000:
+            return None
+        return Status.unschedulable(f"only {node.free('cpu')}")
+
+    score = FreeCpu.score
+
+
+class Vector(VectorFilterPlugin, VectorScorePlugin):
+    """Only the vector forms of the same."""
+
+    filter_reuse_key = Both.filter_reuse_key
+    score_reuse_key = Both.score_reuse_key
+    filter_all = FreeCpu.filter_all
+    score_all = FreeCpu.score_all
+    key: Hashable = ()
+
+
+def snapshot(count: int = 30) -> Snapshot:
+    made = Snapshot()
+    for at in range(count):
+        made.put_node(read_node(node(f"n{at}")))
+    return made
+
+
+def load(made: Snapshot, at: int, cpu: int, name: str = "load") -> None:
+    made.put_pod(read_pod(pod(f"{name}-{at}", f"n{at}", requests={"cpu": str(cpu)})))
+
+
+def test_only_rows_that_changed_are_looked_at_again() -> None:
+    """By the plain form while they are few."""
+    made, plugin, kept = snapshot(), named(Both(), "B"), KeptResults()
+    web = make_pod(requests={"cpu": "2"})
+    rows = np.ones(30, np.bool_)
+    kept.of(web).filter(plugin, STATE, web, made.view(), rows)
+    assert (plugin.columns, plugin.nodes) == (1, 0)
+    load(made, 7, 3)
+    found = kept.of(web).filter(plugin, STATE, web, made.view(), rows)
+    assert (plugin.columns, plugin.nodes) == (1, 1)
+    assert np.flatnonzero(found.numbers).tolist() == [7]
+    for at in range(20):
+        load(made, at, 1, "more")
+    kept.of(web).filter(plugin, STATE, web, made.view(), rows)
+    assert (plugin.columns, plugin.nodes) == (2, 1)
+
+
+@pytest.mark.parametrize("key", [None, "other"])
+def test_another_key_or_none_computes_everything(key: Any) -> None:
+    """What a plugin says beside its rows has changed."""
+    made, plugin, kept = snapshot(), named(Both(), "B"), KeptResults()
+    web, rows = make_pod(), np.ones(30, np.bool_)
+    kept.of(web).filter(plugin, STATE, web, made.view(), rows)
+    plugin.key = key
+    kept.of(web).filter(plugin, STATE, web, made.view(), rows)
+    assert plugin.columns == 2
+
+
+def test_pods_that_differ_share_nothing() -> None:
+    """Name and uid aside; the oldest kind is forgotten."""
+    kept = KeptResults(most_kinds=2)
+    # equal pods share labels and spec because one decoder has read them
+    web, again, other = make_pod("web"), make_pod("again"), make_pod(requests={"cpu": "1"})
+    assert kept.of(web) is kept.of(again)
+    first = kept.of(web)
+    assert kept.of(other) is not first
+    assert kept.of(make_pod(priority=5)) is not first
+    assert kept.of(web) is not first
+
+
+Change = tuple[str, int, int]
+
+
+@given(
+    changes=st.lists(
+        st.tuples(
+            st.sampled_from(["load", "gone", "node", "fewer"]), st.integers(0, 9), st.integers(0, 4)
+        ),
+        max_size=12,
+    ),
+    asked=st.lists(st.lists(st.booleans(), min_size=10, max_size=10), min_size=1, max_size=4),
+)
+def test_kept_results_are_as_if_computed_anew(
+    changes: list[Change], asked: list[list[bool]]
+) -> None:
+    """Whatever changes between two cycles, for all forms of plugins."""
+    made, kept = snapshot(10), KeptResults()
+    web = make_pod(requests={"cpu": "2"})
+    plugins: list[Plugin] = [named(Both(), "B"), named(Plain(), "P"), named(Vector(), "V")]
+    for step in range(len(changes) + 1):
+        view = made.view()
+        rows = np.array(asked[step % len(asked)][: len(view)] + [True] * (len(view) - 10))
+        for plugin in plugins:
+            _same(plugin, web, view, rows, kept)
+        if step < len(changes):
+            _apply(made, changes[step])
+
+
+def _same(plugin: Any, web: ClusterPod, view: View, rows: Mask, kept: KeptResults) -> None:
+    found, wanted = (
+        look(plugin, STATE, web, view, rows) for look in (kept.of(web).filter, filter_nodes)
+    )
+    assert [_status(found, row) for row in np.flatnonzero(rows)] == [
+        _status(wanted, row) for row in np.flatnonzero(rows)
+    ]
+    scores: list[Scores] = [
+        look(plugin, STATE, web, view, rows) for look in (kept.of(web).score, score_nodes)
+    ]
+    assert scores[0][rows].tolist() == scores[1][rows].tolist()
+
+
+def _status(verdicts: Verdicts, row: int) -> Status | None:
+    number = int(verdicts.numbers[row])
+    return verdicts.rejections[number - 1] if number else None
+
+
+def _apply(made: Snapshot, change: Change) -> None:
+    what, at, cpu = change
+    if what == "load":
+        load(made, at, cpu)
+    elif what == "gone":
+        made.remove_pod(f"default/load-{at}", f"uid-default-load-{at}")
+    elif what == "node":
+        made.put_node(read_node(node(f"n{at}", None, {"cpu": str(cpu), "pods": "10"})))
+    else:
+        made.remove_node(f"n{at}")
