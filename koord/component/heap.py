@@ -10,6 +10,7 @@ import asyncio
 import gc
 
 THRESHOLDS = (2_000, 10, 10)  # young objects, and generations, before a collection
+GROWING = (2_000, 10, 1_000)  # a full collection after 20 million objects
 WARM_UP = 10.0  # seconds in which the first pass, report and scrape import and make what stays
 
 
@@ -20,11 +21,24 @@ def settle_heap() -> None:
     cycles among it would stay for good.
     """
     gc.set_threshold(*THRESHOLDS)
-    set_aside()
-    asyncio.get_running_loop().call_later(WARM_UP, set_aside)
+    _set_aside()
+    asyncio.get_running_loop().call_later(WARM_UP, _set_aside)
 
 
-def set_aside() -> None:
-    """Have the collector leave alone what is there now."""
+def settle_growing_heap() -> None:
+    """As settle_heap, where a whole cluster is still to come: no full collection in between.
+
+    One of 150,000 pods takes a quarter of a second. Call leave_heap once they are there.
+    """
+    gc.set_threshold(*GROWING)
+    _set_aside()
+
+
+def leave_heap() -> None:
+    """Have the collector leave alone what is there now, without a look at it."""
+    gc.freeze()
+
+
+def _set_aside() -> None:
     gc.collect()
     gc.freeze()

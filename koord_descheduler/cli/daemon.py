@@ -9,7 +9,7 @@ from pathlib import Path
 import koord_descheduler
 from koord.component.config.faults import InvalidConfig
 from koord.component.flags import HelpRequested
-from koord.component.heap import settle_heap
+from koord.component.heap import settle_growing_heap
 from koord.component.http.exposition import Exposition
 from koord.component.http.families import FamilyRules
 from koord.component.plugins.discovery import discover
@@ -61,5 +61,5 @@ async def _run(argv: Sequence[str], *, terminal: bool) -> None:
     if options.write_config_to.value:
         write_configuration(settings.configuration, Path(options.write_config_to.value))
         return
-    settle_heap()
+    settle_growing_heap()
     await run_daemon(settings, exposition, clock)

@@ -8,7 +8,7 @@ from prometheus_client import Counter
 import koord_descheduler
 from koord.component.components import ComponentSet
 from koord.component.config.follower import AppliedConfig, ConfigFollower
-from koord.component.heap import set_aside
+from koord.component.heap import leave_heap
 from koord.component.http.exposition import Exposition
 from koord.component.http.looplag import LoopLag
 from koord.component.leaderelection.config import ElectionConfig, unique_identity
@@ -190,7 +190,7 @@ class Daemon:
     async def _settle(self, stop: Stop) -> None:
         """Have the garbage collector leave the cluster alone, once it is there."""
         await stop.bound(self._connection.feed.wait_synced())
-        set_aside()
+        leave_heap()
 
     def _new_elector(self, hostname: str, metrics: LeaderMetrics) -> LeaderElector | None:
         """The candidate; None: this process leads whatever others do."""

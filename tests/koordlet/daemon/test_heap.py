@@ -5,7 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from koord.component.heap import THRESHOLDS, settle_heap
+from koord.component.heap import (
+    GROWING,
+    THRESHOLDS,
+    leave_heap,
+    settle_growing_heap,
+    settle_heap,
+)
 
 
 @pytest.fixture
@@ -25,3 +31,15 @@ async def test_what_was_there_at_the_start_is_set_aside() -> None:
     assert gc.get_freeze_count() > 10_000
     assert len(gc.get_objects()) < 1000
     assert gc.get_threshold() == THRESHOLDS
+
+
+@pytest.mark.usefixtures("own_collector")
+async def test_a_heap_that_grows_is_left_without_a_look() -> None:
+    """What has come since the start is set aside at once, references to it or not."""
+    settle_growing_heap()
+    assert gc.get_threshold() == GROWING
+    frozen = gc.get_freeze_count()
+    kept = [[number] for number in range(1000)]
+    leave_heap()
+
+    assert gc.get_freeze_count() >= frozen + len(kept)
