@@ -17,6 +17,7 @@ from koord_descheduler.plugin import (
     EventType,
     KubeError,
     ObjectRef,
+    PodEvictions,
     Services,
     duration_text,
     get_logger,
@@ -79,7 +80,8 @@ class Reconciler:
         self._metrics = metrics
         self._rules_of = rules_of
         self._rate = rate
-        self._evictors = Evictors(services.client, services.clock)
+        self._evictions = PodEvictions(services.client, services.events, services.clock, COMPONENT)
+        self._evictors = Evictors(services, self._evictions)
         self._asked: set[str] = set()  # uids of jobs whose evictions were answered with yes
 
     def forget(self, job: PodMigrationJob) -> None:
@@ -230,7 +232,7 @@ class Reconciler:
         why = job.evict_reason or job.trigger or "NotSet"
         facts = {"strategy": job.trigger, "namespace": job.pod.namespace, "node": known.node}
         try:
-            was_there = await self._evictors.evict(pod, job, rules.policy(job, known), why)
+            was_there = await self._evictors.evict(pod, job, rules.policy(job, known))
         except Refused as err:
             if err.certain:
                 self._limiters.give_back(paces)
@@ -248,13 +250,12 @@ class Reconciler:
     def _report(self, pod: ClusterPod, message: str, *, warning: bool = False) -> None:
         """Record an event on a pod, and of an eviction one on its node."""
         reason = JobReason.FAILED_EVICT.value if warning else "Descheduled"
-        kind = EventType.WARNING if warning else EventType.NORMAL
-        about = ObjectRef("v1", "Pod", pod.name, pod.namespace, pod.uid)
         text = f"Pod {pod.key} {message}"
-        self._services.events.emit(Event(about, kind, reason, text, COMPONENT))
+        self._evictions.announce(pod, warning=warning, reason=reason, message=text)
         if not warning:
             node = ObjectRef("v1", "Node", pod.node, "", pod.node)
-            self._services.events.emit(Event(node, kind, reason, text, COMPONENT))
+            event = Event(node, EventType.NORMAL, reason, text, COMPONENT)
+            self._services.events.emit(event)
 
 
 def _has_controller(pod: Mapping[str, Any]) -> bool:

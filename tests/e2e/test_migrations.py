@@ -1,0 +1,243 @@
+"""Migrations by the real process, with jobs, Reservations and leases in real storage."""
+
+import asyncio
+import contextlib
+import os
+import sys
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from controlplane import REPOSITORY
+from daemonflags import kubeconfig
+from front import Front
+from rights import Right, allows, of_server, rights_of
+
+from koord.api.podmigrationjob import API_VERSION, PLURAL
+from koord.api.reservations import PLURAL as RESERVATION_PLURAL
+from koord.kube.access.config import ApiConfig
+from koord.kube.client import ApiClient
+from koord.kube.errors import NotFound
+from koord.kube.resource import NODES, PODS, Resource
+
+JOBS, RESERVATIONS = Resource(API_VERSION, PLURAL), Resource(API_VERSION, RESERVATION_PLURAL)
+REPLICA_SETS = Resource("apps/v1", "replicasets")
+Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
+Json = dict[str, Any]
+
+CONFIG = """\
+apiVersion: descheduler/v1alpha2
+kind: DeschedulerConfiguration
+healthzBindAddress: 127.0.0.1:0
+metricsBindAddress: 127.0.0.1:0
+leaderElection:
+  leaderElect: true
+  leaseDuration: 3s
+  renewDeadline: 2s
+  retryPeriod: 500ms
+  resourceLock: leases
+  resourceName: koord-descheduler
+  resourceNamespace: koordinator-system
+deschedulingInterval: 10s
+profiles:
+- name: koord-descheduler
+  pluginConfig:
+  - name: MigrationController
+    args: {objectLimiters: {workload: {duration: 0s}}, maxMigratingPerNode: 9}
+"""
+
+
+class Cluster:
+    """Core objects in a scripted server, jobs and Reservations in a real one behind it."""
+
+    def __init__(self, api: ApiConfig, client: ApiClient) -> None:
+        self.server = Front(api)
+        self.client = client
+        self.namespace = f"ns-{uuid.uuid4().hex[:8]}"
+        objects = self.server.objects
+        for name in ("n1", "n2", "n3"):
+            ready = {"allocatable": {"cpu": "8", "memory": "16Gi", "pods": "110"}}
+            objects.create(NODES.collection(), {"metadata": {"name": name}, "status": ready})
+        self._owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web",
+                       "uid": f"uid-rs-{self.namespace}", "controller": True}  # fmt: skip
+        objects.create(
+            REPLICA_SETS.collection(),
+            {"metadata": {"name": "web", "namespace": self.namespace, "uid": self._owner["uid"]},
+             "spec": {"replicas": 4}},
+        )  # fmt: skip
+        for number in range(4):
+            self.add_pod(f"web-{number}", "n1" if number < 2 else "n3")
+
+    def add_pod(self, name: str, node: str) -> Json:
+        """A ready pod of the workload."""
+        return self.server.objects.create(
+            PODS.collection(),
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": name, "namespace": self.namespace,
+                             "ownerReferences": [self._owner]},
+                "spec": {"nodeName": node, "schedulerName": "koord-scheduler",
+                         "containers": [{"name": "app", "image": "web"}]},
+                "status": {"phase": "Running",
+                           "conditions": [{"type": "Ready", "status": "True"}]},
+            },
+        )  # fmt: skip
+
+    def pods(self) -> list[str]:
+        found = self.server.objects.all(PODS.collection(), self.namespace)
+        return [pod["metadata"]["name"] for pod in found]
+
+    async def ask(self, pod: str, mode: str) -> str:
+        """Make a job as a user does; return its name."""
+        name = str(uuid.uuid4())
+        spec = {"mode": mode, "ttl": "2m", "podRef": {"namespace": self.namespace, "name": pod}}
+        body = {"apiVersion": API_VERSION, "kind": "PodMigrationJob", "metadata": {"name": name}}
+        await self.client.create(JOBS.collection(), {**body, "spec": spec})
+        return name
+
+    async def job(self, name: str) -> Json:
+        return await self.client.get(JOBS.object(name))
+
+    async def until(self, name: str, holds: Callable[[Json], bool], seconds: float = 40) -> Json:
+        """Return a job once its status is so."""
+        async with asyncio.timeout(seconds):
+            while True:
+                job = await self.job(name)
+                if holds(job.get("status") or {}):
+                    return job
+                await asyncio.sleep(0.1)
+
+    async def until_no_reservation(self, name: str, seconds: float = 20) -> None:
+        """Return once there is no such Reservation."""
+        async with asyncio.timeout(seconds):
+            with contextlib.suppress(NotFound):
+                while True:
+                    await self.client.get(RESERVATIONS.object(name))
+                    await asyncio.sleep(0.1)
+
+    async def place(self, name: str, node: str) -> None:
+        """Give a Reservation a node, as the scheduler does."""
+        done = {"type": "Scheduled", "status": "True", "reason": "Scheduled"}
+        await self._status(name, {"phase": "Available", "nodeName": node, "conditions": [done]})
+
+    async def bind(self, name: str, pod: Json) -> None:
+        """Let a pod have a Reservation."""
+        owner = {key: pod["metadata"][key] for key in ("namespace", "name", "uid")}
+        await self._status(name, {"phase": "Succeeded", "currentOwners": [owner]})
+
+    async def _status(self, name: str, status: Json) -> None:
+        path = RESERVATIONS.object(name, subresource="status")
+        await self.client.merge_patch(path, {"status": status})
+
+    def evictions(self) -> list[str]:
+        """The pods whose evictions were asked for."""
+        asked = self.server.asked("create", "/api/v1/namespaces")
+        return [one.path.split("/")[-2] for one in asked if one.path.endswith("/eviction")]
+
+
+@pytest.fixture
+async def cluster(api_config: ApiConfig, client: ApiClient) -> AsyncIterator[Cluster]:
+    cluster = Cluster(api_config, client)
+    await cluster.server.start()
+    yield cluster
+    await cluster.server.stop()
+
+
+@contextlib.asynccontextmanager
+async def descheduler(directory: Path, url: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The process; its output is in directory/log, printed at the end."""
+    _lay_out(directory, url)
+    command = "from koord_descheduler.cli.descheduler import main; raise SystemExit(main())"
+    with (directory / "log").open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", command,
+            f"--config={directory / 'config.yaml'}", "--v=4", "--secure-port=0",
+            stdout=log, stderr=log, env={**os.environ, "KUBECONFIG": str(directory / "kubeconfig")},
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await asyncio.wait_for(process.wait(), 60)
+        sys.stderr.write((directory / "log").read_text())
+
+
+def _lay_out(directory: Path, url: str) -> None:
+    directory.mkdir(exist_ok=True)
+    (directory / "kubeconfig").write_text(kubeconfig(url))
+    (directory / "config.yaml").write_text(CONFIG)
+
+
+def is_over(status: Json) -> bool:
+    return status.get("phase") in ("Succeeded", "Failed")
+
+
+async def test_a_job_that_evicts_directly(tmp_path: Path, cluster: Cluster) -> None:
+    """The pod is evicted once, and the job says so; what was asked for is granted."""
+    name = await cluster.ask("web-0", "EvictDirectly")
+    async with descheduler(tmp_path, cluster.server.url):
+        job = await cluster.until(name, is_over)
+
+    assert (job["status"]["phase"], job["status"]["status"]) == ("Succeeded", "Complete")
+    assert cluster.evictions() == ["web-0"]
+    assert cluster.pods() == ["web-1", "web-2", "web-3"]
+    [rules] = [
+        each["rules"]
+        for each in yaml.safe_load_all((REPOSITORY / "deploy/descheduler/rbac.yaml").read_text())
+        if each["kind"] == "ClusterRole"
+    ]
+    wanted = {of_server(entry) for entry in cluster.server.requests}
+    granted = rights_of(rules)
+    lacking = {right for right in wanted if not any(allows(held, right) for held in granted)}
+    assert {right for right in lacking if right.resource not in ("leases", "configmaps")} == set()
+    assert Right("create", "", "pods/eviction", "web-0") in wanted
+
+
+async def test_a_job_that_reserves_first_and_a_process_that_is_killed(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    """kill -9 while the Reservation waits, and after the eviction; each time another goes on."""
+    name = await cluster.ask("web-1", "ReservationFirst")
+    async with descheduler(tmp_path / "a", cluster.server.url) as first:
+        job = await cluster.until(name, lambda status: status.get("status") == "ReservationCreated")
+        first.kill()
+    room = job["metadata"]["uid"]
+    reservation = await cluster.client.get(RESERVATIONS.object(room))
+    assert reservation["metadata"]["ownerReferences"][0]["uid"] == room
+    assert job["spec"]["reservationOptions"]["reservationRef"]["name"] == room
+
+    await cluster.place(room, "n2")
+    async with descheduler(tmp_path / "b", cluster.server.url) as second:
+        await cluster.until(
+            name, lambda status: status.get("reason") == "WaitForPodBindReservation"
+        )
+        second.kill()
+    assert cluster.evictions() == ["web-1"]
+
+    await cluster.bind(room, cluster.add_pod("web-9", "n2"))
+    async with descheduler(tmp_path / "c", cluster.server.url):
+        job = await cluster.until(name, is_over)
+
+    assert (job["status"]["phase"], job["status"]["nodeName"]) == ("Succeeded", "n2")
+    assert job["status"]["podRef"]["name"] == "web-9"
+    assert {one["type"]: one["status"] for one in job["status"]["conditions"]} == {
+        "ReservationCreated": "True", "ReservationScheduled": "True", "Eviction": "True",
+        "PodBoundReservation": "True", "ReservationBound": "True", "BoundPodReady": "True",
+    }  # fmt: skip
+    assert cluster.evictions() == ["web-1"]
+
+
+async def test_a_deleted_job_takes_its_reservation_along(tmp_path: Path, cluster: Cluster) -> None:
+    """This server has no garbage collector: the descheduler does it."""
+    name = await cluster.ask("web-2", "ReservationFirst")
+    async with descheduler(tmp_path, cluster.server.url):
+        job = await cluster.until(name, lambda status: status.get("status") == "ReservationCreated")
+        await cluster.client.delete(JOBS.object(name))
+        await cluster.until_no_reservation(job["metadata"]["uid"])
+
+    assert cluster.evictions() == []
