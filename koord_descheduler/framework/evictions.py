@@ -1,14 +1,20 @@
 """The evictions of one round of a plugin, and the pods that it chose and that stay all the same."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
+from itertools import islice
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 from koord.cluster.facts import ClusterPod
 from koord_descheduler.framework.decisions import Action, Findings
 from koord_descheduler.framework.handle import Handle
 from koord_descheduler.framework.interfaces import EvictOptions
+
+AT_ONCE = 64  # pods that are looked at without a pause for the event loop
+STEPS = 32  # of a plan that are made ahead
+
+T = TypeVar("T")
 
 
 class Choice(NamedTuple):
@@ -55,6 +61,28 @@ class Evictions:
             return False
         return True
 
+    async def those_that_may_go(self, pods: Iterable[ClusterPod], why: str) -> list[ClusterPod]:
+        """Return the pods that the filters let go; of the others that is noted."""
+        found = []
+        for number, pod in enumerate(pods):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if self.may_go(pod, why):
+                found.append(pod)
+        return found
+
+    async def steps(self, plan: Iterator[T]) -> AsyncIterator[T]:
+        """Yield the steps of a plan, which is made in a worker thread, until the round is over.
+
+        A few at a time, so that a limit which is reached ends the planning, too.
+        """
+        while not self.over:
+            some = await asyncio.to_thread(lambda: list(islice(plan, STEPS)))
+            for step in some:
+                yield step
+            if len(some) < STEPS:
+                return
+
     async def evict(self, pod: ClusterPod, why: str, candidates: tuple[str, ...] = ()) -> bool:
         """Evict a pod that may go, if it may go now; return whether that worked."""
         await asyncio.sleep(0)  # many pods in a row do not hold up the loop
@@ -69,7 +97,9 @@ class Evictions:
 
     async def evict_all(self, choices: Iterable[Choice]) -> None:
         """Evict the pods that filters and limits let go, in this order."""
-        for pod, why, but in choices:
+        for number, (pod, why, but) in enumerate(choices):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
             if but:
                 self.findings.pod(pod, Action.STAY, f"{why}, but {but}")
             elif not self._limited(pod, why) and self.may_go(pod, why):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ class Utilization:
                 self.requested[:, at] = view.requested[:, column]
                 self.capacity[:, at] = view.allocatable[:, column]
 
-    @property
+    @cached_property
     def percent(self) -> NDArray[np.float64]:
         """Requested of capacity; 0 where there is no capacity; shape (nodes, names)."""
         return 100 * np.divide(

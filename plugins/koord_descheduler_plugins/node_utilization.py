@@ -5,7 +5,7 @@ Source: sigs.k8s.io/descheduler, nodeutilization.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,10 +83,10 @@ class NodeUtilization(BalancePlugin, ABC):
             if classes.idle:
                 return
             sources = [
-                MoveSource(row, self._removable(evictions, view.pods(row)))
+                MoveSource(row, await self._removable(evictions, view.pods(row)))
                 for row in self._sources(classes, view)
             ]
-            for move in await asyncio.to_thread(self._plan, view, classes, sources):
+            async for move in evictions.steps(self._plan(view, classes, sources)):
                 await self._carry_out(evictions, view, move)
 
     def _sources(self, classes: Classes, view: View) -> list[int]:
@@ -95,21 +95,21 @@ class NodeUtilization(BalancePlugin, ABC):
         rows = np.flatnonzero(classes.sources).tolist()
         return sorted(rows, key=lambda row: (share[row], view.node(row).name))
 
-    def _removable(self, evictions: Evictions, pods: Sequence[ClusterPod]) -> list[ClusterPod]:
-        may_go = [pod for pod in pods if self.counts(pod) and evictions.may_go(pod, self.why)]
+    async def _removable(
+        self, evictions: Evictions, pods: Sequence[ClusterPod]
+    ) -> list[ClusterPod]:
+        may_go = await evictions.those_that_may_go(filter(self.counts, pods), self.why)
         return sorted(may_go, key=lambda pod: (*least_important(pod), pod.key))
 
-    def _plan(self, view: View, classes: Classes, sources: Sequence[MoveSource]) -> list[Move]:
-        return list(
-            plan_moves(
-                view,
-                classes.use,
-                sources,
-                classes.destinations,
-                classes.ceilings,
-                wants_more=lambda row, here, moved: self.wants_more(classes, row, here, moved),
-                fullest_first=self.fullest_first,
-            )
+    def _plan(self, view: View, classes: Classes, sources: Sequence[MoveSource]) -> Iterator[Move]:
+        return plan_moves(
+            view,
+            classes.use,
+            sources,
+            classes.destinations,
+            classes.ceilings,
+            wants_more=lambda row, here, moved: self.wants_more(classes, row, here, moved),
+            fullest_first=self.fullest_first,
         )
 
     async def _carry_out(self, evictions: Evictions, view: View, move: Move) -> None:

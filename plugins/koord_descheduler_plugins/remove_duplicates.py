@@ -58,9 +58,8 @@ class RemoveDuplicates(BalancePlugin):
         with Evictions(self._handle, self.name) as evictions:
             for group in groups:
                 for row, pods in group.crowded.items():
-                    why = _why(group, row)
-                    pods[:] = [pod for pod in pods if evictions.may_go(pod, why)]
-            for pod, why, target in await asyncio.to_thread(lambda: list(plan(view, rows, groups))):
+                    pods[:] = await evictions.those_that_may_go(pods, _why(group, row))
+            async for pod, why, target in evictions.steps(plan(view, rows, groups)):
                 if target is None:
                     reason = f"{why}, but no node with fewer of them fits it"
                     evictions.findings.pod(pod, Action.STAY, reason)

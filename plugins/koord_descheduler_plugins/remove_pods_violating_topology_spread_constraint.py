@@ -91,14 +91,10 @@ class RemovePodsViolatingTopologySpreadConstraint(BalancePlugin):
         with Evictions(self._handle, self.name) as evictions:
             for one in found:
                 for domain, pods in one.pods.items():
-                    why = one.why(domain)
-                    pods[:] = [
-                        pod for pod in pods if self._wanted(pod) and evictions.may_go(pod, why)
-                    ]
+                    wanted = list(filter(self._wanted, pods))
+                    pods[:] = await evictions.those_that_may_go(wanted, one.why(domain))
             node_fit = self._args.topology_balance_node_fit
-            for step in await asyncio.to_thread(
-                lambda: list(plan(view, among, found, node_fit=node_fit))
-            ):
+            async for step in evictions.steps(plan(view, among, found, node_fit=node_fit)):
                 if step.stays:
                     reason = f"{step.why}; but it fits no node of a domain that has fewer"
                     evictions.findings.pod(step.pod, Action.STAY, reason)

@@ -8,6 +8,7 @@ from clusters import CLAIM, Cluster, Json, claim, finished, node, pod, read, rea
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.labelselector import Requirement
 from koord.cluster.columns import CHUNK
 from koord.cluster.facts import PODS
 from koord.cluster.snapshot import MOST_RESOURCES, Snapshot
@@ -223,6 +224,22 @@ def test_usage_is_what_the_caller_has_set():
     snapshot.remove_node("a")
     snapshot.put_node(read_node(node("a")))
     assert all(map(math.isnan, snapshot.view().usage[0]))
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.booleans()), max_size=12))
+def test_chosen_pods_are_those_of_the_mask(pods: list[tuple[str, bool, bool]]):
+    """Finished pods are on nodes, but not among those that can be chosen."""
+    cluster = Cluster([node(name) for name in "abc"])
+    for number, (at, ended, chosen) in enumerate(pods):
+        obj = pod(f"p{number}", at, {"chosen": str(chosen)})
+        cluster.pods.append(finished(obj) if ended else obj)
+    view = cluster.snapshot().view()
+    wanted = Requirement("chosen", "In", ("True",))
+    found = view.pods_chosen(view.pods_selected("default", (wanted,)))
+
+    assert sorted(one.name for one in found) == sorted(
+        f"p{number}" for number, (_, ended, chosen) in enumerate(pods) if chosen and not ended
+    )
 
 
 def test_a_what_if_leaves_its_view_alone():

@@ -59,6 +59,19 @@ async def test_exactly_this_pod_is_evicted(
     }
 
 
+async def test_delete_options_go_along(server: ApiServer, evictions: PodEvictions) -> None:
+    """But the UID is always ours."""
+    add_pod(server)
+    options = {"propagationPolicy": "Background", "preconditions": {"uid": "another"}}
+    await evictions.evict(POD, options=options)
+
+    [request] = server.requests
+    assert request.json["deleteOptions"] == {
+        "propagationPolicy": "Background",
+        "preconditions": {"uid": "uid-crunch"},
+    }
+
+
 async def test_a_new_pod_of_that_name_lives(server: ApiServer, evictions: PodEvictions) -> None:
     """It has another UID: ours has gone."""
     add_pod(server, uid="another")

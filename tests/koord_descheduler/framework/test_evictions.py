@@ -1,8 +1,8 @@
 """The evictions of a round: filters, limits that end it, and what is published about each pod."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from koord_descheduler.framework.evictions import Choice
+from koord_descheduler.framework.evictions import STEPS, Choice
 from koord_descheduler.framework.judge import JudgePlugin
 from koord_descheduler.plugin import Action, ClusterNode, ClusterPod, Evictions, Handle, View
 from koord_descheduler.plugin.testing import FakeCluster, PluginHarness, RecordingEvictor
@@ -99,3 +99,46 @@ async def test_what_was_decided_is_published_even_when_a_round_fails():
     async with PluginHarness(Fails, crowd()) as harness:
         assert (await harness.cycle()).errors
         assert [one.verdict for one in harness.decisions.nodes()] == ["odd"]
+
+
+async def test_a_limit_ends_the_planning_too():
+    """A plan is made a few steps at a time."""
+    made = 0
+
+    class Plans(Everyone):
+        async def deschedule(self, nodes: Sequence[ClusterNode]) -> None:
+            nonlocal made
+            pods = self._handle.services.cluster.pods_of_node("n1")
+
+            def plan() -> Iterator[ClusterPod]:
+                nonlocal made
+                for number in range(10 * STEPS):
+                    made += 1
+                    yield pods[number % len(pods)]
+
+            with Evictions(self._handle, self.name) as evictions:
+                async for pod in evictions.steps(plan()):
+                    await evictions.evict(pod, "it is in the plan")
+
+    async with PluginHarness(Plans, crowd(), maxNoOfPodsToEvictTotal=2) as harness:
+        assert (await harness.cycle()).errors == []
+        assert len(harness.evicted) == 2
+    assert made == STEPS
+
+
+async def test_pods_that_may_go():
+    class Chooses(Everyone):
+        async def deschedule(self, nodes: Sequence[ClusterNode]) -> None:
+            pods = self._handle.services.cluster.pods_of_node("n1")
+            with Evictions(self._handle, self.name) as evictions:
+                for pod in await evictions.those_that_may_go(pods, "why not"):
+                    evictions.findings.pod(pod, Action.STAY, "chosen")
+
+    async with PluginHarness(Chooses, crowd(), protected=["default/n1-1"]) as harness:
+        await harness.cycle()
+        found = {one.pod: one.action for one in harness.decisions.pods()}
+    assert found == {
+        "default/n1-0": Action.STAY,
+        "default/n1-1": Action.REFUSED,
+        "default/n1-2": Action.STAY,
+    }

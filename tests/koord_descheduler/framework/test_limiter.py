@@ -99,3 +99,4 @@ def test_no_limit_is_ever_exceeded_and_none_denies_without_need(
         elif isinstance(ticket, Ticket):
             limiter.give_back(ticket)
     assert limiter.total_evicted == len(evicted)
+    assert limiter.total_limit_exceeded == (total is not None and len(evicted) >= total)
