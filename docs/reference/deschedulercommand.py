@@ -20,8 +20,9 @@ _INTRO = """
 One process of the control plane: it follows the cluster, and while it is the leader runs the
 profiles of its [configuration](descheduler-configuration.md), a cycle every
 `deschedulingInterval`. `koord-descheduler plan` shows, for a cluster or a dump of one, what a
-cycle would do, `koord-descheduler explain` what the last ones did: [planning](planning.md). How it
-is run and watched: [operations](operations.md#koord-descheduler).
+cycle would do, `koord-descheduler explain` what the last ones did: [planning](planning.md).
+`koord-descheduler record` and `replay` play another configuration on what a cluster did:
+[backtest](backtest.md). How it is run and watched: [operations](operations.md#koord-descheduler).
 """
 _EXIT = {
     "0": "SIGTERM or SIGINT came: the lease is released, or was never held; or "

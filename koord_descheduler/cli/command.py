@@ -1,13 +1,16 @@
-"""How a command beside the daemon ends: what it prints on errors, and its exit status."""
+"""What commands beside the daemon share: how they end, what they print on errors, options."""
 
+import argparse
 import os
 import sys
 from collections.abc import Callable
 
 from koord.component.config.faults import InvalidConfig
+from koord.component.plugins.discovery import discover
 from koord.util.errors import InvalidObject, KoordError, OptionError
 from koord.util.logs import LevelSpec, configure
 from koord.util.printable import printable
+from koord_descheduler.framework.registry import PluginRegistry
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 EXIT = "Exit status: 0 done, 1 failed, 2 the command line or a file is wrong."
@@ -37,3 +40,23 @@ def run_command(name: str, act: Callable[[], None]) -> int:
 def say(name: str, text: str) -> None:
     """Print a message to stderr."""
     print(f"{name}: {printable(text)[:MOST]}", file=sys.stderr)
+
+
+def installed(name: str) -> PluginRegistry:
+    """The plugins that are installed; what is wrong with one is a warning of the command."""
+    registry = PluginRegistry()
+    for problem in discover(registry):
+        say(name, f"warning: {problem}")
+    return registry
+
+
+def percents(text: str) -> dict[str, float]:
+    """Read the value of an option: cpu=45,memory=55."""
+    found = {}
+    for part in text.split(","):
+        name, _, amount = part.partition("=")
+        try:
+            found[name.strip()] = float(amount)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"wanted cpu=45,memory=55, found {text!r}") from None
+    return found

@@ -14,7 +14,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         command = given[0] if given else ""
-        if command in ("plan", "explain"):
+        if command in ("plan", "explain", "replay"):
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if command == "plan":
             from koord_descheduler.cli.plan import main as plan
@@ -24,6 +24,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             from koord_descheduler.cli.explain import main as explain
 
             return explain(given[1:])
+        if command == "replay":
+            from koord_descheduler.cli.replay import main as replay
+
+            return replay(given[1:])
+        if command == "record":
+            from koord_descheduler.cli.record import main as record
+
+            return record(given[1:])
         from koord_descheduler.cli.daemon import run as run_daemon
 
         return run_daemon(given)

@@ -11,11 +11,10 @@ from koord.cluster.dump import Dump
 from koord.cluster.dumpfiles import read_dump
 from koord.cluster.state import ClusterState
 from koord.component.config.document import read_config
-from koord.component.plugins.discovery import discover
 from koord.component.tables import show
 from koord.util.clock import SystemClock
 from koord.util.errors import OptionError
-from koord_descheduler.cli.command import EXIT, run_command, say
+from koord_descheduler.cli.command import EXIT, installed, percents, run_command, say
 from koord_descheduler.cli.livecluster import find_cluster, read_cluster
 from koord_descheduler.config.configuration import Configuration
 from koord_descheduler.config.read import ReadConfig, config_parser, parse_configuration
@@ -57,7 +56,7 @@ def main(argv: Sequence[str], registry: PluginRegistry | None = None) -> int:
     registry has the plugins that can be enabled; None: those that are installed.
     """
     options = _parser().parse_args(argv, namespace=PlanOptions())
-    return run_command(NAME, lambda: _print_plan(options, registry or _installed()))
+    return run_command(NAME, lambda: _print_plan(options, registry or installed(NAME)))
 
 
 def _print_plan(options: PlanOptions, registry: PluginRegistry) -> None:
@@ -125,13 +124,6 @@ def _warn(read: ReadConfig) -> None:
         say(NAME, f"warning: {fault}")
 
 
-def _installed() -> PluginRegistry:
-    registry = PluginRegistry()
-    for problem in discover(registry):
-        say(NAME, f"warning: {problem}")
-    return registry
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=NAME,
@@ -144,8 +136,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--from", dest="source", type=Path, metavar="DUMP", help=_SOURCE_HELP)
     add("--kubeconfig", metavar="FILE", help="of the live cluster; by default as kubectl finds it")
     add("--config", type=Path, metavar="FILE", help=_CONFIG_HELP)
-    add("--low", type=_percents, metavar="CPU,MEMORY", help=_low_help("low", LOW))
-    add("--high", type=_percents, metavar="CPU,MEMORY", help=_low_help("high", HIGH))
+    add("--low", type=percents, metavar="CPU,MEMORY", help=_low_help("low", LOW))
+    add("--high", type=percents, metavar="CPU,MEMORY", help=_low_help("high", HIGH))
     add("--node", metavar="NAME", help="only what concerns this node")
     add("--now", type=_time, metavar="TIME", help=_NOW_HELP)
     add("--output", "-o", choices=("table", "json"), help="table (default) or json")
@@ -160,17 +152,6 @@ _NOW_HELP = "time of the plan, as 2026-07-24T06:52:45Z; by default now, or that 
 def _low_help(name: str, default: Mapping[str, float]) -> str:
     text = ",".join(f"{key}={value:g}" for key, value in default.items())
     return f"{name} thresholds in percent of allocatable, as {text}, which is the default"
-
-
-def _percents(text: str) -> dict[str, float]:
-    found = {}
-    for part in text.split(","):
-        name, _, amount = part.partition("=")
-        try:
-            found[name.strip()] = float(amount)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"wanted cpu=45,memory=55, found {text!r}") from None
-    return found
 
 
 def _time(text: str) -> float:

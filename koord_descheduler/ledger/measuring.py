@@ -1,13 +1,14 @@
 """Relief that was measured, from two NodeMetrics of a node. Pure.
 
-    footprint = usage of the node - usage of the system - usage of the neighbours
+    footprint = usage of the node - system and host applications - neighbours
     relief    = footprint before - footprint after
 
 Neighbours are the pods of other workloads, and those pods of the same workload that are evicted as
-well. What they and the system do meanwhile is neither failure nor success of the eviction. What
-stays in the footprint is the evicted pod, the pods of its workload that remain on the node and take
-over its load, and usage that the report has in no sum. A sum that one of the reports lacks is left
-out of both, so that without podsMetric the plain drop of the node's usage remains.
+well. What they, the system and host applications do meanwhile is neither failure nor success of the
+eviction. What stays in the footprint is the evicted pod, the pods of its workload that remain on
+the node and take over its load, and usage that the report has in no sum. A sum that one of the
+reports lacks is left out of both, so that without podsMetric the plain drop of the node's usage
+remains.
 """
 
 import math
@@ -42,7 +43,7 @@ def baseline(report: UsageReport, pod: str, is_neighbour: Callable[[str], bool])
     return Baseline(
         time=report.update_time,
         node=report.usage,
-        system=report.system_usage if _is_sane(report.system_usage) else None,
+        system=_system(report),
         neighbours=Usage(cores, memory) if report.pods else None,
         pod=own,
     )
@@ -72,6 +73,16 @@ def is_relieved(predicted: Usage, measured: Usage, room: Usage) -> bool | None:
         if wanted > 0 and wanted >= most * LEAST
     ]
     return all(counted) if counted else None
+
+
+def _system(report: UsageReport) -> Usage | None:
+    """What runs beside the pods; None: the report does not have it."""
+    system, host = report.system_usage, report.host_usage
+    if system is None or not _is_sane(system):
+        return None
+    if host is None or not _is_sane(host):
+        return system
+    return Usage(system.cores + host.cores, system.memory_bytes + host.memory_bytes)
 
 
 def _footprint(found: Baseline, *, system: bool, neighbours: bool) -> Usage:

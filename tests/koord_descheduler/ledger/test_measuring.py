@@ -1,6 +1,7 @@
 """Relief from two reports: worked examples, and what cannot be measured."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -116,3 +117,11 @@ def test_absurd_usage_of_one_pod_leaves_the_others() -> None:
     assert found.neighbours == Usage(3.0, 3 * GI)
     assert found.pod == Usage(2.0, 2 * GI)
     assert found.system is None
+
+
+def test_host_applications_count_like_the_system() -> None:
+    """Koordinator's system is what neither they nor the pods use."""
+    before = replace(report(8, 1, web_1=2, db=4), host_usage=Usage(1.0, GI))
+    after = replace(report(10, 1, db=4), host_usage=Usage(5.0, 5 * GI))
+
+    assert measured_relief(compared(before), compared(after)) == Usage(2.0, 2 * GI)

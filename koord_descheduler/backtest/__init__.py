@@ -1,0 +1,1 @@
+"""Backtest: records of a cluster, and other configurations played on them."""

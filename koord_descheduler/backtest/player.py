@@ -1,0 +1,319 @@
+"""Plays a configuration on a record: its profiles at the recorded times, on a simulated cluster.
+
+Plugins run as if they evicted, so that they remember what they have done; but the evict plugin of
+each profile is one that only writes down, and there is no API server.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from koord.cluster.facts import ClusterNode, ClusterPod
+from koord.util.errors import InvalidObject, KoordError
+from koord.util.simulatedclock import SimulatedClock
+from koord_descheduler.backtest.hot import HotRule, HotTime
+from koord_descheduler.backtest.recordfile import RecordReader
+from koord_descheduler.backtest.simulation import SimulatedCluster
+from koord_descheduler.backtest.ticks import (
+    Eviction,
+    Header,
+    Tick,
+    TickDecoder,
+    read_header,
+    summary_of,
+)
+from koord_descheduler.config.configuration import Configuration
+from koord_descheduler.config.points import Point
+from koord_descheduler.framework.configured import profile_settings
+from koord_descheduler.framework.cycle import Descheduler
+from koord_descheduler.framework.handle import Services
+from koord_descheduler.framework.interfaces import EvictOptions, EvictPlugin
+from koord_descheduler.framework.limiter import EvictionLimiter
+from koord_descheduler.framework.migrations import Migration
+from koord_descheduler.framework.profile import ProfilePlugins, build_profile
+from koord_descheduler.framework.registry import PluginRegistry
+from koord_descheduler.ledger.ledger import Ledger
+from koord_descheduler.ledger.metrics import LedgerMetrics
+from koord_descheduler.planning.offline import offline_services
+
+EVICTOR = "ReplayEvictor"
+OBSERVED_EVERY = 10.0  # seconds; as the ledger at work
+PATIENCE = 60.0  # real seconds for one cycle
+MOST_ERRORS = 20
+
+
+class CycleStuck(KoordError):
+    """A cycle does not end, for example because a plugin waits for time to pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a record is about, from a first look at it. Times are Unix seconds."""
+
+    header: Header
+    began: float  # the first moment, when the cluster was listed
+    ended: float
+    evictions: tuple[Eviction, ...]
+    damage: str = ""  # why it ends before the end of its file; "": it does not
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedEviction:
+    """An eviction of the configuration that is played."""
+
+    at: float  # Unix seconds
+    pod: str  # namespace/name
+    node: str
+    plugin: str
+    reason: str
+    target: str  # "": not known, or as recorded
+    is_recorded: bool  # the record has it as well
+
+
+@dataclass(slots=True)
+class Replay:
+    """What became of a cluster under a configuration."""
+
+    survey: Survey
+    evictions: list[PlayedEviction] = field(default_factory=list)
+    cycles: int = 0
+    nodes: int = 0  # at the end
+    hot_recorded: float = 0.0  # node-seconds above a high threshold, as recorded
+    hot_played: float = 0.0  # the same as it would have been
+    homeless: tuple[str, ...] = ()  # pods that fitted nowhere in the end
+    errors: list[str] = field(default_factory=list)  # of plugins, the first ones
+    damage: str = ""  # as Survey
+
+    @property
+    def hours(self) -> float:
+        """Length of the record."""
+        return max(self.survey.ended - self.survey.began, 0.0) / 3600
+
+
+def survey(path: Path) -> Survey:
+    """Look through a record.
+
+    Raises:
+        InvalidObject: it is none, or has no moment.
+        OSError: it cannot be read.
+    """
+    reader, header = RecordReader(path), None
+    times: list[float] = []
+    evictions: list[Eviction] = []
+    try:
+        for data in reader.blocks():
+            if header is None:
+                header = read_header(data)
+                continue
+            found = summary_of(data)
+            times += found.times
+            evictions += found.evictions
+    except InvalidObject as err:
+        if not times:
+            raise
+        reader.damage = str(err)
+    if header is None or not times:
+        found_text = reader.damage or "an empty one"
+        raise InvalidObject(str(path), wanted="a record of a cluster", found=found_text)
+    evictions.sort(key=lambda one: one.at)
+    return Survey(header, times[0], times[-1], tuple(evictions), reader.damage)
+
+
+async def play(
+    path: Path,
+    found: Survey,
+    configuration: Configuration,
+    registry: PluginRegistry,
+    rules: Sequence[HotRule],
+    progress: Callable[[float], None] = lambda share: None,
+) -> Replay:
+    """Play a configuration on a record that was looked through.
+
+    progress gets the share of the record that is played, from 0 to 1.
+
+    Raises:
+        ProfileError: a plugin cannot be made.
+        CycleStuck: as it says.
+        OSError: the record cannot be read.
+    """
+    player = _Player(found, configuration, rules)
+    await player.build(registry)
+    try:
+        await player.run(path, progress)
+    finally:
+        await player.close()
+    return player.replay
+
+
+class ReplayEvictor(EvictPlugin):
+    """Takes the place of a profile's evict plugin: writes evictions down."""
+
+    def __init__(self, evicted: list[tuple[ClusterPod, EvictOptions]]) -> None:
+        self._evicted = evicted
+
+    async def evict(self, pod: ClusterPod, options: EvictOptions) -> bool:
+        self._evicted.append((pod, options))
+        return True
+
+
+class _Player:
+    def __init__(
+        self, found: Survey, configuration: Configuration, rules: Sequence[HotRule]
+    ) -> None:
+        self.replay = Replay(found)
+        self._configuration = configuration
+        self._interval = configuration.descheduling_interval
+        self._clock = SimulatedClock(wall=found.began)
+        recorded = {one.uid: one for one in found.evictions}
+        self._simulated = SimulatedCluster(recorded, self._interval)
+        self._recorded_hot, self._played_hot = HotTime(rules), HotTime(rules)
+        state = self._simulated.state
+        self._ledger = Ledger(
+            state,
+            configuration.eviction_ledger,
+            LedgerMetrics(CollectorRegistry()),
+            lambda event: None,
+        )
+        self._evicted: list[tuple[ClusterPod, EvictOptions]] = []  # of this cycle
+        self._services: Services = replace(
+            offline_services(state, found.began), clock=self._clock, gate=self._ledger
+        )
+        self._observed = found.began
+        self._cycle_at = _first_cycle(found, self._interval)
+        self._profiles: list[ProfilePlugins] = []
+        limits = configuration.limits
+        self._limiter = EvictionLimiter(
+            per_node=limits.per_node, per_namespace=limits.per_namespace, total=limits.total
+        )
+
+    async def build(self, registry: PluginRegistry) -> None:
+        """Make the profiles. Raises ProfileError; what was made is closed."""
+        known = PluginRegistry()
+        known.merge(registry)
+        known.register(EVICTOR, lambda args, handle: ReplayEvictor(self._evicted))
+        try:
+            for profile in profile_settings(self._configuration):
+                plugins = {**profile.plugins, Point.EVICT: (EVICTOR,)}
+                played = replace(profile, dry_run=False, plugins=plugins)
+                self._profiles.append(
+                    await build_profile(played, known, self._services, self._limiter)
+                )
+        except BaseException:
+            await self.close()
+            raise
+        self._cycles = Descheduler(
+            self._profiles,
+            self._nodes,
+            self._limiter,
+            self._services.metrics,
+            self._clock,
+            decisions=self._services.decisions,
+            interval=0,
+            node_selector=self._configuration.node_selector,
+        )
+
+    async def close(self) -> None:
+        """End the plugins."""
+        while self._profiles:
+            await self._profiles.pop().close()
+
+    async def run(self, path: Path, progress: Callable[[float], None]) -> None:
+        """Play the record to its end."""
+        found, reader, decoder = self.replay.survey, RecordReader(path), TickDecoder()
+        length = max(found.ended - found.began, 1.0)
+        try:
+            for number, data in enumerate(reader.blocks()):
+                for tick in decoder.ticks(data) if number else ():
+                    await self._until(tick.at)
+                    self._take(tick)
+                    progress((tick.at - found.began) / length)
+        except InvalidObject as err:
+            reader.damage = str(err)
+        await self._until(self._clock.wall(), inclusive=True)
+        self._recorded_hot.end(self._clock.wall())
+        self._played_hot.end(self._clock.wall())
+        self.replay.hot_recorded = self._recorded_hot.seconds
+        self.replay.hot_played = self._played_hot.seconds
+        self.replay.nodes = len(self._simulated.state.nodes())
+        self.replay.homeless = tuple(self._simulated.homeless())
+        self.replay.damage = reader.damage
+
+    def _take(self, tick: Tick) -> None:
+        state = self._simulated.state
+        played = self._simulated.take(tick)
+        view = state.view()
+        for report, other in zip(tick.reports, played, strict=True):
+            row = view.row(report.node)
+            if row is not None:
+                node = view.node(row)
+                self._recorded_hot.note(node, report, tick.at)
+                self._played_hot.note(node, other, tick.at)
+        for uid, one in list(self._services.migrations.by_uid.items()):
+            pod = state.pod(one.pod)
+            if pod is None or pod.uid != uid:
+                self._services.migrations.end(uid)
+        self._observe(tick.at)
+
+    async def _until(self, now: float, *, inclusive: bool = False) -> None:
+        """Let time pass, with the cycles that are due before; with inclusive also one due now."""
+        while self._cycle_at < now or (inclusive and self._cycle_at == now):
+            self._pass(self._cycle_at)
+            self._observe(self._cycle_at)
+            await self._cycle()
+            self._cycle_at += self._interval
+        self._pass(now)
+
+    def _pass(self, now: float) -> None:
+        self._clock.tick(max(now - self._clock.wall(), 0.0))
+
+    def _observe(self, now: float) -> None:
+        if now - self._observed >= OBSERVED_EVERY:
+            self._observed = now
+            self._ledger.observe(now)
+
+    async def _cycle(self) -> None:
+        replay, now = self.replay, self._clock.wall()
+        self._evicted.clear()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                result = await self._cycles.run_once()
+        except TimeoutError:
+            raise CycleStuck(
+                f"the cycle at {now:.0f} s: wanted it within {PATIENCE:g} s, found it at work "
+                "still; disable a plugin that waits"
+            ) from None
+        replay.cycles += 1
+        replay.errors += result.errors[: MOST_ERRORS - len(replay.errors)]
+        for pod, options in self._evicted:
+            target = self._simulated.evict(pod.key, now)
+            is_recorded = pod.uid in self._simulated.followed
+            if is_recorded:
+                migration = Migration(pod=pod.key, uid=pod.uid, node=pod.node)
+                self._services.migrations.put(migration)
+            replay.evictions.append(
+                PlayedEviction(
+                    now,
+                    pod.key,
+                    pod.node,
+                    options.plugin_name,
+                    options.reason,
+                    target,
+                    is_recorded,
+                )
+            )
+
+    async def _nodes(self) -> list[ClusterNode]:
+        return self._simulated.state.nodes()
+
+
+def _first_cycle(found: Survey, interval: float) -> float:
+    """When the first cycle is due: at the pace at which the record has evictions."""
+    if not found.evictions:
+        return found.began + interval
+    first = found.evictions[0].at
+    if first < found.began:
+        first += interval * (int((found.began - first) / interval) + 1)
+    return first - interval * int((first - found.began) / interval)

@@ -1,0 +1,129 @@
+"""The command `koord-descheduler replay`: another configuration, played on a record."""
+
+import argparse
+import asyncio
+import gc
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from koord.component.config.document import read_config
+from koord.component.tables import show
+from koord.util.errors import OptionError
+from koord_descheduler.backtest.hot import HotRule, hot_rules
+from koord_descheduler.backtest.player import Survey, play, survey
+from koord_descheduler.backtest.report import replay_report, replay_view
+from koord_descheduler.cli.command import EXIT, installed, percents, run_command, say
+from koord_descheduler.config.configuration import Configuration
+from koord_descheduler.config.read import config_parser, parse_configuration
+from koord_descheduler.framework.configured import known_plugins
+from koord_descheduler.framework.registry import PluginRegistry
+from koord_descheduler.planning.usual import HIGH
+
+NAME = "koord-descheduler replay"
+COLLECT_AFTER = 200_000  # young objects; a report makes a hundred, which no cycle keeps alive
+
+_ABOUT = """\
+Play a configuration on a record of `koord-descheduler record`: the profiles run at the recorded
+times, those in dry-run too, and what they evict goes to the node that fits and has the lowest load.
+Shows evictions per hour, and for how many minutes nodes were hot, as recorded and as they would
+have been. No API server is asked."""
+
+
+class ReplayOptions(argparse.Namespace):
+    """The options of a command line."""
+
+    record: Path
+    config: Path | None = None  # None: the recorded one
+    hot: Mapping[str, float] | None = None  # None: the configuration's high thresholds, or HIGH
+    output: Literal["table", "json"] = "table"
+
+
+def main(argv: Sequence[str], registry: PluginRegistry | None = None) -> int:
+    """Print what a replay shows. Returns the exit status; see --help.
+
+    registry has the plugins that can be enabled; None: those that are installed.
+    """
+    options = _parser().parse_args(argv, namespace=ReplayOptions())
+    return run_command(NAME, lambda: _replay(options, registry or installed(NAME)))
+
+
+def _replay(options: ReplayOptions, registry: PluginRegistry) -> None:
+    try:
+        found = survey(options.record)
+    except OSError as err:
+        hint = "name a file of `koord-descheduler record`"
+        raise OptionError("FILE", f"{options.record}: {err.strerror}", hint) from err
+    configuration = _configuration(options, found, registry)
+    if options.hot is not None:
+        rules: tuple[HotRule, ...] = (HotRule(options.hot),)
+    else:
+        rules = hot_rules(configuration) or (HotRule(HIGH),)
+    gc.set_threshold(COLLECT_AFTER, 50, 50)
+    progress = _Progress()
+    replay = asyncio.run(play(options.record, found, configuration, registry, rules, progress.show))
+    progress.end()
+    report = replay_report(replay)
+    show(report, lambda: replay_view(report), options.output)
+
+
+def _configuration(
+    options: ReplayOptions, found: Survey, registry: PluginRegistry
+) -> Configuration:
+    known = known_plugins(registry)
+    if options.config is not None:
+        read = read_config(options.config, config_parser(known))
+    elif found.header.config:
+        where = Path(f"configuration in {options.record}")
+        read = parse_configuration(found.header.config.encode(), where, known)
+    else:
+        hint = "the record has none: name a DeschedulerConfiguration"
+        raise OptionError("--config", "nothing", hint)
+    for fault in read.warnings:
+        say(NAME, f"warning: {fault}")
+    configuration = read.configuration
+    if configuration.descheduling_interval <= 0:
+        hint = "set deschedulingInterval: without one there is a single cycle"
+        raise OptionError("--config", "no interval", hint)
+    return configuration
+
+
+class _Progress:
+    """The share that is played, in one line of a terminal."""
+
+    def __init__(self) -> None:
+        self._shown = -1
+        self._is_terminal = sys.stderr.isatty()
+
+    def show(self, share: float) -> None:
+        percent = int(share * 100)
+        if self._is_terminal and percent != self._shown:
+            self._shown = percent
+            print(f"\r{percent:3d} %", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self._shown >= 0:
+            print("\r      \r", end="", file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=NAME,
+        description=_ABOUT,
+        epilog=EXIT,
+        argument_default=argparse.SUPPRESS,  # fields of ReplayOptions are the defaults
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("record", type=Path, metavar="FILE", help="a file of `koord-descheduler record`")
+    add("--config", type=Path, metavar="FILE", help="a DeschedulerConfiguration; or the recorded")
+    add("--hot", type=percents, metavar="CPU,MEMORY", help=_HOT_HELP)
+    add("--output", "-o", choices=("table", "json"), help="table (default) or json")
+    return parser
+
+
+_HOT_HELP = (
+    "percent of allocatable above which a node is hot, as cpu=75,memory=80; by default the high "
+    "thresholds of LowNodeLoad in the configuration"
+)
