@@ -201,12 +201,16 @@ def moving_pods(situation: Situation, census: Census, is_prod: IsProd) -> list[M
     return found
 
 
-def take(census: Census, place: int, amount: Amount, *, is_prod: bool, times: int) -> None:
-    """Count a pod on a node so many times more, or less."""
-    pod = np.array((amount.cpu, amount.memory, 1), np.int64) * times
-    census.usage[place, :3] += pod
-    if is_prod:
-        census.prod_usage[place, :3] += pod
+def take(
+    census: Census, place: int, amounts: Sequence[Amount], *, is_prod: bool, times: int
+) -> None:
+    """Count pods, all prod or none, on a node so many times more, or less."""
+    if amounts:
+        cpu, memory = (sum(column) for column in zip(*amounts, strict=True))
+        pods = np.array((cpu, memory, len(amounts)), np.int64) * times
+        census.usage[place, :3] += pods
+        if is_prod:
+            census.prod_usage[place, :3] += pods
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,13 +49,14 @@ from koord_descheduler_plugins.low_node_load.plan import (
     reason_for,
 )
 from koord_descheduler_plugins.low_node_load.scores import (
+    Cover,
     Excess,
-    cover_score,
     node_scores,
     weights_of,
 )
 from koord_descheduler_plugins.low_node_load.targets import Targets
 
+_ORDER_AND_NAME = itemgetter(0, 1)
 _LEAST_SHARE = 0.02  # of an excess; a pod that takes less off it is not worth a restart
 
 
@@ -94,10 +96,10 @@ class ExactRound(Round):
         self._on_their_way = {one.pod.uid for one in self._moving}
         places = {name: at for at, name in enumerate(self._census.names)}
         for one in self._moving:
-            take(self._census, one.source, one.amount, is_prod=one.is_prod, times=-1)
+            take(self._census, one.source, [one.amount], is_prod=one.is_prod, times=-1)
             if one.target in places:
                 target = places[one.target]
-                take(self._census, target, one.amount, is_prod=one.is_prod, times=1)
+                take(self._census, target, [one.amount], is_prod=one.is_prod, times=1)
 
     @property
     def unusable(self) -> Mapping[str, str]:
@@ -241,8 +243,8 @@ class ExactRound(Round):
             return
         ordered = self._ordered(plan, side, place, excess)
         gone: list[tuple[Amount, bool]] = []
+        left = excess
         for at, (pod, amount) in enumerate(ordered):
-            left = {column: over for column, over in now.items() if column in excess}
             if not left:
                 plan.keep([one for one, _ in ordered[at:]], "its node is high no more without it")
                 break
@@ -263,7 +265,7 @@ class ExactRound(Round):
                 plan.note(pod, Action.EVICT, reason, shown)
                 targets.move(pod, best, amount, is_prod=is_prod)
                 gone.append((amount, is_prod))
-                now = _less(now, amount)
+                now, left = _less(now, amount), _less(left, amount)
                 self._budgets.spend(pod)
                 self._acted(plan, place)
                 continue
@@ -272,8 +274,9 @@ class ExactRound(Round):
                 rest = [one for one, _ in ordered[at + 1 :]]
                 plan.keep(rest, "no more pods of its node may go in this cycle")
                 break
-        for amount, is_prod in gone:
-            take(census, place, amount, is_prod=is_prod, times=-1)
+        for is_prod in (False, True):
+            pods = [amount for amount, prod_pod in gone if prod_pod is is_prod]
+            take(census, place, pods, is_prod=is_prod, times=-1)
         self._settle(plan, side, place)
 
     def _ordered(
@@ -283,6 +286,7 @@ class ExactRound(Round):
         census = plan.census
         amounts = pod_amounts(census.reports[place])
         weights = weights_of(plan.pool.resource_weights, census.resources).tolist()
+        cover = Cover(excess, weights)
         found = []
         for pod in self._situation.view.pods(int(census.rows[place])):
             if pod.finished:
@@ -294,17 +298,19 @@ class ExactRound(Round):
                 plan.keep([pod], "it is no prod pod")
             elif amount is None:
                 plan.keep([pod], "its node's NodeMetric has no figures of it yet")
-            elif _share(amount, excess) < _LEAST_SHARE:
-                plan.keep([pod], "it takes too little of what its node has too much of")
             else:
-                score = cover_score(amount, excess, weights) / move_cost(pod)
-                found.append((self._order(pod, score), pod.key, pod, amount))
-        found.sort(key=lambda one: one[:2])
+                score, share = cover((amount.cpu, amount.memory, 1))
+                if share < _LEAST_SHARE:
+                    plan.keep([pod], "it takes too little of what its node has too much of")
+                    continue
+                order = self._order(pod, score / move_cost(pod))
+                found.append((order, pod.key, pod, amount))
+        found.sort(key=_ORDER_AND_NAME)
         return [(pod, amount) for _, _, pod, amount in found]
 
     def _objection(self, pod: ClusterPod, amount: Amount, left: Excess) -> str:
         """Why a pod does not leave, wherever it could go; "": nothing objects."""
-        if not _share(amount, left):
+        if not any((amount.cpu, amount.memory, 1)[at] for at in left):
             return "what it takes, its node has not too much of any more"
         return self._refusal(pod) or self._budgets.refusal(pod)
 
@@ -331,12 +337,6 @@ def move_cost(pod: ClusterPod) -> int:
     Data on the node is lost and has to be made again; volumes have to be attached elsewhere.
     """
     return 1 + pod.local_storage + bool(pod.claims)
-
-
-def _share(amount: Amount, excess: Excess) -> float:
-    """The largest share of an excess that a pod takes; each pod takes one of "pods"."""
-    taken = (*amount, 1)
-    return max((taken[at] / over for at, over in excess.items() if at < len(taken)), default=0.0)
 
 
 def _curable(plan: PoolPlan, place: int, excess: Excess) -> Excess:

@@ -46,7 +46,7 @@ from koord_descheduler_plugins.low_node_load.plan import (
     overload,
     reason_for,
 )
-from koord_descheduler_plugins.low_node_load.scores import cover_score, node_scores, weights_of
+from koord_descheduler_plugins.low_node_load.scores import Cover, node_scores, weights_of
 
 _LOWS = (Verdict.LOW, Verdict.PROD_LOW, Verdict.BOTH_LOW)
 
@@ -223,10 +223,11 @@ class KoordinatorRound(Round):
                 removable.append(pod)
         excess = overload(plan, place, prod=prod)
         weights = weights_of(plan.pool.resource_weights, census.resources).tolist()
+        cover = Cover(excess, weights)
 
         def order(pod: ClusterPod) -> OrderKey:
             amount = _amount(amounts, pod)
-            score = 0.0 if amount is None else cover_score(amount, excess, weights)
+            score = 0.0 if amount is None else cover(amount)[0]
             *importance, score, age = self._order(pod, score)
             return (*importance, amount is None, score, age)
 

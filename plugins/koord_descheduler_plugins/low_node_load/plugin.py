@@ -38,7 +38,7 @@ from koord_descheduler_plugins.low_node_load.plan import (
     resume,
 )
 
-log = get_logger("koord_descheduler.low_node_load")
+LOGGER = "koord_descheduler.low_node_load"
 
 
 class LowNodeLoad(BalancePlugin):
@@ -47,6 +47,7 @@ class LowNodeLoad(BalancePlugin):
     def __init__(self, args: LowNodeLoadArgs, handle: Handle) -> None:
         self._args = args
         self._handle = handle
+        self._log = get_logger(LOGGER).bind(profile=handle.profile)
         self._exact = args.planner is Planner.EXACT
         detector: type[Detector] = ExactDetector if self._exact else KoordinatorDetector
         self._memory = Memory(
@@ -66,7 +67,7 @@ class LowNodeLoad(BalancePlugin):
         try:
             while (plan := await asyncio.to_thread(next, pools, None)) is not None:
                 plans.append(plan)
-                _log_criteria(plan)
+                self._log_judged(plan)
                 await self._carry_out(work, plan, evictor)
         finally:
             self._memory = work.memory
@@ -114,7 +115,7 @@ class LowNodeLoad(BalancePlugin):
     async def _evict(self, move: Move, evictor: EvictorProxy) -> Answer:
         pod = move.pod
         if self._args.dry_run:
-            log.info(
+            self._log.info(
                 "eviction.planned",
                 pod=pod.key,
                 node=pod.node,
@@ -127,6 +128,10 @@ class LowNodeLoad(BalancePlugin):
         if await evictor.evict(pod, options):
             return Answer.DONE
         return Answer.NODE_LIMIT if evictor.node_limit_exceeded(pod.node) else Answer.REFUSED
+
+    def _log_judged(self, plan: PoolPlan) -> None:
+        counts = {verdict.name.lower(): plan.count(verdict) for verdict in Verdict}
+        self._log.info("nodes.judged", pool=plan.pool.name, outcome=plan.outcome, **counts)
 
     def _publish(self, unusable: Mapping[str, str], plans: Sequence[PoolPlan]) -> None:
         profile, plugin = self._handle.profile, self.name
@@ -151,8 +156,3 @@ def _wanted(args: LowNodeLoadArgs) -> FilterFunc:
         if selectors
         else None,
     )
-
-
-def _log_criteria(plan: PoolPlan) -> None:
-    counts = {verdict.value: plan.count(verdict) for verdict in Verdict}
-    log.info("nodes.judged", pool=plan.pool.name, outcome=plan.outcome, **counts)

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_descheduler_plugins.low_node_load.figures import Amount
 from koord_descheduler_plugins.low_node_load.limits import Amounts, Flags
 
 _LARGEST_WEIGHT = 2**20  # so that sums stay below 64 bits
@@ -36,18 +35,25 @@ Excess = Mapping[int, int]
 """By how much a node is above its threshold, by column; only where it is."""
 
 
-def cover_score(amount: Amount, excess: Excess, weights: Sequence[int]) -> float:
-    """Return how well a pod covers an excess: best, 2, if it just does.
+class Cover:
+    """How well pods cover an excess of a node."""
 
-    Below that it grows with the share that the pod covers, beyond it falls towards 1.
-    """
-    total = sum(weights[column] for column in excess)
-    if total == 0:
-        return 0.0
-    score = 0.0
-    for column, used in enumerate(amount):
-        over = excess.get(column, 0)
-        if over:
-            share = used / over
-            score += weights[column] * (share if share < 1 else 1 + 1 / share)
-    return score / total
+    def __init__(self, excess: Excess, weights: Sequence[int]) -> None:
+        """weights: by column."""
+        self._terms = [(column, over, weights[column]) for column, over in excess.items()]
+        self._total = sum(weight for _, _, weight in self._terms)
+
+    def __call__(self, taken: Sequence[int]) -> tuple[float, float]:
+        """Return the score of a pod that takes so much, by column, and the largest share it covers.
+
+        The score is best, 2, if a pod just covers the excess. Below that it grows with the share
+        that the pod covers, beyond it falls towards 1.
+        """
+        score = largest = 0.0
+        for column, over, weight in self._terms:
+            if column < len(taken):
+                share = taken[column] / over
+                score += weight * (share if share < 1 else 1 + 1 / share)
+                if share > largest:
+                    largest = share
+        return (score / self._total if self._total else 0.0), largest

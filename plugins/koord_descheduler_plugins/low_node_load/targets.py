@@ -24,12 +24,13 @@ class Targets:
         )
         self._names = [census.names[at] for at in self._at.tolist()]
         self._places = {name: place for place, name in enumerate(self._names)}
+        self._place_of = {at: place for place, at in enumerate(self._at.tolist())}
         self._rows = census.rows[self._at].tolist()
         capacity = np.maximum(census.capacity[self._at], 1).T
         self._left = (limits.high - census.usage)[self._at].T.copy()  # (resources, targets)
         self._prod_left = (limits.prod_high - census.prod_usage)[self._at].T.copy()
         base = np.isin(np.arange(len(limits.judged)), (CPU, MEMORY))
-        self._bounding = np.flatnonzero(limits.judged | base).tolist()
+        self._bounding = np.flatnonzero(limits.judged | base)[1:].tolist()  # but CPU
         self._prod_bounding = np.flatnonzero(limits.prod_judged).tolist()
         weights = weights_of(plan.pool.resource_weights, census.resources) * (limits.judged | base)
         share = weights / max(int(weights.sum()), 1)
@@ -37,13 +38,14 @@ class Targets:
         self._weighted = [column for column in (CPU, MEMORY, PODS) if share[column] > 0]
         self._load = (self._per_unit * census.usage[self._at].T).sum(axis=0)
         self._moves = Moves(view, census.rows[self._at]) if node_fit else None
-        self._chosen: Flags = np.ones(len(self._at), np.bool_)
+        self._chosen: Flags | None = None  # None: all
         self.why_none = ""
         """Why candidates found none the last time, a sentence for people."""
 
     def choose(self, side: Side) -> None:
         """Take only the targets of one side from now on."""
-        self._chosen = np.isin(self._at, side.targets)
+        chosen = np.isin(self._at, side.targets)
+        self._chosen = None if chosen.all() else chosen
 
     def candidates(self, pod: ClusterPod, amount: Amount, *, is_prod: bool) -> tuple[int, ...]:
         """Return the nodes that can take a pod, the one that is least loaded with it first.
@@ -51,31 +53,39 @@ class Targets:
         They are places in the census; no more than a few.
         """
         taken = (amount.cpu, amount.memory, 1)
-        allowed = self._chosen.copy()
-        for column in self._bounding:
-            allowed &= self._left[column] >= (taken[column] if column < len(taken) else 0)
-        for column in self._prod_bounding if is_prod else ():
-            allowed &= self._prod_left[column] >= (taken[column] if column < len(taken) else 0)
-        if not allowed.any():
-            self.why_none = "no low node would stay below its thresholds with it"
-            return ()
+        allowed = self._has_left(taken, is_prod=is_prod)
         if self._moves is not None:
             allowed &= self._moves.fits(pod)
-        load = self._load.copy()
+        load = self._load
         for column in self._weighted:
-            load += self._per_unit[column] * taken[column]
-        load[~allowed] = np.inf
+            load = load + self._per_unit[column] * taken[column]
+        load = np.where(allowed, load, np.inf)
         best: list[int] = []
         while len(best) < _MOST and load[place := int(load.argmin())] < np.inf:
             best.append(int(self._at[place]))
             load[place] = np.inf
         if not best:
-            self.why_none = "it fits no low node that would stay below its thresholds with it"
+            self.why_none = (
+                "it fits no low node that would stay below its thresholds with it"
+                if self._has_left(taken, is_prod=is_prod).any()
+                else "no low node would stay below its thresholds with it"
+            )
         return tuple(best)
+
+    def _has_left(self, taken: tuple[int, ...], *, is_prod: bool) -> Flags:
+        """Targets that stay below their thresholds with so much more."""
+        allowed: Flags = self._left[CPU] >= taken[CPU]
+        for left, columns in (
+            (self._left, self._bounding),
+            (self._prod_left, self._prod_bounding if is_prod else ()),
+        ):
+            for column in columns:
+                allowed &= left[column] >= (taken[column] if column < len(taken) else 0)
+        return allowed if self._chosen is None else allowed & self._chosen
 
     def move(self, pod: ClusterPod, target: int, amount: Amount, *, is_prod: bool) -> None:
         """A pod leaves its node for a target, given by its place in the census."""
-        place = int(np.searchsorted(self._at, target))
+        place = self._place_of[target]
         taken = np.array((amount.cpu, amount.memory, 1), np.int64)
         self._left[:3, place] -= taken
         if is_prod:

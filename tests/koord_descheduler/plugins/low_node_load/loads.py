@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from koord_descheduler.plugin.testing import FakeCluster, PluginHarness
@@ -116,6 +117,4 @@ def _usage(cpu: int, memory: int) -> Json:
 
 
 def _moment(seconds: float) -> str:
-    from datetime import UTC, datetime
-
     return datetime.fromtimestamp(seconds, UTC).isoformat()
