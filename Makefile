@@ -45,8 +45,8 @@ $(BIN)/.dev: requirements/dev.txt $(BIN)/.run
 run: $(BIN)/.run  ## Start the daemon on this host (more flags: make run ARGS="--feature-gates=PressureWatch=true")
 	exec $(BIN)/koordlet --standalone $(ARGS)
 
-run-descheduler: $(BIN)/.descheduler  ## Start koord-descheduler (KUBECONFIG=...; more flags: make run-descheduler ARGS="--config=FILE")
-	exec $(BIN)/koord-descheduler $(ARGS)
+run-descheduler: $(BIN)/.descheduler  ## Start koord-descheduler in dry-run (KUBECONFIG=...; other flags: ARGS="--config=FILE")
+	exec $(BIN)/koord-descheduler $(or $(ARGS),--config=docs/examples/descheduler.yaml)
 
 test: $(BIN)/.dev  ## Unit, fake host and, as root on cgroup v1, real cgroup tests
 	$(if $(MEMORY),TMPDIR=$${TMPDIR:-$(MEMORY)}) $(BIN)/pytest -n $(WORKERS) $(ARGS)

@@ -14,7 +14,9 @@ from clusters import node
 from daemonflags import kubeconfig
 from replicas import free_port, holder
 
+from koord.component.plugins.discovery import discover
 from koord_descheduler.cli.descheduler import main
+from koord_descheduler.daemon.settings import load_settings
 
 CONFIG = """\
 apiVersion: descheduler/v1alpha2
@@ -141,3 +143,13 @@ async def test_a_process_leads_until_sigterm(
     assert holder(server) == ""
     ended = [json.loads(line) for line in log.read_text().splitlines() if "cycle.ended" in line]
     assert ended[0].keys() >= {"ts", "seconds", "cpu_seconds", "nodes", "evictions", "errors"}
+
+
+def test_the_example_of_make_run_descheduler(tmp_path: Path) -> None:
+    """It is usable with what is installed, without a warning, and evicts nothing."""
+    example = Path(__file__).parents[3] / "docs/examples/descheduler.yaml"
+    settings = load_settings([f"--config={example}"], {}, discover=discover)
+
+    assert settings.read.warnings == ()
+    assert settings.configuration.dry_run
+    assert not settings.configuration.leader_election.leader_elect

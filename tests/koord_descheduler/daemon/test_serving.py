@@ -1,0 +1,109 @@
+"""Where it listens, and whom it answers."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from apiserver import ApiServer
+from certificates import Authority
+from faults import refuse
+from replicas import SHIPPED, Replica, free_port
+from structlog.testing import capture_logs
+
+from koord.component.http.sockets import ListenError
+from koord.util.simulatedclock import SimulatedClock
+
+OFF = SHIPPED.replace("0.0.0.0:{port}", "127.0.0.1:0")
+
+
+@pytest.fixture
+async def run(
+    tmp_path: Path, server: ApiServer, clock: SimulatedClock
+) -> AsyncIterator[list[Replica]]:
+    """Replicas that end with the test."""
+    replicas: list[Replica] = []
+    yield replicas
+    for each in replicas:
+        each.stop.set()
+        await clock.advance(5)
+        await asyncio.wait({each.task}, timeout=60)
+
+
+async def test_https_asks_the_api_server_about_tokens(
+    tmp_path: Path, server: ApiServer, clock, authority: Authority, run: list[Replica]
+) -> None:
+    """Metrics and health are for all; the plain listeners are off with port 0."""
+    pair, port = authority.issue("descheduler"), free_port()
+    with capture_logs() as logs:
+        replica = Replica(
+            tmp_path / "one", server, clock, OFF,
+            f"--secure-port={port}", "--bind-address=127.0.0.1",
+            f"--tls-cert-file={pair.certificate}", f"--tls-private-key-file={pair.key}",
+            "--tls-min-version=VersionTLS13",
+        )  # fmt: skip
+        run.append(replica)
+        await clock.until(lambda: any(log["event"] == "server.listening" for log in logs))
+
+    listening = [(log["address"], log["tls"]) for log in logs if log["event"] == "server.listening"]
+    assert listening == [(f"127.0.0.1:{port}", True)]
+    trusted = ssl.create_default_context(cafile=str(authority.certificate))
+    async with aiohttp.ClientSession() as session:
+        url = f"https://127.0.0.1:{port}"
+        async with session.get(f"{url}/metrics", ssl=trusted) as answer:
+            assert answer.status == 200
+        # As a page in a browser would ask: not local, so a token is wanted.
+        foreign = {"Host": "evil.example"}
+        async with session.get(f"{url}/configz", ssl=trusted, headers=foreign) as answer:
+            assert answer.status == 401
+        server.script(refuse(403), path="/apis/authentication.k8s.io")
+        bearer = {**foreign, "Authorization": "Bearer abc"}
+        async with session.get(f"{url}/configz", ssl=trusted, headers=bearer) as answer:
+            assert answer.status == 503
+        old = ssl.create_default_context(cafile=str(authority.certificate))
+        old.maximum_version = ssl.TLSVersion.TLSv1_2
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await session.get(f"{url}/metrics", ssl=old)
+
+
+async def test_https_without_a_certificate_is_off(
+    tmp_path: Path, server: ApiServer, clock, run: list[Replica]
+) -> None:
+    """And said, if it was asked for."""
+    with capture_logs() as logs:
+        run.append(Replica(tmp_path / "one", server, clock, SHIPPED, "--secure-port=10258"))
+        await clock.until(lambda: any(log["event"] == "daemon.started" for log in logs))
+
+    [off] = [log for log in logs if log["event"] == "https.off"]
+    assert off["port"] == 10258
+    assert [log["tls"] for log in logs if log["event"] == "server.listening"] == [False]
+
+
+async def test_an_address_in_use_ends_the_start(
+    tmp_path: Path, server: ApiServer, clock, run: list[Replica], pass_time
+) -> None:
+    run.append(Replica(tmp_path / "one", server, clock, SHIPPED))
+    await clock.until(lambda: bool(run[0].watchers))
+    config = SHIPPED.replace("{port}", str(run[0].port))
+    run.append(Replica(tmp_path / "two", server, clock, config))
+    await pass_time(run[1].task.done)
+
+    with pytest.raises(ListenError, match="in use"):
+        run[1].task.result()
+
+
+async def test_metrics_may_have_an_address_of_their_own(
+    tmp_path: Path, server: ApiServer, clock, run: list[Replica]
+) -> None:
+    """Both listeners have all endpoints."""
+    port = free_port()
+    config = SHIPPED.replace("metricsBindAddress: 0.0.0.0:{port}", f"metricsBindAddress: :{port}")
+    run.append(Replica(tmp_path / "one", server, clock, config))
+    await clock.until(lambda: bool(run[0].watchers))
+    for each in (port, run[0].port):
+        async with aiohttp.ClientSession() as session:
+            url = f"http://127.0.0.1:{each}/metrics"
+            async with session.get(url) as answer:
+                assert answer.status == 200
