@@ -21,6 +21,7 @@ class Workloads:
         self._uids: dict[tuple[str, str], str] = {}  # by kind and key
         self._children: dict[str, dict[str, None]] = {}  # uids of those that a workload controls
         self._pods: dict[str, dict[str, ClusterPod]] = {}  # by uid of the controller, then by key
+        self._missing: dict[str, dict[str, ClusterPod]] = {}  # likewise, those that do not serve
 
     def __len__(self) -> int:
         return len(self._by_uid)
@@ -52,12 +53,18 @@ class Workloads:
         controller = controller_of(pod.owners)
         if controller is not None:
             self._pods.setdefault(controller.uid, {})[pod.key] = pod
+            if not pod.ready or pod.deleting or pod.finished:
+                self._missing.setdefault(controller.uid, {})[pod.key] = pod
+            elif controller.uid in self._missing:
+                _drop(self._missing, controller.uid, pod.key)
 
     def remove_pod(self, pod: ClusterPod) -> None:
         """Forget a pod."""
         controller = controller_of(pod.owners)
         if controller is not None:
             _drop(self._pods, controller.uid, pod.key)
+            if controller.uid in self._missing:
+                _drop(self._missing, controller.uid, pod.key)
 
     def of(self, pod: ClusterPod) -> Workload | None:
         """The workload of a pod: of a ReplicaSet that a Deployment controls, that Deployment.
@@ -74,6 +81,18 @@ class Workloads:
         """The pods of a workload and of all that it controls, bound or not, in no given order."""
         uids = (workload.uid, *self._children.get(workload.uid, ()))
         return [pod for uid in uids for pod in self._pods.get(uid, {}).values()]
+
+    def unavailable(self, pod: ClusterPod) -> list[ClusterPod]:
+        """The pods of a pod's workload that are ending, have ended or are not ready.
+
+        Of a workload that is not known those with the same controller; of a bare pod none.
+        """
+        workload, controller = self.of(pod), controller_of(pod.owners)
+        if workload is not None:
+            uids = (workload.uid, *self._children.get(workload.uid, ()))
+        else:
+            uids = () if controller is None else (controller.uid,)
+        return [one for uid in uids for one in self._missing.get(uid, {}).values()]
 
     def siblings(self, pod: ClusterPod) -> Collection[ClusterPod]:
         """The pods with the same controller, this one too; of a bare pod none."""

@@ -105,7 +105,9 @@ class JobTable:
         """Whether a pod has an active job; begun as for count."""
         if not self._active:
             return False
-        return any(has_begun(job) or not begun for job in self.of_pod(pod.uid, pod.key))
+        if pod.uid not in self._by_pod_uid and pod.key not in self._by_pod_key:
+            return False
+        return not begun or any(map(has_begun, self.of_pod(pod.uid, pod.key)))
 
     def _put_in(self, job: PodMigrationJob) -> None:
         name, pod = job.name, job.pod

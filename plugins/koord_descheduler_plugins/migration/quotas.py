@@ -88,7 +88,7 @@ class Quotas:
 
     def _on_node(self, pod: ClusterPod, begun: bool) -> str:
         most = self.limits.per_node
-        if not most or most < 0 or not pod.node or not self._jobs.active:
+        if not most or most < 0 or not pod.node or self._jobs.count(begun=begun) < most:
             return ""
         count = sum(
             self._jobs.has(other, begun=begun)
@@ -114,16 +114,22 @@ class Quotas:
         replicas = self.replicas(pod)
         if replicas is None:
             return ""
+        jobs = self._jobs.count(begun=begun, namespace=pod.namespace)
+        missing = [one for one in self._cluster.workloads.unavailable(pod) if one.uid != pod.uid]
+        most_migrating = most_of(replicas, limits.per_workload)
+        most_missing = most_of(replicas, limits.unavailable)
+        if jobs < most_migrating and jobs + len(missing) < most_missing:
+            return ""  # whichever pods the jobs are for
         migrating = {one.key for one in self._migrating(pod, begun)}
-        most = most_of(replicas, limits.per_workload)
-        if limits.check_migrating and migrating and len(migrating) >= most:
-            return f"{len(migrating)} pods of its workload are migrating, at most {most} may"
-        if not limits.check_unavailable:
+        if limits.check_migrating and migrating and len(migrating) >= most_migrating:
+            return (
+                f"{len(migrating)} pods of its workload are migrating, at most {most_migrating} may"
+            )
+        count = len(migrating | {one.key for one in missing})
+        if not limits.check_unavailable or count < most_missing:
             return ""
-        missing = len(migrating | self._unavailable(pod))
-        most = most_of(replicas, limits.unavailable)
-        text = f"{missing} pods of its workload are migrating or not ready, at most {most} may be"
-        return text if missing >= most else ""
+        text = f"{count} pods of its workload are migrating or not ready"
+        return f"{text}, at most {most_missing} may be"
 
     def _migrating(self, pod: ClusterPod, begun: bool) -> Iterator[ClusterPod]:
         """The other pods of the same controller that are on their way and still there."""
@@ -144,17 +150,6 @@ class Quotas:
             owner = controller_of(other.owners)
             if owner is not None and owner.uid == controller.uid:
                 yield other
-
-    def _unavailable(self, pod: ClusterPod) -> set[str]:
-        """The pods of the workload that are not active and ready, without this one."""
-        workloads = self._cluster.workloads
-        workload = workloads.of(pod)
-        pods = workloads.siblings(pod) if workload is None else workloads.pods(workload)
-        return {
-            one.key
-            for one in pods
-            if (not one.ready or one.deleting or one.finished) and one.uid != pod.uid
-        }
 
     def _own(self, pod: ClusterPod, begun: bool, *, in_namespace: bool = False) -> int:
         """How many jobs that are counted are the pod's own."""

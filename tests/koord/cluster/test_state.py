@@ -1,6 +1,9 @@
 """Objects by kind: what is put is found where decisions look for it, and forgotten when gone."""
 
 from clusters import Json, named, node, pod, read, read_node, read_pod
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
 
 from koord.cluster.decoding import (
     BUDGET,
@@ -11,6 +14,7 @@ from koord.cluster.decoding import (
     PRIORITY_CLASS,
     REPLICA_SET,
 )
+from koord.cluster.facts import Owner, Workload
 from koord.cluster.state import ClusterState
 
 
@@ -85,3 +89,42 @@ def test_all_kinds_have_keys_and_are_forgotten_by_them() -> None:
     assert list(state.reports) == ["n1"]
     assert not state.priority_classes
     assert not state.budgets
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 4),  # pod
+            st.sampled_from(["a", "b"]),  # its ReplicaSet
+            st.sampled_from(["ready", "waits", "ends", "ended", "gone"]),
+        )
+    )
+)
+def test_unavailable_pods_are_those_that_do_not_serve(changes: list[tuple[int, str, str]]) -> None:
+    """Of all ReplicaSets of a Deployment, whatever has changed in whatever order."""
+    state = ClusterState()
+    owner = Owner("Deployment", "web", "uid-web", controller=True)
+    for name in ("a", "b"):
+        state.workloads.put(
+            Workload(kind="ReplicaSet", namespace="default", name=name, uid=f"uid-{name}",
+                     replicas=3, controller=owner)
+        )  # fmt: skip
+    deployment = Workload(
+        kind="Deployment", namespace="default", name="web", uid="uid-web", replicas=6
+    )
+    state.workloads.put(deployment)
+    for number, owner_name, what in changes:
+        one = read_pod(pod(f"p{number}"))
+        if what == "gone":
+            state.remove(POD, one.key)
+            continue
+        owners = (Owner("ReplicaSet", owner_name, f"uid-{owner_name}", controller=True),)
+        phase = "Failed" if what == "ended" else "Running"
+        facts = {"ready": what != "waits", "deleting": what == "ends", "phase": phase}
+        state.put(POD, structs.replace(one, owners=owners, **facts))
+    pods = state.workloads.pods(deployment)
+    wanted = {one.key for one in pods if not one.ready or one.deleting or one.finished}
+
+    for one in pods:
+        assert {each.key for each in state.workloads.unavailable(one)} == wanted
+    assert state.workloads.unavailable(read_pod(pod("bare"))) == []

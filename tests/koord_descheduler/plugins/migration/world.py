@@ -35,6 +35,7 @@ from koord_descheduler.framework.interfaces import EvictOptions
 from koord_descheduler.framework.metrics import FrameworkMetrics
 from koord_descheduler.framework.migrations import Migrations
 from koord_descheduler_plugins.migration import MigrationController
+from koord_descheduler_plugins.migration.control import MigrationControl
 
 JOBS = "/apis/scheduling.koordinator.sh/v1alpha1/podmigrationjobs"
 RESERVATIONS = "/apis/scheduling.koordinator.sh/v1alpha1/reservations"
@@ -371,6 +372,11 @@ class Process:
             "skip_check_expected_replicas": True,
         }
         return MigrationController(MigrationControllerArgs(**{**quick, **args}), handle)
+
+    @property
+    def control(self) -> MigrationControl:
+        """The part that all profiles share."""
+        return self.plugins[0]._control
 
     def start(self) -> None:
         work = self.services.shared.run(self._stop, self.clock, Health())
