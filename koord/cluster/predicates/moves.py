@@ -26,6 +26,7 @@ class Moves:
         self._free = (view.allocatable - view.requested).T[:, rows].copy()  # (resources, rows)
         self._settled: dict[tuple[PodSpec, str, tuple[str, ...]], Mask] = {}
         self._excluded: dict[LabelSet, bool] = {}  # whether some pod's anti-affinity means these
+        self._excluding = view.anti_affinity.keys()  # namespaces; "": any
         self._what_if: WhatIf = view.what_if()
         self._pending: list[tuple[ClusterPod, int | None]] = []  # moves that what_if lacks
 
@@ -34,7 +35,7 @@ class Moves:
 
         A pod that has moved is not asked about again.
         """
-        if self._minds_others(pod):
+        if self.minds_others(pod):
             return self._fits_among(pod)
         return self._nodes_allow(pod) & self.has_room(pod)
 
@@ -70,11 +71,16 @@ class Moves:
         column = self._view.resources.get(name)
         return np.zeros(len(self._rows), np.int64) if column is None else self._free[column]
 
-    def _minds_others(self, pod: ClusterPod) -> bool:
-        """Whether where other pods are matters, and not only what they take."""
+    def minds_others(self, pod: ClusterPod) -> bool:
+        """Whether where other pods are matters, and not only what they take.
+
+        With many pods in the cluster, fits takes long then.
+        """
         spec = pod.spec
         if spec.host_ports or spec.affinity or spec.anti_affinity or spec.spread:
             return True
+        if pod.namespace not in self._excluding and "" not in self._excluding:
+            return False
         excluded = self._excluded.get(pod.label_set)
         if excluded is None:
             excluded = self._excluded[pod.label_set] = is_excluded(pod, self._view)

@@ -213,15 +213,14 @@ class ExactRound(Round):
     def steps(self, plan: PoolPlan) -> Steps:
         if not plan.sides:
             return
+        yield Pause.WORK
         targets = Targets(plan, self._situation.view, node_fit=self._args.node_fit)
-        yield Pause.PAUSE
         for one in self._moving_of(plan):
             targets.arrive(one)
-            yield Pause.PAUSE
         for side in plan.sides:
             targets.choose(side)
             for place in side.sources.tolist():
-                yield Pause.PAUSE
+                yield Pause.TURN
                 yield from self._relieve(plan, side, place, targets)
 
     def _moving_of(self, plan: PoolPlan) -> list[MovingPod]:
@@ -252,7 +251,12 @@ class ExactRound(Round):
                 plan.keep([pod], why)
                 continue
             is_prod = self._order.is_prod(pod)
-            found = targets.candidates(pod, amount, is_prod=is_prod)
+            if targets.takes_long(pod):
+                yield Pause.WORK
+                found = targets.candidates(pod, amount, is_prod=is_prod)
+                yield Pause.TURN
+            else:
+                found = targets.candidates(pod, amount, is_prod=is_prod)
             if not found:
                 plan.keep([pod], targets.why_none)
                 continue

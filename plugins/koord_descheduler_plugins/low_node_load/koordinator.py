@@ -190,12 +190,13 @@ class KoordinatorRound(Round):
     def steps(self, plan: PoolPlan) -> Steps:
         if not plan.sides:
             return
+        yield Pause.WORK
         room = _Room(plan, self._situation, node_fit=self._args.node_fit)
         for side in plan.sides:
             total = room.total(plan, side)
             if len(side.targets):
                 for place in side.sources.tolist():
-                    yield Pause.PAUSE
+                    yield Pause.TURN
                     yield from self._leave(plan, side, place, room, total)
             room.spend(total, prod=side.prod)
         for side, detector in zip(
@@ -215,9 +216,15 @@ class KoordinatorRound(Round):
         for pod in self._situation.view.pods(int(census.rows[place])):
             if pod.finished:
                 continue
-            if prod and not self._order.is_prod(pod):
-                plan.keep([pod], "it is no prod pod")
-            elif (why := self._refusal(pod)) or (why := room.book(pod, amounts, side)):
+            why = "it is no prod pod" if prod and not self._order.is_prod(pod) else ""
+            why = why or self._refusal(pod)
+            if not why and room.takes_long(pod):
+                yield Pause.WORK
+                why = room.book(pod, amounts, side)
+                yield Pause.TURN
+            elif not why:
+                why = room.book(pod, amounts, side)
+            if why:
                 plan.keep([pod], why)
             else:
                 removable.append(pod)
@@ -308,6 +315,10 @@ class _Room:
         """A pass is over, and this is what its targets can still take."""
         if not prod:
             self._left = np.minimum(self._both[False], total)
+
+    def takes_long(self, pod: ClusterPod) -> bool:
+        """Whether book would hold up the event loop."""
+        return self._fits is not None and self._fits.minds_others(pod)
 
     def book(self, pod: ClusterPod, amounts: PodAmounts, side: Side) -> str:
         """Reserve room for a pod on the first target that takes it; return why none does."""

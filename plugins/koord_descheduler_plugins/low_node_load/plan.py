@@ -102,9 +102,10 @@ class Answer(Enum):
 
 
 class Pause(Enum):
-    """Others may have their turn."""
+    """A step in which nothing moves."""
 
-    PAUSE = auto()
+    TURN = auto()  # others may have their turn
+    WORK = auto()  # what comes next takes long and asks nobody, so it may run in another thread
 
 
 Step = Move | Pause

@@ -31,6 +31,7 @@ from koord_descheduler_plugins.low_node_load.plan import (
     Answer,
     Memory,
     Move,
+    Pause,
     PoolPlan,
     Refusal,
     Round,
@@ -105,12 +106,15 @@ class LowNodeLoad(BalancePlugin):
 
     async def _carry_out(self, work: Round, plan: PoolPlan, evictor: EvictorProxy) -> None:
         steps = work.steps(plan)
-        answer: Answer | None = None
-        while (step := resume(steps, answer)) is not None:
+        step = resume(steps, None)
+        while step is not None:
             if isinstance(step, Move):
-                answer = await self._evict(step, evictor)
+                step = resume(steps, await self._evict(step, evictor))
+            elif step is Pause.WORK:
+                step = await asyncio.to_thread(resume, steps, None)
             else:
                 await asyncio.sleep(0)
+                step = resume(steps, None)
 
     async def _evict(self, move: Move, evictor: EvictorProxy) -> Answer:
         pod = move.pod

@@ -47,6 +47,10 @@ class Targets:
         chosen = np.isin(self._at, side.targets)
         self._chosen = None if chosen.all() else chosen
 
+    def takes_long(self, pod: ClusterPod) -> bool:
+        """Whether candidates would hold up the event loop."""
+        return self._moves is not None and self._moves.minds_others(pod)
+
     def candidates(self, pod: ClusterPod, amount: Amount, *, is_prod: bool) -> tuple[int, ...]:
         """Return the nodes that can take a pod, the one that is least loaded with it first.
 

@@ -1,12 +1,13 @@
 """Rounds of the plugin: what exact does that no scenario of spec 06 has, bad figures, dry-run."""
 
+import threading
 from typing import Any
 
 import pytest
 from loads import N, P, build, cpu, harness, load_args, names, report
 
-from koord_descheduler.plugin import Action, Migration, NodeDecision, PodDecision
-from koord_descheduler.plugin.testing import FakeCluster, PluginHarness
+from koord_descheduler.plugin import Action, Migration, Moves, NodeDecision, PodDecision
+from koord_descheduler.plugin.testing import FakeCluster, PluginHarness, RecordingEvictor
 
 ARGS = load_args(**cpu(30, 60))
 HOT = {"n1": N({"a": 3000, "b": 3000, "c": 3000}), "n2": N({"z": 500})}
@@ -336,3 +337,52 @@ async def test_the_effective_threshold_is_printed() -> None:
         assert found.evicted[0].options.reason == (
             "node is overutilized, node cpu usage(90.00%)>threshold(62.50%)"
         )
+
+
+@pytest.mark.parametrize("planner", ["exact", "koordinator"])
+async def test_long_work_is_done_in_other_threads_and_filters_on_the_loop(
+    planner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where pods exclude each other, all pods are looked at; b finds a free node, a does not."""
+    threads: dict[str, set[str]] = {"fits": set(), "filter": set()}
+
+    def watch(owner: type, method: str, what: str) -> None:
+        original = getattr(owner, method)
+
+        def watched(*args: Any) -> Any:
+            threads[what].add(threading.current_thread().name)
+            return original(*args)
+
+        monkeypatch.setattr(owner, method, watched)
+
+    watch(Moves, "fits", "fits")
+    watch(RecordingEvictor, "filter", "filter")
+    term = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": {"app": "x"}},
+    }
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    alone = {"labels": {"app": "x"}, "spec": {"affinity": {"podAntiAffinity": required}}}
+    nodes = {
+        "n1": N({"a": P(3500, facts=alone), "b": P(3500, facts={"labels": {"app": "x"}})}),
+        "n2": N({"y": P(500, facts=alone)}),
+        "n3": N({"z": 2000}),
+    }
+    assert await evicted(build(nodes), {**ARGS, "planner": planner}) == ["a"]
+    main = threading.main_thread().name
+    assert threads["filter"] == {main}
+    assert main not in threads["fits"]
+
+
+async def test_a_pod_moves_within_its_pool() -> None:
+    """n3 is low, but not of the pool gpu; the default pool has no node that is high."""
+    pool = {"name": "gpu", "nodeSelector": {"matchLabels": {"pool": "gpu"}}, **cpu(10, 50)}
+    gpu = {"pool": "gpu"}
+    nodes = {
+        "n1": N({"a": 3000, "b": 3000}, labels=gpu),
+        "n2": N({"y": 2000}, labels=gpu),
+        "n3": N({"z": 500}),
+    }
+    assert await evicted(build(nodes), {**ARGS, "nodePools": [pool]}) == []
+    nodes["n2"] = N({"y": 900}, labels=gpu)
+    assert await evicted(build(nodes), {**ARGS, "nodePools": [pool]}) == ["a"]
