@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.bed.machine import cpu_seconds, tree
@@ -30,11 +31,13 @@ class Round:
         return self.cpu_at_end - self.cpu_at_begin
 
 
-def follow(bed: Bed, count: int, *, begin: str, pattern: str, limit: float) -> list[Round]:
+def follow(
+    bed: Bed, count: int, *, begin: str, patterns: Sequence[str], limit: float
+) -> list[Round]:
     """Return so many whole rounds, or fewer after limit seconds, the last then perhaps cut off.
 
-    begin is in the line that a round begins with, pattern in those that are kept. A round is whole
-    when the next one has begun.
+    begin is in the line that a round begins with, one of patterns in those that are kept. A round
+    is whole when the next one has begun.
     """
     found: list[Round] = []
     end, rest = time.time() + limit, ""
@@ -45,17 +48,17 @@ def follow(bed: Bed, count: int, *, begin: str, pattern: str, limit: float) -> l
             text, _, rest = (rest + log.read()).rpartition("\n")
             used = cpu_seconds(tree(bed.program.pid))
             for line in text.split("\n"):
-                _take(line, used, found, begin, pattern)
+                _take(line, used, found, begin, patterns)
     return found[:count]
 
 
-def _take(line: str, used: float, found: list[Round], begin: str, pattern: str) -> None:
+def _take(line: str, used: float, found: list[Round], begin: str, patterns: Sequence[str]) -> None:
     moment = _TIME.search(line)
     if moment is None:
         return
     seconds = int(moment[1]) * 3600 + int(moment[2]) * 60 + float(moment[3])
     if begin in line:
         found.append(Round(seconds, used, seconds, used))
-    elif found and pattern in line:
+    elif found and any(pattern in line for pattern in patterns):
         found[-1].ended, found[-1].cpu_at_end = seconds, used
         found[-1].lines.append(line)

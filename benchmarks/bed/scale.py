@@ -105,7 +105,7 @@ def descheduler(bed: Bed, args: argparse.Namespace) -> Json:
     )
     bed.run(args.command, config)
     load_before, speed_before, machine = load(), speed_ms(), machine_cpu_seconds()
-    rounds = follow(bed, args.rounds, begin=args.begin, pattern=args.pattern, limit=args.limit)
+    rounds = follow(bed, args.rounds, begin=args.begin, patterns=[args.pattern], limit=args.limit)
     wall, pids = time.time() - bed.started, tree(bed.program.pid)
     machine = machine_cpu_seconds() - machine
     used, stats = cpu_seconds(pids), bed.stats()

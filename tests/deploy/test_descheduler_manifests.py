@@ -1,5 +1,6 @@
 """The descheduler's manifests agree with each other and with what they promise."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -226,10 +227,24 @@ def test_the_role_changes_no_node_and_no_pod() -> None:
                 ("events", "create"),
                 ("events", "patch"),
                 ("podmigrationjobs/status", "patch"),
-                ("podmigrationjobs/status", "update"),
             }
-    [more] = patched(role, "descheduler/soft-eviction")["rules"][len(role["rules"]) :]
-    assert more == {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]}
+
+
+@pytest.mark.parametrize(
+    ("component", "resource", "verb"),
+    [
+        ("patch-pods", "pods", "patch"),
+        ("delete-pods", "pods", "delete"),
+        ("cordon", "nodes", "patch"),
+    ],
+)
+def test_a_component_grants_one_right_more(component: str, resource: str, verb: str) -> None:
+    """And the table of operations.md says which."""
+    role = one("ClusterRole")
+    [more] = patched(role, f"descheduler/{component}")["rules"][len(role["rules"]) :]
+    assert more == {"apiGroups": [""], "resources": [resource], "verbs": [verb]}
+    text = (DEPLOY.parents[1] / "docs" / "operations.md").read_text()
+    assert re.search(rf"^\| `{component}` \| .+ \| `{verb}` on {resource} ", text, re.MULTILINE)
 
 
 def test_the_definitions_are_of_the_kinds_that_it_writes() -> None:

@@ -89,7 +89,7 @@ def test_the_networkpolicy_follows_the_namespace(
 def test_the_descheduler_follows_the_namespace(render: Any, problems: Any, tmp_path: Path) -> None:
     """With all its components, and alone; its lease and its ledger are where its pods are."""
     deploy = os.path.relpath(DEPLOY, tmp_path)
-    own = ["", "/crds", "/networkpolicy", "/soft-eviction"]
+    own = ["", "/crds", "/networkpolicy", "/patch-pods", "/delete-pods", "/cordon"]
     overlay = {
         "namespace": "control",
         "components": [f"{deploy}/descheduler{name}" for name in own],

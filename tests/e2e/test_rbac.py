@@ -1,11 +1,11 @@
-"""The shipped roles against all that the daemon asked in the tests before this one."""
+"""The shipped roles against all that the daemons asked in the tests before this one."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 from overlay import overlay
-from rights import Right, allows, role
+from rights import Right, allows, rights_of, role
 
 # Rights without a request, and why they are there.
 NOT_ASKED_FOR = {
@@ -18,6 +18,17 @@ COMPONENTS = {
     "evictions": "test_evictions.py",
     "events": "test_events.py",
     "measure-only": "",
+}
+
+# The tests of koord-descheduler's process, and its rights without a request there.
+NAME, DESCHEDULER = "koord-descheduler", "test_descheduler.py"
+DESCHEDULER_NOT_ASKED_FOR = {
+    Right("delete", "scheduling.koordinator.sh", "podmigrationjobs"): "the scavenger's",
+    Right("delete", "scheduling.koordinator.sh", "reservations"): "a migration that fails",
+    Right("get", "scheduling.koordinator.sh", "podmigrationjobs"): "after a conflict",
+    Right("patch", "scheduling.koordinator.sh", "reservations"): "those of a user's job",
+    Right("patch", "", "events"): "an event that is repeated",
+    Right("update", "", "configmaps", "koord-descheduler-ledger"): "a ledger that changes",
 }
 
 
@@ -35,8 +46,7 @@ def test_all_that_was_asked_is_allowed(
     asked_by_all_tests: dict[str, set[Right]], held: Any
 ) -> None:
     """A request without a right would be refused in a cluster."""
-    everything = held(*COMPONENTS)
-    asked = set().union(*asked_by_all_tests.values())
+    everything, asked = held(*COMPONENTS), _asked_by_agents(asked_by_all_tests)
 
     refused = [each for each in asked if not any(allows(one, each) for one in everything)]
 
@@ -47,7 +57,7 @@ def test_nothing_is_allowed_that_no_request_needs(
     asked_by_all_tests: dict[str, set[Right]], held: Any
 ) -> None:
     """A right without a request is one too many."""
-    asked = set().union(*asked_by_all_tests.values())
+    asked = _asked_by_agents(asked_by_all_tests)
 
     unused = [one for one in held() if not any(allows(one, each) for each in asked)]
 
@@ -67,3 +77,25 @@ def test_a_component_adds_what_its_feature_asks_for(
     assert sorted(unused) == []
     assert default <= more
     assert bool(more - default) == bool(COMPONENTS[component])
+
+
+def test_the_descheduler_s_role_is_what_it_asks_for(
+    asked_by_all_tests: dict[str, set[Right]], render: Any, tmp_path: Path
+) -> None:
+    """Nothing less; and nothing more but what these tests have no occasion for."""
+    objects = render(overlay(tmp_path, "descheduler"))
+    found = set[Right]()
+    for each in objects:
+        if each["kind"] in ("Role", "ClusterRole") and each["metadata"]["name"] == NAME:
+            found |= rights_of(each["rules"])
+    asked = asked_by_all_tests[DESCHEDULER]
+
+    refused = [each for each in asked if not any(allows(one, each) for one in found)]
+    unused = [one for one in found if not any(allows(one, each) for each in asked)]
+
+    assert sorted(refused) == []
+    assert set(unused) <= set(DESCHEDULER_NOT_ASKED_FOR)
+
+
+def _asked_by_agents(asked: dict[str, set[Right]]) -> set[Right]:
+    return set().union(*(rights for file, rights in asked.items() if file != DESCHEDULER))
