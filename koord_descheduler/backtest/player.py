@@ -40,6 +40,7 @@ from koord_descheduler.ledger.metrics import LedgerMetrics
 from koord_descheduler.planning.offline import offline_services
 
 EVICTOR = "ReplayEvictor"
+MIGRATED_WITHIN = 600.0  # seconds; then a pod that is still there stays
 OBSERVED_EVERY = 10.0  # seconds; as the ledger at work
 PATIENCE = 60.0  # real seconds for one cycle
 MOST_ERRORS = 20
@@ -181,6 +182,7 @@ class _Player:
         self._services: Services = replace(
             offline_services(state, found.began), clock=self._clock, gate=self._ledger
         )
+        self._begun: dict[str, float] = {}  # evictions that are the record's, by uid of the pod
         self._observed = found.began
         self._cycle_at = _first_cycle(found, self._interval)
         self._profiles: list[ProfilePlugins] = []
@@ -253,7 +255,8 @@ class _Player:
                 self._played_hot.note(node, other, tick.at)
         for uid, one in list(self._services.migrations.by_uid.items()):
             pod = state.pod(one.pod)
-            if pod is None or pod.uid != uid:
+            late = tick.at > self._begun.get(uid, 0.0) + MIGRATED_WITHIN
+            if pod is None or pod.uid != uid or late:
                 self._services.migrations.end(uid)
         self._observe(tick.at)
 
@@ -293,6 +296,7 @@ class _Player:
             if is_recorded:
                 migration = Migration(pod=pod.key, uid=pod.uid, node=pod.node)
                 self._services.migrations.put(migration)
+                self._begun[pod.uid] = now
             replay.evictions.append(
                 PlayedEviction(
                     now,

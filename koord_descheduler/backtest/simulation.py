@@ -28,6 +28,7 @@ from koord_descheduler.backtest.ticks import Change, Eviction, Tick
 from koord_descheduler.ledger.entries import WorkloadRef, workload_of
 
 REPLACED_WITHIN = 600.0  # seconds; a pod without replacement by then has none: the workload shrank
+LEAVES_WITHIN = 1800.0  # seconds; what leaves later after an eviction does so for another reason
 NOTHING = Usage(0.0, 0.0)
 
 
@@ -58,6 +59,9 @@ class SimulatedCluster:
         self._uids: dict[str, str] = {}  # of the pods in the record, by key
         self._elsewhere: dict[str, Elsewhere] = {}  # by key of the pod as it is here
         self._standing_for: dict[str, Elsewhere] = {}  # by key of the pod in the record
+        self._leaving: dict[
+            str, str
+        ] = {}  # nodes of pods that shut down in the record only, by key
         self._load: dict[str, Usage] = {}  # of nodes, with what has come and gone since the report
         self._moves = 0
 
@@ -113,10 +117,12 @@ class SimulatedCluster:
             self._leaves(change.key, old, now)
         if pod is None:
             return
-        if pod.deleting and pod.uid in self._recorded and pod.uid not in self.followed:
-            return  # the record evicts it, here it stays
         is_new = self._uids.get(change.key) is None
         self._uids[change.key] = pod.uid
+        if pod.deleting and self._is_only_recorded(pod.uid, now):
+            self._stays(change.key, now)
+            self._leaving[change.key] = pod.node
+            return
         one = self._standing_for.get(change.key)
         if one is None and is_new:
             one = self._adopted(pod)
@@ -135,24 +141,33 @@ class SimulatedCluster:
     def _leaves(self, key: str, uid: str, now: float) -> None:
         """A pod of the record is gone."""
         del self._uids[key]
-        one = self._standing_for.pop(key, None)
-        if uid in self._recorded and uid not in self.followed:
-            if one is None:
-                one = self._stays(key)
-            if one is not None:
-                one.recorded, one.home, one.alone_since = "", "", now
-        elif one is not None:
+        if self._leaving.pop(key, None) is not None:
+            return
+        if self._is_only_recorded(uid, now):
+            self._stays(key, now)
+        elif (one := self._standing_for.pop(key, None)) is not None:
             self._forget(one)
         else:
             self.state.remove(decoding.POD, key)
 
-    def _stays(self, key: str) -> Elsewhere | None:
-        """A pod that only the record evicts; None: it is not here."""
-        pod = self.state.pod(key)
-        if pod is None:
-            return None
-        one = self._elsewhere[key] = self._here(pod)
-        return one
+    def _is_only_recorded(self, uid: str, now: float) -> bool:
+        """Whether a pod leaves because the record evicts it, which did not happen here."""
+        eviction = self._recorded.get(uid)
+        if eviction is None or uid in self.followed:
+            return False
+        return now - eviction.at <= LEAVES_WITHIN
+
+    def _stays(self, key: str, now: float) -> None:
+        """A pod of the record leaves there only: here it waits for its replacement."""
+        if key in self._leaving:
+            return
+        one = self._standing_for.pop(key, None)
+        if one is None:
+            pod = self.state.pod(key)
+            if pod is None:
+                return
+            one = self._elsewhere[key] = self._here(pod)
+        one.recorded, one.home, one.alone_since = "", "", now
 
     def _here(self, pod: ClusterPod) -> Elsewhere:
         return Elsewhere(pod, workload_of(pod, self.state.workloads), self._metric_of(pod))
@@ -240,12 +255,14 @@ class SimulatedCluster:
         cores = memory = 0.0
         is_changed = False
         for metric in report.pods:
-            one = self._standing_for.get(f"{metric.namespace}/{metric.name}")
-            if one is None or one.home != report.node:
+            key = f"{metric.namespace}/{metric.name}"
+            one = self._standing_for.get(key)
+            if one is not None and one.home == report.node:
+                one.metric = replace(metric, name=one.pod.name, namespace=one.pod.namespace)
+            elif self._leaving.get(key) != report.node:
                 pods.append(metric)
                 continue
             is_changed = True
-            one.metric = replace(metric, name=one.pod.name, namespace=one.pod.namespace)
             cores -= metric.usage.cores
             memory -= metric.usage.memory_bytes
         for one in self._elsewhere.values():

@@ -1,7 +1,8 @@
 """A cluster that lives for hours of simulated time, with a descheduler at work, and its record.
 
 Six nodes of ten cores. The usage of each pod comes and goes in its own rhythm; what is evicted
-leaves after ten seconds and has a replacement after twenty, where a plain scheduler puts it.
+leaves after ten seconds and has a replacement after twenty, where a plain scheduler puts it; or, as
+pods of a Deployment, it shuts down for half a minute beside its replacement.
 """
 
 import json
@@ -11,8 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace as structs_replace
 from prometheus_client import CollectorRegistry
 
+from koord.cluster import decoding
 from koord.cluster.facts import ClusterNode, ClusterPod, Workload
 from koord_descheduler.backtest.recorder import Recorder, RecordingState
 from koord_descheduler.backtest.recordfile import RecordWriter
@@ -135,7 +138,12 @@ class ScriptedCluster:
     """Live it with live."""
 
     def __init__(
-        self, path: Path, text: str, registry: PluginRegistry, *, most_bytes: int = 1 << 30
+        self,
+        path: Path,
+        text: str,
+        registry: PluginRegistry,
+        *,
+        graceful: bool = False,
     ) -> None:
         self.fake = FakeCluster()
         self.fake.state = self.state = RecordingState()
@@ -151,10 +159,12 @@ class ScriptedCluster:
         self.services: Services = replace(fake_services(self.fake), gate=self.ledger)
         self.evicted: list[tuple[float, str, str]] = []  # time, pod, node
         header = Header(began=self.clock.wall(), config=text)
-        self.writer = RecordWriter(path, most_bytes)
+        self.writer = RecordWriter(path, 1 << 30)
         self.recorder = Recorder(self.state, self.writer, header)
         self._loads: dict[str, Load] = {}  # by pod; a replacement takes over
+        self._graceful = graceful
         self._due: list[tuple[float, ClusterPod]] = []  # replacements
+        self._ending: list[tuple[float, ClusterPod]] = []  # pods that shut down
         self._number = 0
         for at in range(6):
             self.fake.node(f"n{at}", cpu=CORES, memory="64Gi", system={"cpu": 0.5, "memory": "1Gi"})
@@ -245,15 +255,34 @@ class ScriptedCluster:
         now = self.clock.wall()
         for due, pod in [one for one in self._due if one[0] <= now]:
             self._due.remove((due, pod))
-            workload = self.state.workloads.of(pod)
-            assert workload is not None
-            self._create(workload, self._calmest(), self._loads.pop(pod.key))
+            self._replace(pod)
+        for due, pod in [one for one in self._ending if one[0] <= now]:
+            self._ending.remove((due, pod))
+            self._gone(pod)
+        ending = [pod for _, pod in self._ending]
         for one in list(self.services.migrations.by_uid.values()):
-            gone = self.state.pod(one.pod)
-            assert gone is not None
-            self.fake.delete("pod", one.pod)
-            self.services.migrations.end(one.uid)
-            self._due.append((now + STEP, gone))
+            leaves = self.state.pod(one.pod)
+            assert leaves is not None
+            if leaves in ending:
+                continue
+            if self._graceful:
+                leaves = structs_replace(leaves, deleting=True)
+                self.state.put(decoding.POD, leaves)
+                self.fake._uses[leaves.key] = {"cpu": 0, "memory": 0}
+                self._ending.append((now + 3 * STEP, leaves))
+                self._replace(leaves)
+            else:
+                self._gone(leaves)
+                self._due.append((now + STEP, leaves))
+
+    def _gone(self, pod: ClusterPod) -> None:
+        self.fake.delete("pod", pod.key)
+        self.services.migrations.end(pod.uid)
+
+    def _replace(self, pod: ClusterPod) -> None:
+        workload = self.state.workloads.of(pod)
+        assert workload is not None
+        self._create(workload, self._calmest(), self._loads.pop(pod.key))
 
     def _calmest(self) -> str:
         nodes = (node.name for node in self.state.nodes())

@@ -18,9 +18,9 @@ from koord_descheduler.backtest.player import Replay, play, survey
 HOT = (HotRule({"cpu": 75.0}),)
 
 
-async def recorded(path: Path, text: str, hours: float = 4.0) -> ScriptedCluster:
-    cluster = ScriptedCluster(path, text, scripted_registry())
-    await cluster.live(hours)
+async def recorded(path: Path, text: str, *, graceful: bool = False) -> ScriptedCluster:
+    cluster = ScriptedCluster(path, text, scripted_registry(), graceful=graceful)
+    await cluster.live(4.0)
     return cluster
 
 
@@ -29,10 +29,13 @@ async def played(path: Path, text: str) -> Replay:
     return await play(path, survey(path), configuration(text, registry), registry, HOT)
 
 
-async def test_the_recorded_configuration_has_the_recorded_evictions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("graceful", [False, True])
+async def test_the_recorded_configuration_has_the_recorded_evictions(
+    tmp_path: Path, graceful: bool
+) -> None:
     """The same pods from the same nodes at the same times; and no node is hot for longer."""
     path = tmp_path / "record"
-    cluster = await recorded(path, config_text(75))
+    cluster = await recorded(path, config_text(75), graceful=graceful)
     assert len(cluster.evicted) > 10
 
     replay = await played(path, survey(path).header.config)
@@ -48,10 +51,13 @@ async def test_the_recorded_configuration_has_the_recorded_evictions(tmp_path: P
     assert replay.hours == pytest.approx(4.0)
 
 
-async def test_without_evictions_the_cluster_is_as_it_would_have_been(tmp_path: Path) -> None:
+@pytest.mark.parametrize("graceful", [False, True])
+async def test_without_evictions_the_cluster_is_as_it_would_have_been(
+    tmp_path: Path, graceful: bool
+) -> None:
     """Each pod that the record moves stays, with the load that its replacement then had."""
     path, other = tmp_path / "record", tmp_path / "truth"
-    cluster = await recorded(path, config_text(75))
+    cluster = await recorded(path, config_text(75), graceful=graceful)
     await recorded(other, config_text(999))
 
     replay = await played(path, config_text(999))
