@@ -9,12 +9,15 @@ from dataclasses import replace
 
 from koord.api.podmigrationjob import JobPhase, JobReason, PodMigrationJob
 from koord_descheduler.plugin import (
+    ApiError,
     Clock,
     ClusterPod,
     ClusterState,
     KubeError,
+    LimitedLog,
     LogState,
     Stop,
+    TooManyRequests,
     controller_of,
     get_logger,
 )
@@ -26,6 +29,7 @@ from koord_descheduler_plugins.migration.steps import EVICT_DIRECTLY
 
 _SLICE = 50  # jobs without a pause for others
 _IN_A_THREAD = 2000  # jobs, from which on sorting takes milliseconds
+_SERVER_ERROR = 500  # statuses from here on are about the server, not about a job
 _SHARE = 0.1  # of the time that rounds may take at most, with 10^5 jobs that wait
 
 log = get_logger("koord_descheduler.migration")
@@ -49,6 +53,7 @@ class Arbitrator:
         self._rules_of = rules_of
         self._look = look
         self._trouble = LogState(log)
+        self._refused = LimitedLog(log, clock)
 
     async def run(self, stop: Stop, interval: Callable[[], float]) -> None:
         """Judge waiting jobs every interval seconds, until stop."""
@@ -72,7 +77,7 @@ class Arbitrator:
             # Of one whose turn comes later the fresh version counts.
             job = self._records.jobs.waiting.get(one.job.name)
             if job is not None and not job.paused:
-                await self._judge(job, self._pod(job))
+                await self._judge_alone(job)
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
 
@@ -107,6 +112,15 @@ class Arbitrator:
             if owner is not None and owner.uid in owners:
                 counts[owner.uid] = counts.get(owner.uid, 0) + 1
         return lambda uid: counts.get(uid, 0)
+
+    async def _judge_alone(self, job: PodMigrationJob) -> None:
+        """Judge a job; what the server has against this one keeps no other."""
+        try:
+            await self._judge(job, self._pod(job))
+        except ApiError as err:
+            if err.status >= _SERVER_ERROR or isinstance(err, TooManyRequests):
+                raise
+            self._refused.warning("job.refused", job=job.name, error=str(err))
 
     async def _judge(self, job: PodMigrationJob, pod: ClusterPod | None) -> None:
         rules = self._rules_of(job)

@@ -309,3 +309,29 @@ async def test_a_reservation_whose_job_is_gone_is_removed(world: World) -> None:
     await world.pass_time(70)
 
     assert world.reservations() == []
+
+
+async def test_a_job_that_the_server_does_not_take_keeps_no_other(world: World) -> None:
+    """A webhook refuses it; the next one passes arbitration all the same."""
+    world.replicas = 30
+    process = await world.start(**args("EvictDirectly"))
+    process.server.script = denied("a-job")
+    for pod, job in (("web-1", "z-job"), ("web-2", "a-job")):
+        world.add_pod(pod)
+        world.add_job(pod, job, mode="EvictDirectly")
+    await world.until(lambda: world.evictions == {POD: 1})
+    await world.pass_time(10)
+
+    assert ending(world.job_named("z-job"))[0] == "Succeeded"
+    assert ending(world.job_named("a-job")) == ("", "")
+
+
+def denied(name: str) -> Callable[[Call], Json | None]:
+    """A webhook that denies changes of a job."""
+
+    def script(call: Call) -> Json | None:
+        if call.method == "PATCH" and call.path.endswith(name):
+            raise Refused(403, "Forbidden", "admission webhook denied the request")
+        return None
+
+    return script
