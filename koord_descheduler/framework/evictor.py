@@ -72,7 +72,7 @@ class EvictorProxy:
         return ""
 
     async def evict(self, pod: ClusterPod, options: EvictOptions = EvictOptions()) -> bool:  # noqa: B008
-        """Evict a pod; return whether that worked. In dry-run it is only logged, and counted.
+        """Evict a pod; return whether that worked. In dry-run it is only rehearsed and counted.
 
         False: the gate or a limit does not allow it, the evict plugin failed, or the round that
         asks is over.
@@ -133,16 +133,23 @@ class EvictorProxy:
         """Evict a pod; return why that did not work, "": it did."""
         path = self._path
         facts = {"pod": _key(pod), "plugin": options.plugin_name, "reason": options.reason}
-        if path.dry_run:
-            log.info("eviction.planned", profile=path.profile, node=pod.node, dry_run=True, **facts)
-            return ""
         assert path.evictor is not None  # noqa: S101 - no round runs before the profile is whole
         try:
+            if path.dry_run:
+                return self._rehearse(path.evictor, pod, options)
             evicted = await path.evictor.evict(pod, options)
         except Exception as err:
             self._failures.error("eviction.failed", error=repr(err), **facts)
             return f"{path.evictor.name} failed: {err!r}"
         return "" if evicted else f"{path.evictor.name} did not evict it"
+
+    def _rehearse(self, evictor: EvictPlugin, pod: ClusterPod, options: EvictOptions) -> str:
+        refusal = evictor.rehearse(pod, options)
+        facts = {"plugin": options.plugin_name, "reason": options.reason, "refusal": refusal}
+        event = "eviction.refused" if refusal else "eviction.planned"
+        profile = self._path.profile
+        log.info(event, profile=profile, pod=_key(pod), node=pod.node, dry_run=True, **facts)
+        return refusal
 
     def _settle(self, pod: ClusterPod, plugin: str, action: Action, reason: str) -> None:
         self._decisions.settle(

@@ -65,6 +65,14 @@ class EvictPlugin(Plugin, ABC):
     async def evict(self, pod: ClusterPod, options: EvictOptions) -> bool:
         """Evict a pod, or begin to; return whether that worked. Filters were asked before."""
 
+    def rehearse(self, pod: ClusterPod, options: EvictOptions) -> str:
+        """In dry-run, in place of evict: why it would not evict the pod; "": it would.
+
+        What it would have refused because of evictions before it in the same cycle, it refuses
+        here, too. Nothing is changed. By default it would evict every pod.
+        """
+        return ""
+
 
 class FilterPlugin(Plugin, ABC):
     """Decides which pods may be evicted at all."""

@@ -1,8 +1,16 @@
 """MigrationController: an evict and filter plugin that moves pods by PodMigrationJobs."""
 
-from koord.api.podmigrationjob import CREATED_BY, EVICT_REASON, EVICT_TRIGGER, PROFILE
+from koord.api.podmigrationjob import (
+    CREATED_BY,
+    EVICT_REASON,
+    EVICT_TRIGGER,
+    PROFILE,
+    JobPod,
+    PodMigrationJob,
+)
 from koord_descheduler.plugin import (
     ClusterPod,
+    ClusterState,
     EvictOptions,
     Evictor,
     Handle,
@@ -12,6 +20,7 @@ from koord_descheduler.plugin import (
     get_logger,
 )
 from koord_descheduler_plugins.migration.control import NAME, MigrationControl
+from koord_descheduler_plugins.migration.jobtable import JobTable
 from koord_descheduler_plugins.migration.rules import ProfileRules
 
 log = get_logger("koord_descheduler.migration")
@@ -31,6 +40,7 @@ class MigrationController(Evictor):
             handle.profile, self._args, self._control.records.jobs, services.cluster
         )
         self._control.enter(self._rules)
+        self._rehearsal: Rehearsal | None = None  # of the last cycle in dry-run
 
     async def close(self) -> None:
         self._control.leave(self._rules)
@@ -43,6 +53,17 @@ class MigrationController(Evictor):
 
     def pre_eviction_filter(self, pod: ClusterPod) -> bool:
         return not self._rules.homeless(pod)
+
+    def rehearse(self, pod: ClusterPod, options: EvictOptions) -> str:
+        """As if jobs were made: quotas count those of the same cycle."""
+        if self._args.dry_run:
+            return ""
+        cycles = self._services.decisions.cycles
+        began = cycles[-1].began if cycles else 0.0
+        if self._rehearsal is None or self._rehearsal.began != began:
+            jobs, cluster = self._control.records.jobs, self._services.cluster
+            self._rehearsal = Rehearsal(began, self._profile, self._args, jobs, cluster)
+        return self._rehearsal.migrate(pod)
 
     async def evict(self, pod: ClusterPod, options: EvictOptions) -> bool:
         """Create a PodMigrationJob for the pod; return whether there is one now."""
@@ -79,3 +100,30 @@ class MigrationController(Evictor):
                 return False
         log.info("migration.created", job=job.name, node=pod.node, **facts)
         return True
+
+
+class Rehearsal:
+    """The rules of a profile as if pods were migrated: nothing of it is seen elsewhere."""
+
+    def __init__(
+        self,
+        began: float,
+        profile: str,
+        args: MigrationControllerArgs,
+        jobs: JobTable,
+        cluster: ClusterState,
+    ) -> None:
+        """began is when its cycle began, in Unix seconds. jobs are those that there are."""
+        self.began = began
+        self._jobs = JobTable()
+        for job in jobs.active.values():
+            self._jobs.put(job)
+        self._rules = ProfileRules(profile, args, self._jobs, cluster)
+
+    def migrate(self, pod: ClusterPod) -> str:
+        """Let a pod have a job from now on; return why it may not leave, "": it may."""
+        refusal = self._rules.refusal(pod)
+        if not refusal:
+            reference = JobPod(pod.namespace, pod.name, pod.uid)
+            self._jobs.put(PodMigrationJob(name=f"rehearsed {pod.key}", pod=reference))
+        return refusal
