@@ -95,11 +95,9 @@ class Evictions:
         self.findings.pod(pod, Action.EVICT, why, candidates=candidates)
         return await self._evictor.evict(pod, EvictOptions(reason=why))
 
-    async def evict_all(self, choices: Iterable[Choice]) -> None:
-        """Evict the pods that filters and limits let go, in this order."""
-        for number, (pod, why, but) in enumerate(choices):
-            if number % AT_ONCE == 0:
-                await asyncio.sleep(0)
+    async def evict_all(self, choices: Iterator[Choice]) -> None:
+        """Evict the pods that filters and limits let go, in this order; see steps."""
+        async for pod, why, but in self.steps(choices):
             if but:
                 self.findings.pod(pod, Action.STAY, f"{why}, but {but}")
             elif not self._limited(pod, why) and self.may_go(pod, why):

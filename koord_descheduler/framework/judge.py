@@ -1,8 +1,7 @@
 """Deschedule plugins whose judgement is a function of the cluster, and nothing else."""
 
-import asyncio
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 from koord.cluster.facts import ClusterNode
 from koord.cluster.view import View
@@ -18,16 +17,16 @@ class JudgePlugin(DeschedulePlugin):
         self._handle = handle
 
     @abstractmethod
-    def judge(self, view: View, rows: Sequence[int], now: float) -> Iterable[Choice]:
-        """Return the pods that should leave these rows of the view, in the order of importance.
+    def judge(self, view: View, rows: Sequence[int], now: float) -> Iterator[Choice]:
+        """Yield the pods that should leave these rows of the view, in the order of importance.
 
-        Called in a worker thread: it changes nothing. now is in Unix seconds.
+        It runs in a worker thread, so it must change nothing; once a limit of evictions is reached
+        it is not resumed. now is in Unix seconds.
         """
 
     async def deschedule(self, nodes: Sequence[ClusterNode]) -> None:
         services = self._handle.services
         view, now = services.cluster.view(), services.clock.wall()
         rows = [row for node in nodes if (row := view.row(node.name)) is not None]
-        choices = await asyncio.to_thread(lambda: list(self.judge(view, rows, now)))
         with Evictions(self._handle, self.name) as evictions:
-            await evictions.evict_all(choices)
+            await evictions.evict_all(iter(self.judge(view, rows, now)))

@@ -1,7 +1,7 @@
 """Whether a pod would fit a node, and why not: Kubernetes' rules without the pod itself."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,9 +9,13 @@ import numpy as np
 from koord.api.labelselector import LabelSelector, Requirement
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod, LabelSet, NodeTerm, PodSpec
-from koord.cluster.predicates.fits import Fit, Misfit, fits
+from koord.cluster.predicates.fits import RULES, Fit, Misfit, Predicate, fits
 from koord.cluster.predicates.nodes import matches_terms
 from koord.cluster.view import View
+
+_BESIDE_OTHERS = (Misfit.TOPOLOGY_SPREAD, Misfit.POD_AFFINITY, Misfit.POD_ANTI_AFFINITY)
+_ON_NODES = {misfit: rule for misfit, rule in RULES.items() if misfit not in _BESIDE_OTHERS}
+"""Rules by which a pod does not matter on other nodes than its own."""
 
 MOST_NAMES = 5  # of nodes, in a text for people
 
@@ -68,11 +72,13 @@ class NodeFit:
         """Where a pod fits among these nodes but its own."""
         spec = pod.spec
         counts_itself = spec.spread or spec.affinity or spec.anti_affinity
-        fit = fits(pod, without(pod, view)) if counts_itself else self._shared(pod, view)
         own = view.row(pod.node)
         if own is not None and among[own]:
             among = among.copy()
             among[own] = False
+        fit = self._shared(pod, view, _ON_NODES if counts_itself else RULES)
+        if counts_itself and (fit.mask & among).any():
+            fit = fits(pod, without(pod, view))
         return Fitting(fit.mask & among, among, fit)
 
     def anywhere(self, pod: ClusterPod, view: View, among: Mask) -> Fitting:
@@ -80,13 +86,13 @@ class NodeFit:
         fit = fits(pod, without(pod, view))
         return Fitting(fit.mask & among, among, fit)
 
-    def _shared(self, pod: ClusterPod, view: View) -> Fit:
+    def _shared(self, pod: ClusterPod, view: View, rules: Mapping[Misfit, Predicate]) -> Fit:
         if view is not self._view:
             self._view, self._fits = view, {}
         key = pod.spec, pod.label_set, pod.claims  # the label set has the namespace, too
         found = self._fits.get(key)
         if found is None:
-            found = self._fits[key] = fits(pod, view)
+            found = self._fits[key] = fits(pod, view, rules)
         return found
 
 

@@ -60,12 +60,12 @@ class Fit:
     misfits: NDArray[np.int8]  # (nodes,), values of Misfit
 
 
-def fits(pod: ClusterPod, view: View) -> Fit:
-    """Return on which nodes the pod could run: the conjunction of all rules.
+def fits(pod: ClusterPod, view: View, rules: Mapping[Misfit, Predicate] = RULES) -> Fit:
+    """Return on which nodes the pod could run: the conjunction of the rules, by default of all.
 
     The pod's own node counts as any other, and the pod, if it is in the view, as any other pod.
     """
     misfits = np.zeros(len(view), np.int8)
-    for misfit, rule in RULES.items():
+    for misfit, rule in rules.items():
         misfits[(misfits == Misfit.NONE) & ~rule(pod, view)] = misfit
     return Fit(misfits == Misfit.NONE, misfits)

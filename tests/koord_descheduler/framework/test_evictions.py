@@ -1,6 +1,6 @@
 """The evictions of a round: filters, limits that end it, and what is published about each pod."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from koord_descheduler.framework.evictions import STEPS, Choice
 from koord_descheduler.framework.judge import JudgePlugin
@@ -14,8 +14,10 @@ class Everyone(JudgePlugin):
     def __init__(self, args: object, handle: Handle) -> None:
         super().__init__(handle)
 
-    def judge(self, view: View, rows: Sequence[int], now: float) -> Iterable[Choice]:
-        return [Choice(pod, "all must go") for row in rows for pod in view.pods(row)]
+    def judge(self, view: View, rows: Sequence[int], now: float) -> Iterator[Choice]:
+        for row in rows:
+            for pod in view.pods(row):
+                yield Choice(pod, "all must go")
 
 
 def crowd() -> FakeCluster:
