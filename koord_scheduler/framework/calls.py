@@ -56,12 +56,15 @@ class PointFailed(KoordError):
 class PluginCalls:
     """Calls plugins of one profile."""
 
-    def __init__(self, profile: str, metrics: FrameworkMetrics, clock: Clock) -> None:
+    def __init__(
+        self, profile: str, metrics: FrameworkMetrics, clock: Clock, limits: ManyLimits
+    ) -> None:
         self.profile = profile
         self.metrics = metrics
-        self.limits = ManyLimits()
-        """Entered around calls in a row, which makes each cheap."""
+        self.limits = limits
+        """Entered around calls in a row; see Services."""
         self._failures = LimitedLog(log, clock)
+        self._durations: dict[tuple[str, Code], Callable[[float], None]] = {}
         self._evaluations: dict[tuple[str, Point], Callable[[], None]] = {}
 
     def call(
@@ -119,7 +122,12 @@ class PluginCalls:
             raise
         finally:
             seconds = time.perf_counter() - began
-            self.metrics.points.labels(point, codes[-1].title, self.profile).observe(seconds)
+            key = point, codes[-1]
+            record = self._durations.get(key)
+            if record is None:
+                labels = point, codes[-1].title, self.profile
+                record = self._durations[key] = self.metrics.points.labels(*labels).observe
+            record(seconds)
 
     def failed(self, loaded: Loaded, point: Point, error: BaseException) -> Status:
         """Log an error of a plugin; return it as a status that names the plugin."""

@@ -1,8 +1,9 @@
 """What factories get: everything that a plugin may use, handed in."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from koord.cluster.state import ClusterState
+from koord.component.plugins.timelimit import ManyLimits
 from koord.util.clock import Clock
 from koord_scheduler.framework.metrics import FrameworkMetrics
 from koord_scheduler.framework.nominator import Nominator
@@ -21,6 +22,10 @@ class Services:
     """Pods that wait for room on a node, which preemption makes."""
     clock: Clock
     metrics: FrameworkMetrics
+    limits: ManyLimits = field(default_factory=ManyLimits)
+    """Of plugins' code that does not await. Entered by whoever runs cycles and the queue, for as
+    long as they run, which makes each call cheap.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

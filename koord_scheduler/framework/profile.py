@@ -67,7 +67,9 @@ class ProfilePlugins:
         self.settings = settings
         self.services = services
         self.limits = limits
-        self.calls = PluginCalls(settings.scheduler_name, services.metrics, services.clock)
+        self.calls = PluginCalls(
+            settings.scheduler_name, services.metrics, services.clock, services.limits
+        )
         self.handle = Handle(profile=settings.scheduler_name, services=services)
         self._loaded: dict[str, Loaded] = {}
 
@@ -75,6 +77,10 @@ class ProfilePlugins:
     def plugins(self) -> Mapping[str, Plugin]:
         """The plugins that are made, by name."""
         return {name: loaded.plugin for name, loaded in self._loaded.items()}
+
+    def loaded(self, name: str) -> Loaded:
+        """One of its plugins; KeyError: it has none of that name."""
+        return self._loaded[name]
 
     def at(self, point: Point) -> tuple[Loaded, ...]:
         """The plugins of an extension point, in the order in which they run."""
@@ -127,7 +133,7 @@ class ProfilePlugins:
                 f'plugin "{name}" does not exist; registered are: {known or "none"}', name
             )
         code = PluginCode(
-            name, self.services.clock, step_seconds=self.limits.step, limits=self.calls.limits
+            name, self.services.clock, step_seconds=self.limits.step, limits=self.services.limits
         )
 
         async def make() -> object:

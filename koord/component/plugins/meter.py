@@ -117,15 +117,18 @@ class Meter:
             _METER.reset(token)
 
     def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call what does not await, as in step: at half its cost."""
+        """Call what is short and does not await, guarded as a step is.
+
+        Its cost is not accounted for: that would cost more than the call.
+        """
         token = _METER.set(self)
-        self._enter()
+        self._guard.enter(self.name)
         try:
             return work(*args, **kwargs)
         except SystemExit as err:
             raise PluginExitError(self.name) from err
         finally:
-            self._leave()
+            self._guard.leave()
             _METER.reset(token)
 
     async def drive(self, work: Coroutine[Any, Any, T]) -> T:

@@ -1,5 +1,6 @@
 """Bounds the time that plugins' code may hold the main thread before anything else watches it."""
 
+import math
 import signal
 import threading
 import time
@@ -10,6 +11,7 @@ from types import FrameType
 from koord.component.plugins.errors import PluginBlocked
 
 LOADING = 10.0  # seconds; a liveness probe gives a daemon that does not answer about thirty
+_TICK = 0.5  # seconds
 AGAIN = 1.0  # seconds after which code that caught the interruption is interrupted again
 
 
@@ -43,15 +45,18 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 class ManyLimits:
-    """A time limit for many short pieces of code in a row, which cost a microsecond or two each.
+    """A time limit for many short pieces of code in a row, at a microsecond each.
 
-    Inside of the context, begin and end take the place of time_limit; the signal's handler is set
-    once for all of them. It may be entered again inside.
+    Inside of the context, which may be entered again there, begin and end take the place of
+    time_limit: an alarm that rings all the time looks whether the code has held the thread for too
+    long. So code is interrupted up to a quarter later than its time.
     """
 
     def __init__(self) -> None:
         self._depth = 0
-        self._limited = False  # whether code runs that has a limit
+        self._thread = 0  # that entered it, if it is the main thread
+        self._tick = _TICK
+        self._deadline = math.inf  # monotonic seconds; of the code that runs
         self._seconds = 0.0
         self._began = 0.0  # monotonic seconds, at the first entry
         self._timer = (0.0, 0.0)  # what was left of a timer that ran before, and its interval
@@ -60,13 +65,15 @@ class ManyLimits:
     def __enter__(self) -> None:
         self._depth += 1
         if self._depth == 1 and _on_main_thread():
+            self._thread = threading.get_ident()
             self._began = time.monotonic()
-            self._handler = signal.signal(signal.SIGALRM, self._interrupt)
-            self._timer = signal.setitimer(signal.ITIMER_REAL, 0)
+            self._handler = signal.signal(signal.SIGALRM, self._ring)
+            self._timer = signal.setitimer(signal.ITIMER_REAL, self._tick, self._tick)
 
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
-        if self._depth == 0 and _on_main_thread():
+        if self._depth == 0 and self._thread:
+            self._thread = 0
             left, interval = self._timer
             signal.setitimer(signal.ITIMER_REAL, _left_since(self._began, left), interval)
             signal.signal(signal.SIGALRM, self._handler)
@@ -74,20 +81,22 @@ class ManyLimits:
     @property
     def active(self) -> bool:
         """Whether begin and end can be used now."""
-        return self._depth > 0 and _on_main_thread()
+        return self._thread == threading.get_ident()
 
     def begin(self, seconds: float) -> None:
         """Code begins that may hold the main thread for so long."""
+        if seconds < 4 * self._tick:
+            self._tick = seconds / 4
+            signal.setitimer(signal.ITIMER_REAL, self._tick, self._tick)
         self._seconds = seconds
-        signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
-        self._limited = True
+        self._deadline = time.monotonic() + seconds
 
     def end(self) -> None:
-        """It has ended. The timer goes on, and means nothing until the next code begins."""
-        self._limited = False
+        """It has ended."""
+        self._deadline = math.inf
 
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self._limited:
+    def _ring(self, number: int, frame: FrameType | None) -> None:
+        if time.monotonic() >= self._deadline:
             raise _blocked(self._seconds, frame)
 
 

@@ -199,7 +199,7 @@ def _raise() -> None:
     [
         (_raise, "'weight'"),
         (_exit, "found a call of sys.exit"),
-        (_block, "wanted an end within 0.05 s"),
+        (_block, "wanted an end within 0.25 s"),
         (lambda: Status.failed("broken"), "broken"),
         (lambda: Status.skip(), "found Skip, which is wrong here"),
         (lambda: "yes", "wanted a Status or None"),
@@ -208,7 +208,7 @@ def _raise() -> None:
 async def test_a_plugin_that_misbehaves_fails_only_this_cycle(act: Any, message: str) -> None:
     """The next cycle runs as if nothing had happened."""
     bad = Bad(act)
-    limits = TimeLimits(step=0.05)
+    limits = TimeLimits(step=0.25)
     kit = Kit()
     search = await kit.search(filter={"A": bad}, limits=limits)
     found = look(search)

@@ -1,0 +1,127 @@
+"""Pods that are placed where the scheduler wants them before the API server says so.
+
+Source: Kubernetes, pkg/scheduler/backend/cache/cache.go.
+"""
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from koord.cluster.facts import ClusterPod
+from koord.cluster.state import ClusterState
+from koord.util.clock import Clock
+from koord.util.errors import KoordError
+from koord.util.logs import get_logger
+
+log = get_logger("koord_scheduler.cache")
+
+
+class AssumeError(KoordError):
+    """A pod cannot be assumed to be on a node."""
+
+
+@dataclass(slots=True)
+class _Assumed:
+    pod: ClusterPod  # as the API server has it
+    node: str
+    expires: float | None = None  # monotonic seconds; None: it does not
+
+
+class SchedulerState(ClusterState):
+    """The cluster, in which assumed pods are on their nodes.
+
+    What the API server says of a pod that is bound confirms it, or corrects it. What it says of one
+    that is not bound yet does not take it from its node. Belongs to one thread.
+    """
+
+    def __init__(self, clock: Clock, *, expiry: float = 0.0) -> None:
+        """expiry: seconds from the end of a binding in which it must be confirmed; 0: for ever."""
+        super().__init__()
+        self._clock = clock
+        self._expiry = expiry
+        self._assumed: dict[str, _Assumed] = {}  # by uid
+
+    @property
+    def assumed_count(self) -> int:
+        return len(self._assumed)
+
+    def is_assumed(self, uid: str) -> bool:
+        return uid in self._assumed
+
+    def assume(self, pod: ClusterPod, node: str) -> ClusterPod:
+        """Place a pod on a node; return it as it is there.
+
+        Raises:
+            AssumeError: it is assumed or bound already, has gone, or there is no such node.
+        """
+        known = self.pod(pod.key)
+        found = ""
+        if known is None or known.uid != pod.uid:
+            found = "that it has gone"
+        elif pod.uid in self._assumed:
+            found = f"that it is assumed to be on node {known.node}"
+        elif known.node:
+            found = f"that it is bound to node {known.node}"
+        elif self.view().row(node) is None:
+            found = "that there is no such node"
+        if found or known is None:
+            raise AssumeError(f"pod {pod.key}: wanted it assumed on node {node}, found {found}")
+        self._assumed[pod.uid] = _Assumed(known, node)
+        placed = replace(known, node=node)
+        super()._put_pod(placed)
+        return placed
+
+    def finish_binding(self, uid: str) -> None:
+        """The API server has taken the binding: from now on it must be confirmed in its time."""
+        assumed = self._assumed.get(uid)
+        if assumed is not None and self._expiry:
+            assumed.expires = self._clock.monotonic() + self._expiry
+
+    def forget(self, uid: str) -> bool:
+        """Take an assumed pod off its node; return whether it was assumed."""
+        assumed = self._assumed.pop(uid, None)
+        if assumed is None:
+            return False
+        super()._put_pod(assumed.pod)
+        return True
+
+    def expire(self) -> int:
+        """Take pods off their nodes whose binding was not confirmed in time; return how many."""
+        if not self._expiry:
+            return 0
+        now = self._clock.monotonic()
+        late = [
+            uid
+            for uid, assumed in self._assumed.items()
+            if assumed.expires is not None and assumed.expires <= now
+        ]
+        for uid in late:
+            pod = self._assumed[uid].pod
+            log.warning("assumed_pod.expired", pod=pod.key, node=self._assumed[uid].node)
+            self.forget(uid)
+        return len(late)
+
+    def _put_pod(self, pod: ClusterPod) -> None:
+        known = self.pod(pod.key)
+        if known is not None and known.uid != pod.uid:
+            self._assumed.pop(known.uid, None)  # its name is another pod's now
+        assumed = self._assumed.get(pod.uid)
+        if assumed is None:
+            super()._put_pod(pod)
+            return
+        if not pod.node and not pod.finished:
+            assumed.pod = pod
+            super()._put_pod(replace(pod, node=assumed.node))
+            return
+        del self._assumed[pod.uid]
+        if pod.node not in ("", assumed.node):
+            log.warning(
+                "assumed_pod.elsewhere", pod=pod.key, assumed=assumed.node, bound_to=pod.node
+            )
+        super()._put_pod(pod)
+
+    def _remove_pod(self, key: str, uid: str) -> None:
+        known = self.pod(key)
+        if known is not None and uid in ("", known.uid):
+            self._assumed.pop(known.uid, None)
+        super()._remove_pod(key, uid)

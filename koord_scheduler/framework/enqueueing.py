@@ -1,0 +1,168 @@
+"""What the queue asks the plugins of all profiles: order, gates, and whether an event helps."""
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import cast
+
+from koord.cluster.facts import ClusterPod
+from koord.component.plugins.errors import PluginError
+from koord_scheduler.config.points import Point
+from koord_scheduler.framework.calls import Loaded, PointFailed
+from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.events import WILDCARD, ClusterEvent, HintedEvent, QueueingHint
+from koord_scheduler.framework.forms import status_of
+from koord_scheduler.framework.interfaces import (
+    EnqueueExtensions,
+    PreEnqueuePlugin,
+    QueueSortPlugin,
+)
+from koord_scheduler.framework.profile import ProfileError, ProfilePlugins
+from koord_scheduler.framework.queuedpod import QueuedPod
+from koord_scheduler.framework.status import SUCCESS, Status
+
+EVERYTHING = (HintedEvent(WILDCARD),)
+"""Of a plugin that does not say what helps, and of an extender."""
+
+
+class Worth(IntEnum):
+    """What is to be done with a rejected pod after an event."""
+
+    SKIP = 0  # it stays where it is
+    AFTER_BACKOFF = 1
+    AT_ONCE = 2
+
+
+class Enqueueing:
+    """The plugins of all profiles, as far as the queue needs them."""
+
+    def __init__(self, profiles: Sequence[ProfilePlugins]) -> None:
+        """Raises ProfileError: the profiles have different QueueSort plugins, or arguments of it;
+        or events that a plugin registers cannot be had.
+        """
+        self._profiles = {each.settings.scheduler_name: each for each in profiles}
+        self._gates = {name: each.at(Point.PRE_ENQUEUE) for name, each in self._profiles.items()}
+        self._sort = _the_queue_sort(profiles)
+        self._events = {name: _events_of(each) for name, each in self._profiles.items()}
+        self._state = CycleState()  # of calls that belong to no cycle: nothing is measured
+
+    def schedules(self, pod: ClusterPod) -> bool:
+        """Whether the pod asks for one of the profiles."""
+        return pod.scheduler_name in self._profiles
+
+    def less(self, first: QueuedPod, second: QueuedPod) -> bool:
+        """Whether the first pod is tried before the second; if the plugin fails, the older one."""
+        try:
+            return bool(self._sort.plugin.less(first, second))
+        except (Exception, SystemExit) as err:  # a heap cannot do without an answer
+            self._sort.failed(err)
+            return first.timestamp < second.timestamp
+
+    def gate(self, pod: ClusterPod, first: str = "") -> Status:
+        """Call PreEnqueue until a plugin rejects the pod, the plugin named first before all."""
+        profile = self._profiles[pod.scheduler_name]
+        gates = sorted(self._gates[pod.scheduler_name], key=lambda one: one.name != first)
+        for loaded in gates:
+            status = self._gate_of(profile, loaded, pod)
+            if not status.ok:
+                return status
+        return SUCCESS
+
+    def events(self, profile: str, plugin: str) -> tuple[HintedEvent, ...]:
+        """What may help a pod that a plugin has rejected."""
+        return self._events[profile].get(plugin, EVERYTHING)
+
+    def interested(self, profile: str, plugin: str, event: ClusterEvent) -> bool:
+        """Whether a plugin has registered such an event."""
+        return any(each.event.covers(event) for each in self.events(profile, plugin))
+
+    def worth(self, queued: QueuedPod, event: ClusterEvent, old: object, new: object) -> Worth:
+        """What is to be done with a pod after an event: as the plugins say that rejected it.
+
+        Of a gated pod only the plugin that keeps it is asked.
+        """
+        profile, gate = queued.pod.scheduler_name, queued.gating_plugin
+        if gate and not self.interested(profile, gate, event):
+            return Worth.SKIP
+        if not queued.rejecting_plugins or event.wildcard:
+            return Worth.AFTER_BACKOFF
+        found = Worth.SKIP
+        for plugin in (gate,) if gate else sorted(queued.rejecting_plugins):
+            for each in self.events(profile, plugin):
+                if each.event.covers(event) and self._helps(plugin, each, queued.pod, old, new):
+                    if plugin in queued.pending_plugins:
+                        return Worth.AT_ONCE
+                    found = Worth.AFTER_BACKOFF
+                    break
+        return found
+
+    def _helps(
+        self, plugin: str, each: HintedEvent, pod: ClusterPod, old: object, new: object
+    ) -> bool:
+        """A hint that fails counts as one that helps."""
+        if each.hint is None:
+            return True
+        profile = self._profiles[pod.scheduler_name]
+        loaded = profile.loaded(plugin)
+        try:
+            return loaded.code.call(each.hint, pod, old, new) is not QueueingHint.SKIP
+        except Exception as err:
+            profile.calls.failed(loaded, Point.PRE_ENQUEUE, err)
+            return True
+
+    def _gate_of(self, profile: ProfilePlugins, loaded: Loaded, pod: ClusterPod) -> Status:
+        plugin = cast(PreEnqueuePlugin, loaded.plugin)
+        try:
+            answer = profile.calls.call(
+                loaded, Point.PRE_ENQUEUE, self._state, plugin.pre_enqueue, pod
+            )
+            return status_of(answer, loaded.name)
+        except PointFailed as err:
+            return err.status
+        except PluginError as err:
+            return profile.calls.failed(loaded, Point.PRE_ENQUEUE, err)
+
+
+class _QueueSort:
+    """The QueueSort plugin of the first profile, which speaks for all."""
+
+    def __init__(self, profile: ProfilePlugins) -> None:
+        (self._loaded,) = profile.at(Point.QUEUE_SORT)
+        self._calls = profile.calls
+        self.plugin = cast(QueueSortPlugin, self._loaded.plugin)
+
+    def failed(self, err: BaseException) -> None:
+        self._calls.failed(self._loaded, Point.QUEUE_SORT, err)
+
+
+def _the_queue_sort(profiles: Sequence[ProfilePlugins]) -> _QueueSort:
+    first = profiles[0].settings
+    (wanted,) = first.enabled(Point.QUEUE_SORT)
+    for each in profiles[1:]:
+        (found,) = each.settings.enabled(Point.QUEUE_SORT)
+        args = (settings.args.get(wanted.name) for settings in (first, each.settings))
+        if found.name != wanted.name or len({repr(one) for one in args}) > 1:
+            raise ProfileError(
+                each.settings.scheduler_name,
+                [
+                    f"wanted the queueSort plugin of profile {first.scheduler_name}, "
+                    f'"{wanted.name}" with the same arguments, found "{found.name}"'
+                ],
+            )
+    return _QueueSort(profiles[0])
+
+
+def _events_of(profile: ProfilePlugins) -> Mapping[str, tuple[HintedEvent, ...]]:
+    found = {}
+    for name, plugin in profile.plugins.items():
+        if not isinstance(plugin, EnqueueExtensions):
+            continue
+        try:
+            events = tuple(profile.loaded(name).code.call(plugin.events_to_register))
+        except Exception as err:
+            text = f'plugin "{name}": its events cannot be registered: {str(err) or repr(err)}'
+            raise ProfileError(profile.settings.scheduler_name, [text]) from err
+        if not all(isinstance(each, HintedEvent) for each in events):
+            text = f'plugin "{name}": wanted HintedEvents, found {events!r:.120}'
+            raise ProfileError(profile.settings.scheduler_name, [text])
+        found[name] = events
+    return found

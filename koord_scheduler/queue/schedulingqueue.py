@@ -1,0 +1,308 @@
+"""The queue: pods that are to be tried, wait for their backoff, or wait for something to happen.
+
+Source: Kubernetes, pkg/scheduler/backend/queue/scheduling_queue.go.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+from koord.cluster.facts import ClusterPod
+from koord.util.clock import Clock
+from koord.util.stop import Stop
+from koord_scheduler.framework.enqueueing import Enqueueing, Worth
+from koord_scheduler.framework.events import WILDCARD, ClusterEvent
+from koord_scheduler.framework.nominator import Nominator
+from koord_scheduler.framework.queuedpod import QueuedPod
+from koord_scheduler.queue.backoff import BackoffOptions
+from koord_scheduler.queue.heap import KeyedHeap
+from koord_scheduler.queue.inflight import Happened, InFlight
+from koord_scheduler.queue.pool import Pool
+
+FLUSH = 1.0  # seconds; of the backoffs that have ended
+POOL_FLUSH = 30.0  # seconds
+SLICE = 500  # pods that are moved before others on the event loop have their turn
+LONGEST_IN_POOL = 300.0  # seconds that a rejected pod waits for an event
+
+
+class SchedulingQueue:
+    """Pods by uid, each in one place: active, in backoff, in the pool, or in flight.
+
+    Belongs to one thread, the event loop's.
+    """
+
+    def __init__(
+        self,
+        plugins: Enqueueing,
+        nominator: Nominator,
+        clock: Clock,
+        backoff: BackoffOptions | None = None,
+    ) -> None:
+        self._plugins = plugins
+        self._nominator = nominator
+        self._clock = clock
+        self._options = backoff or BackoffOptions()
+        self._active: KeyedHeap[QueuedPod] = KeyedHeap(plugins.less)
+        self._backoff: KeyedHeap[QueuedPod] = KeyedHeap(self._sooner)
+        self._errors: KeyedHeap[QueuedPod] = KeyedHeap(self._sooner)
+        self._pool = Pool()
+        self._flight = InFlight()
+        self._ready = asyncio.Event()
+
+    @property
+    def pending(self) -> Mapping[str, int]:
+        """How many pods there are by queue, as in scheduler_pending_pods."""
+        return {
+            "active": len(self._active),
+            "backoff": len(self._backoff) + len(self._errors),
+            "unschedulable": len(self._pool) - self._pool.gated,
+            "gated": self._pool.gated,
+        }
+
+    @property
+    def in_flight(self) -> InFlight:
+        """Pods that were popped and are not done; only for looking."""
+        return self._flight
+
+    def place_of(self, uid: str) -> str:
+        """Where a pod is: active, backoff, unschedulable, gated or inFlight; "": nowhere."""
+        if uid in self._active:
+            return "active"
+        if uid in self._backoff or uid in self._errors:
+            return "backoff"
+        queued = self._pool.get(uid)
+        if queued is not None:
+            return "gated" if queued.gating_plugin else "unschedulable"
+        return "inFlight" if uid in self._flight else ""
+
+    def add(self, pod: ClusterPod) -> None:
+        """Take over a pod that is to be scheduled; one that is there already is updated."""
+        if self.place_of(pod.uid):
+            self.update(pod, ())
+            return
+        now = self._clock.monotonic()
+        self._activate(QueuedPod(pod=pod, timestamp=now))
+
+    def update(
+        self, pod: ClusterPod, events: Iterable[ClusterEvent], old: ClusterPod | None = None
+    ) -> None:
+        """Take over a changed pod; one that is not there is added.
+
+        events: what has changed about it, for the plugins that rejected it.
+        """
+        self._nominator.update(pod)
+        uid, happened = pod.uid, [Happened(event, old, pod) for event in events]
+        if uid in self._flight:
+            for each in happened:
+                self._flight.note(each)
+            return
+        for heap in (self._active, self._backoff, self._errors):
+            queued = heap.remove(uid)
+            if queued is not None:
+                queued.pod = pod
+                heap.push(uid, queued)
+                return
+        queued = self._pool.get(uid)
+        if queued is None:
+            self._activate(QueuedPod(pod=pod, timestamp=self._clock.monotonic()))
+            return
+        queued.pod = pod
+        for each in happened:
+            if self._move(queued, each):
+                return
+
+    def forget(self, pod: ClusterPod) -> None:
+        """Forget a pod that was deleted or is bound; one in flight is done with by its cycle."""
+        self._nominator.forget(pod.key)
+        self._take(pod.uid)
+
+    async def pop(self) -> QueuedPod:
+        """Return the next pod, when there is one; it is in flight until done or requeue."""
+        while True:
+            queued = self.pop_now()
+            if queued is not None:
+                return queued
+            self._ready.clear()
+            await self._ready.wait()
+
+    def pop_now(self) -> QueuedPod | None:
+        """Return the next pod; None: there is none.
+
+        Without an active one it is the first in backoff, but none whose attempt ended in an error.
+        """
+        queued = self._active.pop() or self._backoff.pop()
+        if queued is None:
+            return None
+        queued.attempts += 1
+        if queued.first_attempt is None:
+            queued.first_attempt = self._clock.monotonic()
+        queued.unschedulable_plugins = queued.pending_plugins = frozenset()
+        self._flight.begin(queued.pod.uid)
+        return queued
+
+    def done(self, uid: str) -> None:
+        """A pod is not in flight any more, and does not come back."""
+        self._flight.end(uid)
+
+    def requeue(
+        self,
+        queued: QueuedPod,
+        *,
+        unschedulable_plugins: Iterable[str] = (),
+        pending_plugins: Iterable[str] = (),
+    ) -> None:
+        """Take back a pod in flight whose attempt failed; without any plugin that was an error.
+
+        Its facts are those that the caller has given it since, if it was changed meanwhile.
+        What has happened since it was popped counts as if it happened now.
+        """
+        uid = queued.pod.uid
+        if self.place_of(uid) not in ("inFlight", ""):
+            self._flight.end(uid)
+            return
+        queued.unschedulable_plugins = frozenset(unschedulable_plugins)
+        queued.pending_plugins = frozenset(pending_plugins)
+        if queued.rejecting_plugins:
+            queued.unschedulable_count += 1
+            queued.consecutive_errors = 0
+        else:
+            queued.consecutive_errors += 1
+        queued.timestamp = self._clock.monotonic()
+        worth = self._worth_since_pop(queued)
+        self._flight.end(uid)
+        self._put(queued, worth)
+
+    def happened(
+        self,
+        event: ClusterEvent,
+        old: object = None,
+        new: object = None,
+        *,
+        only: str | None = None,
+    ) -> int:
+        """Something has happened in the cluster; return how many pods it has moved.
+
+        only: the uid of the one pod that it concerns; None: all.
+        """
+        one = Happened(event, old, new)
+        self._flight.note(one)
+        pods = self._concerned(event) if only is None else [self._pool.get(only)]
+        return sum(self._move(queued, one) for queued in pods if queued is not None)
+
+    def activate(self, uids: Iterable[str]) -> None:
+        """Have pods be tried now, whatever they wait for; gates still count."""
+        for uid in uids:
+            queued = self._take(uid)
+            if queued is not None:
+                self._activate(queued)
+
+    def flush_backoff(self, most: int = SLICE) -> int:
+        """Move pods whose backoff has ended, at most so many; return how many."""
+        moved, now = 0, self._clock.monotonic()
+        for heap in (self._backoff, self._errors):
+            while (
+                moved < most
+                and (first := heap.peek()) is not None
+                and self._options.expiry(first) <= now
+            ):
+                heap.pop()
+                self._activate(first)
+                moved += 1
+        return moved
+
+    def flush_pool(self, most: int = SLICE) -> int:
+        """Move pods that have waited for too long for an event, at most so many; return how many.
+
+        Gated ones go on waiting.
+        """
+        before = self._clock.monotonic() - LONGEST_IN_POOL
+        timeout = Happened(WILDCARD, None, None)
+        return sum(self._move(queued, timeout) for queued in self._pool.older_than(before, most))
+
+    async def run(self, stop: Stop) -> None:
+        """Flush, at whole seconds, until stop."""
+        next_pool = self._clock.monotonic() + POOL_FLUSH
+        while True:
+            now = self._clock.monotonic()
+            if await stop.sleep(math.floor(now / FLUSH + 1) * FLUSH - now):
+                return
+            await _in_slices(self.flush_backoff)
+            if self._clock.monotonic() >= next_pool:
+                next_pool += POOL_FLUSH
+                await _in_slices(self.flush_pool)
+
+    def _worth_since_pop(self, queued: QueuedPod) -> Worth:
+        if not queued.rejecting_plugins:
+            return Worth.AFTER_BACKOFF
+        found = Worth.SKIP
+        for each in self._flight.since_pop(queued.pod.uid):
+            found = max(found, self._plugins.worth(queued, each.event, each.old, each.new))
+            if found is Worth.AT_ONCE:
+                break
+        return found
+
+    def _concerned(self, event: ClusterEvent) -> list[QueuedPod]:
+        """Pods of the pool that plugins rejected which have registered the event."""
+        found: dict[str, QueuedPod] = {}
+        for profile, plugin in self._pool.plugins:
+            if event.wildcard or self._plugins.interested(profile, plugin, event):
+                found.update(self._pool.rejected_by(profile, plugin))
+        return list(found.values())
+
+    def _move(self, queued: QueuedPod, happened: Happened) -> bool:
+        """Move a pod out of the pool, if what has happened may help it; return whether it did."""
+        worth = self._plugins.worth(queued, happened.event, happened.old, happened.new)
+        if worth is Worth.SKIP:
+            return False
+        self._pool.remove(queued.pod.uid)
+        self._put(queued, worth)
+        return not queued.gating_plugin
+
+    def _put(self, queued: QueuedPod, worth: Worth) -> None:
+        waits = self._options.expiry(queued) > self._clock.monotonic()
+        if worth is Worth.SKIP:
+            self._pool.add(queued)
+        elif worth is Worth.AFTER_BACKOFF and waits:
+            if self._passes(queued):
+                heap = self._errors if queued.consecutive_errors else self._backoff
+                heap.push(queued.pod.uid, queued)
+                self._ready.set()
+        else:
+            self._activate(queued)
+
+    def _activate(self, queued: QueuedPod) -> None:
+        if self._passes(queued):
+            self._active.push(queued.pod.uid, queued)
+            self._ready.set()
+
+    def _passes(self, queued: QueuedPod) -> bool:
+        """Whether no PreEnqueue plugin keeps the pod; one that is kept is in the pool."""
+        status = self._plugins.gate(queued.pod, queued.gating_plugin)
+        queued.gating_plugin = "" if status.ok else status.plugin
+        if not status.ok:
+            queued.unschedulable_plugins |= {status.plugin}
+            self._pool.add(queued)
+        return status.ok
+
+    def _take(self, uid: str) -> QueuedPod | None:
+        """Take a pod from wherever it waits."""
+        for heap in (self._active, self._backoff, self._errors):
+            queued = heap.remove(uid)
+            if queued is not None:
+                return queued
+        return self._pool.remove(uid)
+
+    def _sooner(self, first: QueuedPod, second: QueuedPod) -> bool:
+        """Pods whose backoff ends in the same second keep the order of the active queue."""
+        expiries = self._options.expiry(first), self._options.expiry(second)
+        if expiries[0] != expiries[1]:
+            return expiries[0] < expiries[1]
+        return self._plugins.less(first, second)
+
+
+async def _in_slices(flush: Callable[[], int]) -> None:
+    """Flush until nothing is left, with the event loop's other work in between."""
+    moved = flush()
+    while moved:
+        await asyncio.sleep(0)
+        moved = flush()

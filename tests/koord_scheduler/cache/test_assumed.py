@@ -1,0 +1,160 @@
+"""Assumed pods, and what the API server says of them."""
+
+from typing import Any
+
+import pytest
+from clusters import finished, node, pod, read_node, read_pod
+
+from koord.cluster.decoding import NODE, POD
+from koord.cluster.facts import ClusterPod
+from koord.util.simulatedclock import SimulatedClock
+from koord_scheduler.cache.assumed import AssumeError, SchedulerState
+
+
+def web(bound: str = "", **more: Any) -> ClusterPod:
+    return read_pod(pod("web", bound, requests={"cpu": "1"}, **more))
+
+
+class World:
+    def __init__(self, expiry: float = 0.0) -> None:
+        self.clock = SimulatedClock()
+        self.state = SchedulerState(self.clock, expiry=expiry)
+        for name in ("a", "b"):
+            self.state.put(NODE, read_node(node(name)))
+        self.state.put(POD, web())
+
+    def cpu(self) -> dict[str, int]:
+        """Requested milli-cores by node."""
+        view = self.state.view()
+        column = view.resources["cpu"]
+        return {view.node(row).name: int(view.requested[row, column]) for row in range(len(view))}
+
+
+def test_an_assumed_pod_takes_room_at_once() -> None:
+    """It is among the pods of its node, and its workload's."""
+    made = World()
+    placed = made.state.assume(web(), "a")
+    assert placed.node == "a"
+    assert made.state.pods_of_node("a") == (placed,)
+    assert made.cpu() == {"a": 1000, "b": 0}
+    assert made.state.is_assumed(placed.uid)
+
+
+def test_the_api_server_confirms_it() -> None:
+    """From then on the pod is as it says."""
+    made = World()
+    uid = made.state.assume(web(), "a").uid
+    made.state.finish_binding(uid)
+    made.state.put(POD, web("a"))
+    assert not made.state.is_assumed(uid)
+    assert made.cpu() == {"a": 1000, "b": 0}
+    assert not made.state.forget(uid)
+    assert made.cpu() == {"a": 1000, "b": 0}
+
+
+def test_the_api_server_corrects_it() -> None:
+    """Bound elsewhere by another scheduler: the pod is where it says."""
+    made = World()
+    uid = made.state.assume(web(), "a").uid
+    made.state.put(POD, web("b"))
+    assert not made.state.is_assumed(uid)
+    assert made.cpu() == {"a": 0, "b": 1000}
+
+
+def test_a_change_of_a_pod_that_is_not_bound_yet_does_not_move_it() -> None:
+    """Such as the status patch of its nomination; forgotten, it has the change."""
+    made = World()
+    uid = made.state.assume(web(), "a").uid
+    changed = web(labels={"app": "new"})
+    made.state.put(POD, changed)
+    assert made.cpu() == {"a": 1000, "b": 0}
+    (placed,) = made.state.pods_of_node("a")
+    assert placed.labels == {"app": "new"}
+    assert made.state.forget(uid)
+    assert made.state.pod(changed.key) == changed
+    assert made.cpu() == {"a": 0, "b": 0}
+
+
+def test_a_pod_that_is_deleted_or_finished_is_not_assumed_any_more() -> None:
+    """Nor is one whose name another pod has now."""
+    for gone in (
+        lambda state: state.remove(POD, "default/web", "uid-default-web"),
+        lambda state: state.remove(POD, "default/web"),
+        lambda state: state.put(POD, read_pod(finished(pod("web")))),
+        lambda state: state.put(POD, read_pod(_another())),
+    ):
+        made = World()
+        uid = made.state.assume(web(), "a").uid
+        gone(made.state)
+        assert not made.state.is_assumed(uid)
+        assert made.state.assumed_count == 0
+        assert made.cpu() == {"a": 0, "b": 0}
+        assert not made.state.forget(uid)
+
+
+def _another() -> Any:
+    other = pod("web")
+    return {**other, "metadata": {**other["metadata"], "uid": "another"}}
+
+
+def test_the_deletion_of_an_earlier_pod_of_its_name_changes_nothing() -> None:
+    """Its uid is another."""
+    made = World()
+    uid = made.state.assume(web(), "a").uid
+    made.state.remove(POD, "default/web", "an earlier one")
+    assert made.state.is_assumed(uid)
+    assert made.cpu() == {"a": 1000, "b": 0}
+
+
+def test_what_cannot_be_assumed_is_refused() -> None:
+    """And nothing is changed."""
+    made = World()
+    with pytest.raises(AssumeError, match="found that there is no such node"):
+        made.state.assume(web(), "c")
+    made.state.assume(web(), "a")
+    with pytest.raises(AssumeError, match="found that it is assumed to be on node a"):
+        made.state.assume(web(), "b")
+    assert made.cpu() == {"a": 1000, "b": 0}
+    made.state.put(POD, web("a"))
+    with pytest.raises(AssumeError, match="found that it is bound to node a"):
+        made.state.assume(web(), "b")
+    made.state.remove(POD, "default/web")
+    with pytest.raises(AssumeError, match="found that it has gone"):
+        made.state.assume(web(), "a")
+
+
+def test_an_assumed_pod_waits_for_a_node_that_is_gone_for_a_while() -> None:
+    """As any pod does."""
+    made = World()
+    uid = made.state.assume(web(), "a").uid
+    made.state.remove(NODE, "a")
+    assert made.cpu() == {"b": 0}
+    made.state.put(NODE, read_node(node("a")))
+    assert made.cpu() == {"b": 0, "a": 1000}
+    made.state.forget(uid)
+    assert made.cpu() == {"b": 0, "a": 0}
+
+
+def test_by_default_assumed_pods_never_expire() -> None:
+    """As in Kubernetes."""
+    made = World()
+    uid = made.state.assume(web(), "a").uid
+    made.state.finish_binding(uid)
+    made.clock.tick(1e6)
+    assert made.state.expire() == 0
+    assert made.state.is_assumed(uid)
+
+
+def test_with_an_expiry_a_binding_must_be_confirmed_in_its_time() -> None:
+    """Counted from the end of the binding, not from the start."""
+    made = World(expiry=30.0)
+    uid = made.state.assume(web(), "a").uid
+    made.clock.tick(100)
+    assert made.state.expire() == 0
+    made.state.finish_binding(uid)
+    made.clock.tick(29)
+    assert made.state.expire() == 0
+    made.clock.tick(1)
+    assert made.state.expire() == 1
+    assert made.cpu() == {"a": 0, "b": 0}
+    assert made.state.expire() == 0
