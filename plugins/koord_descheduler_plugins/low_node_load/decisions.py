@@ -25,6 +25,50 @@ def unusable_of(
         )
 
 
+class Report:
+    """A plan and the figures on which it was made; keeps nothing else of the round.
+
+    It costs little to make: words are found when they are asked for.
+    """
+
+    def __init__(self, plan: PoolPlan, *, profile: str, plugin: str) -> None:
+        self.profile, self.plugin = profile, plugin
+        self.names = plan.census.names
+        self.resources = plan.census.resources
+        self.capacity = plan.census.capacity
+        self.usage, self.prod_usage = plan.usage, plan.prod_usage
+        self.limits = plan.limits
+        self.classes = plan.classes
+        self.outcome = plan.outcome
+        self.node_notes = plan.node_notes
+        self.pod_notes = plan.pod_notes
+        self.hints = not plan.pool.use_deviation_thresholds
+
+    def decisions(self) -> Iterator[Decision]:
+        """What the plan makes of each node of its pool, and of the pods of nodes that are high."""
+        words = _Words(self)
+        for place, name in enumerate(self.names):
+            yield NodeDecision(
+                profile=self.profile,
+                plugin=self.plugin,
+                node=name,
+                verdict=words.verdict(place).value,
+                reason=words.reason(place),
+                facts=words.facts(place),
+                hint=words.hint(place) if self.hints else "",
+            )
+        for note in self.pod_notes:
+            yield PodDecision(
+                profile=self.profile,
+                plugin=self.plugin,
+                pod=note.pod.key,
+                node=note.pod.node,
+                action=note.action,
+                reason=note.reason,
+                candidates=note.candidates,
+            )
+
+
 class _Side(NamedTuple):
     """Thresholds of one kind, in percent of what nodes have: (nodes, resources)."""
 
@@ -36,29 +80,23 @@ class _Side(NamedTuple):
     low: Percentages
 
 
-class Report:
-    """A plan with the figures on which it was made; keeps nothing else of the round."""
+class _Words:
+    """Sentences and figures about the nodes of a report."""
 
-    def __init__(self, plan: PoolPlan, *, profile: str, plugin: str) -> None:
-        self._profile, self._plugin = profile, plugin
-        self._names = plan.census.names
-        self._resources = plan.census.resources
-        self._classes = plan.classes
-        self._outcome = plan.outcome
-        self._node_notes = plan.node_notes
-        self._pod_notes = plan.pod_notes
-        self._hints = not plan.pool.use_deviation_thresholds
-        limits, capacity = plan.limits, plan.census.capacity
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._resources = report.resources
+        limits = report.limits
 
         def percents(amounts: Amounts) -> Percentages:
-            return np.round(percent_of(amounts, capacity), 2)
+            return np.round(percent_of(amounts, report.capacity), 2)
 
         self._sides = (
             _Side(
                 "",
                 "highThresholds",
                 np.flatnonzero(limits.judged).tolist(),
-                percents(plan.usage),
+                percents(report.usage),
                 percents(limits.high),
                 percents(limits.low),
             ),
@@ -66,51 +104,28 @@ class Report:
                 "prod_",
                 "prodHighThresholds",
                 np.flatnonzero(limits.prod_judged).tolist(),
-                percents(plan.prod_usage),
+                percents(report.prod_usage),
                 percents(limits.prod_high),
                 percents(limits.prod_low),
             ),
         )
 
-    def decisions(self) -> Iterator[Decision]:
-        """What the plan makes of each node of its pool, and of the pods of nodes that are high."""
-        for place, name in enumerate(self._names):
-            yield NodeDecision(
-                profile=self._profile,
-                plugin=self._plugin,
-                node=name,
-                verdict=self._verdict(place).value,
-                reason=self._reason(place),
-                facts=self._facts(place),
-                hint=self._hint(place) if self._hints else "",
-            )
-        for note in self._pod_notes:
-            yield PodDecision(
-                profile=self._profile,
-                plugin=self._plugin,
-                pod=note.pod.key,
-                node=note.pod.node,
-                action=note.action,
-                reason=note.reason,
-                candidates=note.candidates,
-            )
+    def verdict(self, place: int) -> Verdict:
+        return VERDICTS[int(self._report.classes[place])]
 
-    def _verdict(self, place: int) -> Verdict:
-        return VERDICTS[int(self._classes[place])]
-
-    def _reason(self, place: int) -> str:
+    def reason(self, place: int) -> str:
         figures = ", ".join(
             f"{side.prefix}{self._resources[at]} {side.usage[place, at]:g}% "
             f"(low {side.low[place, at]:g}%, high {side.high[place, at]:g}%)".replace("_", " ")
             for side in self._sides
             for at in side.judged
         )
-        note = self._node_notes.get(self._names[place], "")
-        if self._verdict(place) in _HIGH and not note:
-            note = self._outcome
+        note = self._report.node_notes.get(self._report.names[place], "")
+        if self.verdict(place) in _HIGH and not note:
+            note = self._report.outcome
         return "; ".join(filter(None, (figures, note)))
 
-    def _facts(self, place: int) -> dict[str, float]:
+    def facts(self, place: int) -> dict[str, float]:
         return {
             f"{side.prefix}{self._resources[at]}_{what}_percent": float(table[place, at])
             for side in self._sides
@@ -118,9 +133,9 @@ class Report:
             for what, table in (("usage", side.usage), ("low", side.low), ("high", side.high))
         }
 
-    def _hint(self, place: int) -> str:
+    def hint(self, place: int) -> str:
         """The thresholds by which the node would be something else."""
-        verdict = self._verdict(place)
+        verdict = self.verdict(place)
         side = self._sides[verdict is Verdict.PROD_HIGH]
         usage, high, low = side.usage[place], side.high[place], side.low[place]
 

@@ -34,6 +34,7 @@ from koord_descheduler_plugins.low_node_load.limits import (
     resources_of,
 )
 from koord_descheduler_plugins.low_node_load.plan import (
+    PODS_A_TURN,
     VERDICTS,
     Answer,
     Memory,
@@ -244,6 +245,8 @@ class ExactRound(Round):
         gone: list[tuple[Amount, bool]] = []
         left = excess
         for at, (pod, amount) in enumerate(ordered):
+            if at % PODS_A_TURN == PODS_A_TURN - 1:
+                yield Pause.TURN
             if not left:
                 plan.keep([one for one, _ in ordered[at:]], "its node is high no more without it")
                 break

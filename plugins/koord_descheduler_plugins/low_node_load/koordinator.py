@@ -32,6 +32,7 @@ from koord_descheduler_plugins.low_node_load.limits import (
     resources_of,
 )
 from koord_descheduler_plugins.low_node_load.plan import (
+    PODS_A_TURN,
     VERDICTS,
     Answer,
     Memory,
@@ -213,7 +214,9 @@ class KoordinatorRound(Round):
         amounts = pod_amounts(census.reports[place])
         leaving = _Leaving(plan, side, place, total)
         removable = []
-        for pod in self._situation.view.pods(int(census.rows[place])):
+        for at, pod in enumerate(self._situation.view.pods(int(census.rows[place]))):
+            if at % PODS_A_TURN == PODS_A_TURN - 1:
+                yield Pause.TURN
             if pod.finished:
                 continue
             why = "it is no prod pod" if prod and not self._order.is_prod(pod) else ""

@@ -29,6 +29,7 @@ class Verdict(StrEnum):
 
 VERDICTS = tuple(Verdict)
 """By code, as in PoolPlan.classes."""
+PODS_A_TURN = 4  # pods that are looked at before others have their turn: below a millisecond
 
 
 @dataclass(frozen=True, slots=True)
