@@ -1,0 +1,155 @@
+"""The public plugin API: everything that a plugin of koord-scheduler may use.
+
+Plugins import this module and koord.api, nothing else of the daemon.
+"""
+
+from koord.cluster.columns import CodedColumn, Mask
+from koord.cluster.facts import ClusterNode, ClusterPod
+from koord.cluster.predicates.nodes import (
+    is_schedulable,
+    matches_node_affinity,
+    tolerates_taints,
+)
+from koord.cluster.predicates.podaffinity import matches_pod_affinity, matches_pod_anti_affinity
+from koord.cluster.predicates.ports import has_free_ports
+from koord.cluster.predicates.resources import has_room
+from koord.cluster.predicates.spread import keeps_spread
+from koord.cluster.predicates.volumes import reaches_volumes
+from koord.cluster.state import ClusterState
+from koord.cluster.view import View, WhatIf
+from koord.component.plugins.errors import PluginError
+from koord.util.clock import Clock
+from koord.util.errors import KoordError
+from koord_scheduler.framework.cyclestate import (
+    CycleState,
+    StateData,
+    StateNotFound,
+    WrongStateType,
+)
+from koord_scheduler.framework.diagnosis import NodeStatuses
+from koord_scheduler.framework.events import (
+    POD_DELETED,
+    WILDCARD,
+    Action,
+    ClusterEvent,
+    EventResource,
+    HintedEvent,
+    HintFn,
+    QueueingHint,
+)
+from koord_scheduler.framework.handle import Handle, Services
+from koord_scheduler.framework.interfaces import (
+    BindPlugin,
+    EnqueueExtensions,
+    FilterPlugin,
+    NormalizeScorePlugin,
+    PermitPlugin,
+    Plugin,
+    PostBindPlugin,
+    PostFilterPlugin,
+    PreBindPlugin,
+    PreEnqueuePlugin,
+    PreFilterExtensions,
+    PreFilterPlugin,
+    PreScorePlugin,
+    QueueSortPlugin,
+    ReservePlugin,
+    ScorePlugin,
+    VectorFilterPlugin,
+    VectorNormalizeScorePlugin,
+    VectorScorePlugin,
+)
+from koord_scheduler.framework.nodeinfo import NodeInfo, nodes_of
+from koord_scheduler.framework.nominator import Nominator
+from koord_scheduler.framework.queuedpod import QueuedPod
+from koord_scheduler.framework.registry import PluginFactory, PluginRegistry
+from koord_scheduler.framework.results import (
+    MAX_NODE_SCORE,
+    MIN_NODE_SCORE,
+    NodeScore,
+    Numbers,
+    PostFilterResult,
+    PreFilterResult,
+    Scores,
+    Verdicts,
+    Wait,
+    default_normalize,
+)
+from koord_scheduler.framework.status import Code, Status
+from koord_scheduler.framework.waitingpods import WaitingPod, WaitingPods
+
+__all__ = [
+    "MAX_NODE_SCORE",
+    "MIN_NODE_SCORE",
+    "POD_DELETED",
+    "WILDCARD",
+    "Action",
+    "BindPlugin",
+    "Clock",
+    "ClusterEvent",
+    "ClusterNode",
+    "ClusterPod",
+    "ClusterState",
+    "Code",
+    "CodedColumn",
+    "CycleState",
+    "EnqueueExtensions",
+    "EventResource",
+    "FilterPlugin",
+    "Handle",
+    "HintFn",
+    "HintedEvent",
+    "KoordError",
+    "Mask",
+    "NodeInfo",
+    "NodeScore",
+    "NodeStatuses",
+    "Nominator",
+    "NormalizeScorePlugin",
+    "Numbers",
+    "PermitPlugin",
+    "Plugin",
+    "PluginError",
+    "PluginFactory",
+    "PluginRegistry",
+    "PostBindPlugin",
+    "PostFilterPlugin",
+    "PostFilterResult",
+    "PreBindPlugin",
+    "PreEnqueuePlugin",
+    "PreFilterExtensions",
+    "PreFilterPlugin",
+    "PreFilterResult",
+    "PreScorePlugin",
+    "QueueSortPlugin",
+    "QueuedPod",
+    "QueueingHint",
+    "ReservePlugin",
+    "ScorePlugin",
+    "Scores",
+    "Services",
+    "StateData",
+    "StateNotFound",
+    "Status",
+    "VectorFilterPlugin",
+    "VectorNormalizeScorePlugin",
+    "VectorScorePlugin",
+    "Verdicts",
+    "View",
+    "Wait",
+    "WaitingPod",
+    "WaitingPods",
+    "WhatIf",
+    "WrongStateType",
+    "default_normalize",
+    "has_free_ports",
+    "has_room",
+    "is_schedulable",
+    "keeps_spread",
+    "matches_node_affinity",
+    "matches_pod_affinity",
+    "matches_pod_anti_affinity",
+    "nodes_of",
+    "reaches_volumes",
+    "tolerates_taints",
+]
