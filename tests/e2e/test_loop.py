@@ -1,0 +1,228 @@
+"""The whole loop on one machine: a busy pod on real cgroups, NodeMetric, plan, job, eviction.
+
+What is made up: the second node and its report, and the kubelet, which ends the pod's process.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cgrouptrees import Tree, unusable
+from controlplane import REPOSITORY
+from daemonflags import kubeconfig
+from front import Front
+from realdescheduler import events, running_descheduler
+
+from koord.api import podmigrationjob
+from koord.api.quantity import Quantity
+from koord.kube.access.config import ApiConfig
+from koord.kube.client import ApiClient
+from koord.kube.resource import NODE_METRICS, NODES, PODS, Resource
+
+JOBS = Resource(podmigrationjob.API_VERSION, podmigrationjob.PLURAL)
+SCRIPT = REPOSITORY / "docs/examples/busy-pod.sh"
+UID = "11111111-2222-3333-4444-555555555555"  # of the script's pod
+PATIENCE = 120.0  # real seconds; a report comes every 30
+CORES = 256  # of each node, so it is said: all of this machine are a few percent
+POLICY = {"aggregateDurationSeconds": 60, "reportIntervalSeconds": 30}
+OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "uid-of-web"}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    """A cgroup root of our own: what else runs on this machine is no pod."""
+    if reason := unusable():
+        pytest.skip(reason)
+    links = tmp_path / "cgroup"
+    links.mkdir()
+    tree = Tree(links)
+    tree.make()
+    try:
+        yield tree
+    finally:
+        tree.close()
+
+
+@pytest.fixture
+def busy_pod(tree: Tree) -> Iterator["subprocess.Popen[str]"]:
+    """The pod of the documentation, which works."""
+    environ = {**os.environ, "CGROUP_ROOT": str(tree.paths.cgroup)}
+    with subprocess.Popen([SCRIPT], stdout=subprocess.PIPE, text=True, env=environ) as script:
+        assert script.stdout is not None
+        assert script.stdout.readline().startswith("process")
+        yield script
+        if script.poll() is None:
+            script.send_signal(signal.SIGINT)
+
+
+@pytest.fixture
+async def nodes(client: ApiClient, node_name: str) -> AsyncIterator[list[str]]:
+    """This machine, and one that has nothing to do."""
+    names = [f"{node_name}-here", f"{node_name}-there"]
+    for name in names:
+        body = {"apiVersion": NODE_METRICS.api_version, "kind": "NodeMetric",
+                "metadata": {"name": name}, "spec": {"metricCollectPolicy": POLICY}}  # fmt: skip
+        found = await client.create(NODE_METRICS.collection(), body)
+    nothing = {"resources": {"cpu": "10m", "memory": "100Mi"}}
+    status = {
+        "updateTime": datetime.fromtimestamp(time.time(), UTC).isoformat(),
+        "nodeMetric": {"nodeUsage": nothing, "systemUsage": nothing},
+    }
+    path = NODE_METRICS.object(names[1], subresource="status")
+    await client.replace_status(path, found["metadata"]["uid"], status)
+    yield names
+    for name in names:
+        await client.delete(NODE_METRICS.object(name))
+    for item in (await client.list(JOBS.collection())).items:
+        await client.delete(JOBS.object(item["metadata"]["name"]))
+
+
+@pytest.fixture
+async def front(api_config: ApiConfig, nodes: list[str]) -> AsyncIterator[Front]:
+    front = Front(api_config)
+    room = {"cpu": str(CORES), "memory": "256Gi", "pods": "110"}
+    for name in nodes:
+        status = {"capacity": room, "allocatable": room,
+                  "conditions": [{"type": "Ready", "status": "True"}]}  # fmt: skip
+        front.objects.create(NODES.collection(), {"metadata": {"name": name}, "status": status})
+    metadata = {"namespace": "shop", "name": OWNER["name"], "uid": OWNER["uid"]}
+    replica_set = {"metadata": metadata, "spec": {"replicas": 2}}
+    front.objects.create("/apis/apps/v1/replicasets", replica_set)
+    front.objects.create(PODS.collection(), pod("busy", UID, nodes[0]))
+    front.objects.create(PODS.collection(), pod("second", "uid-of-second", nodes[1]))
+    await front.start()
+    yield front
+    await front.stop()
+
+
+def pod(name: str, uid: str, node: str) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "namespace": "shop", "name": name, "uid": uid,
+            "ownerReferences": [{**OWNER, "controller": True}],
+        },
+        "spec": {"nodeName": node, "containers": [{"name": "busy"}]},
+        "status": {
+            "phase": "Running", "qosClass": "BestEffort",
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [{"name": "busy", "containerID": "containerd://busy"}],
+        },
+    }  # fmt: skip
+
+
+def between(status: dict[str, Any]) -> float:
+    """The threshold, in percent, that the node is below only without half of what the pod uses.
+
+    So the node is hot by its pod, whatever else this machine does.
+    """
+    used = {
+        "node": status["nodeMetric"]["nodeUsage"],
+        "pod": status["podsMetric"][0]["podUsage"],
+    }
+    milli = {name: Quantity.parse(usage["resources"]["cpu"]).milli for name, usage in used.items()}
+    return (milli["node"] - milli["pod"] / 2) / (CORES * 1000) * 100
+
+
+def configuration(high: float) -> dict[str, Any]:
+    version = "descheduler/v1alpha2"
+    load = {"apiVersion": version, "kind": "LowNodeLoadArgs",
+            "highThresholds": {"cpu": high}, "lowThresholds": {"cpu": high / 2},
+            "anomalyCondition": {"consecutiveAbnormalities": 1}}  # fmt: skip
+    migration = {"apiVersion": version, "kind": "MigrationControllerArgs",
+                 "defaultJobMode": "EvictDirectly", "evictionPolicy": "Eviction"}  # fmt: skip
+    return {
+        "apiVersion": version,
+        "kind": "DeschedulerConfiguration",
+        "deschedulingInterval": "1s",
+        "healthzBindAddress": "127.0.0.1:0",
+        "metricsBindAddress": "127.0.0.1:0",
+        "profiles": [
+            {
+                "name": "loop",
+                "plugins": {"balance": {"enabled": [{"name": "LowNodeLoad"}]}},
+                "pluginConfig": [
+                    {"name": "LowNodeLoad", "args": load},
+                    {"name": "MigrationController", "args": migration},
+                ],
+            }
+        ],
+    }
+
+
+@asynccontextmanager
+async def running_koordlet(
+    directory: Path, tree: Tree, server: str, node: str
+) -> AsyncIterator[None]:
+    """The agent of this machine; it measures, and changes nothing."""
+    config, log = directory / "koordlet.kubeconfig", directory / "koordlet.log"
+    config.write_text(kubeconfig(server))
+    with log.open("ab") as output:
+        agent = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "koordlet.cli.koordlet",
+            f"--kubeconfig={config}", f"--node-name={node}", f"--run-dir={directory / 'run'}",
+            f"--cgroup-root-dir={tree.paths.cgroup}", "--addr=127.0.0.1:0", "--dry-run=true",
+            "--manager-duties=off", "--kubelet-sync-interval=0",
+            "--disable-query-kubelet-config", "--feature-gates=NodeTopologyReport=false",
+            stderr=output, env={**os.environ, "agent_mode": "hostMode"},
+        )  # fmt: skip
+    try:
+        yield
+    finally:
+        agent.terminate()
+        ended = await asyncio.wait_for(agent.wait(), 60)
+        sys.stderr.write(log.read_text())
+    assert ended == 0
+
+
+async def reported(client: ApiClient, node: str, after: str = "") -> dict[str, Any]:
+    """The status of a NodeMetric that is newer than that time."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found = await client.get(NODE_METRICS.object(node))
+            status: dict[str, Any] = found.get("status") or {}
+            if status.get("updateTime", "") > after:
+                return status
+            await asyncio.sleep(0.2)
+
+
+async def test_a_busy_pod_is_measured_reported_planned_and_evicted(
+    tmp_path: Path, tree: Tree, busy_pod: "subprocess.Popen[str]", front: Front,
+    client: ApiClient, nodes: list[str],
+) -> None:  # fmt: skip
+    """From the kernel's counters to the API server's eviction; the next report is without it."""
+    async with running_koordlet(tmp_path, tree, front.url, nodes[0]):
+        first = await reported(client, nodes[0])
+        [measured] = first["podsMetric"]
+        assert (measured["namespace"], measured["name"]) == ("shop", "busy")
+
+        async with running_descheduler(tmp_path, front.url, configuration(between(first))):
+            async with asyncio.timeout(PATIENCE):
+                while not _evicted(front):  # noqa: ASYNC110 - the process has no event to await
+                    await asyncio.sleep(0.1)
+            busy_pod.send_signal(signal.SIGINT)  # the kubelet's part
+            await asyncio.to_thread(busy_pod.wait, 60)
+            last = first["updateTime"]
+            while (second := await reported(client, nodes[0], last)).get("podsMetric"):
+                last = second["updateTime"]
+
+        assert _evicted(front) == ["busy"]
+        [job] = [
+            podmigrationjob.read_job(item) for item in (await client.list(JOBS.collection())).items
+        ]
+        assert (job.pod.key, job.phase) == ("shop/busy", "Succeeded")
+        [ended] = [each for each in events(tmp_path, "cycle.ended") if each["evictions"]]
+        assert ended["evictions"] == {"loop": {"LowNodeLoad": 1}}
+
+
+def _evicted(front: Front) -> list[str]:
+    asked = [each.path for each in front.asked("create") if each.path.endswith("/eviction")]
+    return [path.split("/")[-2] for path in asked]
