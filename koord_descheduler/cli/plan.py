@@ -13,7 +13,7 @@ from koord.cluster.state import ClusterState
 from koord.component.config.document import read_config
 from koord.component.tables import show
 from koord.util.clock import SystemClock
-from koord.util.errors import OptionError
+from koord.util.errors import KoordError, OptionError
 from koord_descheduler.cli.command import EXIT, installed, percents, run_command, say
 from koord_descheduler.cli.livecluster import find_cluster, read_cluster
 from koord_descheduler.config.configuration import Configuration
@@ -35,6 +35,10 @@ one that kubectl would ask, or with --from a dump, for which no API server is as
     kubectl get nodes,pods,pdb,nodemetrics,replicasets,deployments,statefulsets,priorityclasses \\
         -A -o json > cluster.json
 prints; more kinds make it more exact: persistentvolumeclaims, persistentvolumes, namespaces."""
+
+
+class IncompletePlan(KoordError):
+    """A part of the cycle failed; the rest is printed."""
 
 
 class PlanOptions(argparse.Namespace):
@@ -69,6 +73,8 @@ def _print_plan(options: PlanOptions, registry: PluginRegistry) -> None:
         plan = asyncio.run(_dump_plan(options, configuration, registry, dump))
         report = plan_report(plan, dump)
     show(report, lambda: plan_view(report), options.output)
+    if plan.errors:
+        raise IncompletePlan(f"the plan is not whole: {'; '.join(plan.errors)}")
 
 
 async def _live_plan(

@@ -68,6 +68,7 @@ class EvictorProxy:
                 if not plugin.filter(pod):
                     return plugin.refusal(pod) or f"{plugin.name} does not let it be evicted"
             except Exception as err:
+                self._filter_failed(plugin, pod, err)
                 return f"{plugin.name} failed: {err!r}"
         return ""
 
@@ -169,10 +170,13 @@ class EvictorProxy:
                 if not getattr(plugin, method)(pod):
                     return False
             except Exception as err:
-                facts = {"pod": _key(pod), "plugin": plugin.name, "error": repr(err)}
-                self._failures.error("filter.failed", **facts)
+                self._filter_failed(plugin, pod, err)
                 return False
         return True
+
+    def _filter_failed(self, plugin: FilterPlugin, pod: ClusterPod, err: Exception) -> None:
+        facts = {"pod": _key(pod), "plugin": plugin.name, "error": repr(err)}
+        self._failures.error("filter.failed", **facts)
 
 
 def _key(pod: ClusterPod) -> str:

@@ -6,17 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from koord_descheduler.plugin import (
     BalancePlugin,
     ClusterNode,
-    ClusterPod,
     Decision,
     EvictOptions,
     EvictorProxy,
-    FilterFunc,
     Handle,
     LowNodeLoadArgs,
     Planner,
     Status,
     get_logger,
-    pod_filter,
+    left_out,
 )
 from koord_descheduler_plugins.low_node_load.anomaly import (
     Detector,
@@ -95,14 +93,8 @@ class LowNodeLoad(BalancePlugin):
 
     def _refusal(self, evictor: EvictorProxy) -> Refusal:
         """Why a pod may not leave: namespaces, labels, then the filters of the profile."""
-        wanted = _wanted(self._args)
-
-        def refusal(pod: ClusterPod) -> str:
-            if not wanted(pod):
-                return "evictableNamespaces or podSelectors leave it out"
-            return "" if evictor.filter(pod) else evictor.refusal(pod)
-
-        return refusal
+        constraint = left_out(self._args.evictable_namespaces, self._args.pod_selectors)
+        return lambda pod: constraint(pod) or evictor.refusal(pod)
 
     async def _carry_out(self, work: Round, plan: PoolPlan, evictor: EvictorProxy) -> None:
         steps = work.steps(plan)
@@ -147,16 +139,3 @@ class LowNodeLoad(BalancePlugin):
                 yield from report.decisions()
 
         self._handle.services.decisions.publish(decisions)
-
-
-def _wanted(args: LowNodeLoadArgs) -> FilterFunc:
-    """The pods that may leave by namespaces and by selectors, of which one must match."""
-    namespaces = args.evictable_namespaces
-    selectors = [one.selector for one in args.pod_selectors if one.selector is not None]
-    return pod_filter(
-        include=(namespaces and namespaces.include) or (),
-        exclude=(namespaces and namespaces.exclude) or (),
-        custom=(lambda pod: any(one.matches(pod.labels) for one in selectors))
-        if selectors
-        else None,
-    )

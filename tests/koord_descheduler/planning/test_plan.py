@@ -342,6 +342,19 @@ def test_a_wrong_command_line_is_said_in_a_line(
     assert found.count("\n") == 1
 
 
+def test_a_plan_that_is_not_whole_is_no_success(
+    dump: Path, tmp_path: Path, registry: PluginRegistry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the other plugins decided is printed."""
+    path = tmp_path / "failing.json"
+    path.write_text(json.dumps(configured("Failing", "Emptier")))
+    assert main(["--from", str(dump), "--config", str(path)], registry) == 1
+
+    out, err = capsys.readouterr()
+    assert "the node is to be empty" in out
+    assert "the plan is not whole: p: out of order" in err
+
+
 def test_a_dump_without_nodes_is_an_error(
     tmp_path: Path, config: Path, registry: PluginRegistry, capsys: pytest.CaptureFixture[str]
 ) -> None:
