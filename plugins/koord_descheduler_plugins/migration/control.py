@@ -23,6 +23,7 @@ from koord_descheduler_plugins.migration.steps import RESERVATION_FIRST
 from koord_descheduler_plugins.migration.workqueue import WorkQueue
 
 NAME = "migrations"
+PATIENCE = 30.0  # seconds that the first cycle waits for all jobs
 _NO_RULES_PAUSE = 0.5  # seconds
 
 log = get_logger("koord_descheduler.migration")
@@ -86,8 +87,19 @@ class MigrationControl:
             group.create_task(self._work(stop), name="migration jobs")
 
     async def wait_ready(self) -> None:
-        """Return when all jobs are known, which quotas count."""
-        await self.records.wait_synced()
+        """Return when all jobs are known, or after a while: until then none is made.
+
+        Without their definitions jobs are never known, but a dry-run can do without.
+        """
+        known = asyncio.ensure_future(self.records.wait_synced())
+        timer = self._clock.timer(PATIENCE)
+        try:
+            await asyncio.wait({known, timer}, return_when=asyncio.FIRST_COMPLETED)
+            if not known.done():
+                log.warning("migrations.unknown", waited_s=PATIENCE, why=self.health().reason)
+        finally:
+            known.cancel()
+            timer.cancel()
 
     def health(self) -> PartHealth:
         """Degraded while jobs cannot be followed."""

@@ -53,7 +53,7 @@ RESERVATIONS = Resource(reservations.API_VERSION, reservations.PLURAL)
 COMPONENT = "koord-descheduler"
 UNSEEN = 60.0  # seconds after which the watch should have shown a job of ours
 _PAGE = 500
-_MISSING = "install Koordinator's custom resource definitions (deploy/crds)"
+_MISSING = "install Koordinator's custom resource definitions (deploy/descheduler/crds)"
 
 log = get_logger("koord_descheduler.migration")
 

@@ -5,8 +5,10 @@ import json
 
 import pytest
 from migrationkit import Json
+from objectstore import Refused
 from world import JOBS, PODS, RESERVATIONS, Process, World, ending
 
+from koord.kube.transport import Call
 from koord_descheduler.config.pluginargs.migration import EvictionPolicy
 
 DIRECT: Json = {"default_job_mode": "EvictDirectly"}
@@ -402,3 +404,60 @@ async def test_many_evictions_at_once_stay_within_the_quota(world: World) -> Non
     found = await asyncio.gather(*(process.evict(f"web-{number}") for number in range(1, 11)))
 
     assert sum(found) == len(world.jobs()) == 3
+
+
+async def test_a_pod_that_has_no_node_is_not_evicted(world: World) -> None:
+    """Its Reservation is for itself; the job is complete when it is bound."""
+    world.schedules = False
+    world.add_pod(node="")
+    await world.start(**FIRST)
+    world.add_job()
+    await world.pass_time(5)
+    (reservation,) = world.reservations()
+    assert reservation["spec"]["owners"] == [
+        {"object": {"kind": "Pod", "namespace": "default", "name": "web-1",
+                    "uid": "uid-default-web-1"}}
+    ]  # fmt: skip
+    world.schedules = True
+    await world.until(lambda: ending(world.job())[0] == "Succeeded")
+
+    assert world.evictions == {}
+    assert world.pods()[0]["spec"]["nodeName"] == "n2"
+
+
+async def test_a_bare_pod_is_refused_at_once(world: World) -> None:
+    """Koordinator makes a Reservation that the server refuses until the time to live is over."""
+    world.replaces = False
+    world.add_pod(owner="")
+    await world.start(**FIRST, evict_all_bare_pods=True)
+    world.add_job()
+    await world.until(lambda: ending(world.job()) == ("Failed", "ForbiddenMigratePod"), 5)
+
+    assert "POST reservations" not in world.writes
+
+
+async def test_without_their_definitions_no_job_is_made_but_cycles_begin(world: World) -> None:
+    """A dry-run in a cluster without Koordinator works; they may be installed later."""
+    world.add_pod()
+    process = Process(world, **DIRECT)
+    world.processes.append(process)
+    missing = True
+
+    def absent(call: Call) -> Json | None:
+        if missing and call.path in (JOBS, RESERVATIONS):
+            raise Refused(404, "NotFound")
+        return None
+
+    process.server.script = absent
+    process.start()
+    ready = asyncio.create_task(process.control.wait_ready())
+    await world.pass_time(29)
+    assert not ready.done()
+    await world.pass_time(2)
+    assert ready.done()
+    assert "deploy/descheduler/crds" in process.control.health().reason
+    assert not await process.evict()
+    missing = False
+    await world.pass_time(25)
+    assert process.control.health().status.value == "ok"
+    assert await process.evict()
