@@ -3,6 +3,8 @@
 Source: sigs.k8s.io/descheduler, defaultevictor; Koordinator, pkg/descheduler/evictions PodEvictor.
 """
 
+from collections import Counter
+
 from koord_descheduler.plugin import (
     ClusterPod,
     EvictionOutcome,
@@ -44,6 +46,9 @@ class DefaultEvictor(EvictPlugin, FilterPlugin):
         self._failures = LimitedLog(log, services.clock)
         self._evictions = PodEvictions(services.client, services.events, services.clock, COMPONENT)
         self._busy_until = 0.0  # monotonic: no request before
+        self._decisions = services.decisions
+        self._rehearsed: Counter[str] = Counter()  # evictions of a dry-run, by budget
+        self._rehearsed_at = 0.0  # when their cycle began; Unix seconds
         self._node_fit = NodeFit()
         self._nodes = parse_selector_text(args.node_selector, "nodeSelector")
         self._filter = EvictorFilter(
@@ -98,6 +103,27 @@ class DefaultEvictor(EvictPlugin, FilterPlugin):
             facts = {"pod": pod.key, "outcome": answer.outcome.value, "error": answer.message}
             self._failures.warning("eviction.refused", **facts)
         return done
+
+    def rehearse(self, pod: ClusterPod, options: EvictOptions) -> str:
+        """As the API server would: by PodDisruptionBudgets, and evictions of the same cycle.
+
+        Source: Kubernetes, registry/core/pod EvictionREST.
+        """
+        cycles = self._decisions.cycles
+        began = cycles[-1].began if cycles else 0.0
+        if began != self._rehearsed_at:
+            self._rehearsed_at = began
+            self._rehearsed.clear()
+        if pod.phase != "Running":  # it is evicted without asking
+            return ""
+        budgets = [budget for budget in self._cluster.budgets.values() if budget.covers(pod)]
+        if len(budgets) > 1:
+            return "it has more than one PodDisruptionBudget"
+        for budget in budgets:
+            if self._rehearsed[budget.key] >= budget.allowed:
+                return f"PodDisruptionBudget {budget.key} does not allow it"
+            self._rehearsed[budget.key] += 1
+        return ""
 
     def _constraints(self) -> list[evictorfilter.Constraint]:
         args, protected = self._args, self._args.protections

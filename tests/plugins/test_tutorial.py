@@ -38,7 +38,7 @@ TEXT = PAGES["writing-plugins.md"]
     ("page", "kit", "steps"),
     [
         ("writing-plugins.md", "koordlet.plugin.testing", 11),
-        ("writing-descheduler-plugins.md", "koord_descheduler.plugin.testing", 3),
+        ("writing-descheduler-plugins.md", "koord_descheduler.plugin.testing", 4),
     ],
 )
 def test_every_step_of_the_tutorial_works(page: str, kit: str, steps: int, tmp_path: Path):

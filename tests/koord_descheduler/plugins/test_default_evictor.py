@@ -271,3 +271,23 @@ async def test_an_answer_of_a_proxy_is_no_eviction(cluster: FakeCluster):
         assert not await harness.evict(pod)
 
     assert harness.server.evicted == []
+
+
+async def test_in_dry_run_budgets_refuse_what_the_server_would(cluster: FakeCluster):
+    """They count the evictions of the same cycle; a pod that does not run needs none."""
+    cluster.budget("web", {"app": "web"}, allowed=1)
+    cluster.budget("one", {"app": "db"})
+    cluster.budget("two", {"app": "db"})
+    web = [owned(cluster, f"web-{number}", labels={"app": "web"}) for number in range(2)]
+    pending = owned(cluster, "pending", labels={"app": "web"}, phase="Pending")
+    async with PluginHarness(DefaultEvictor, cluster, dryRun=True) as harness:
+        for _ in range(2):
+            await harness.cycle()
+            assert [await harness.evict(pod) for pod in web] == [True, False]
+            cluster.clock.tick(10)
+        assert await harness.evict(pending)
+        assert not await harness.evict(owned(cluster, "db", labels={"app": "db"}))
+        reasons = [one.reason for one in harness.decisions.pods() if one.pod == "default/web-1"]
+
+    assert reasons == ["PodDisruptionBudget default/web does not allow it"]
+    assert harness.server.calls == []
