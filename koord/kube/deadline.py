@@ -19,14 +19,15 @@ class Deadline:
         self._clock = clock
         self._where = where
         self._scope = asyncio.timeout(None)
-        self._timer: asyncio.Task[None] | None = None
+        self._timer: asyncio.Future[None] | None = None  # no task: each watch event has one
         self._phase, self._seconds = "", 0.0
 
     def enter(self, phase: str, seconds: float) -> None:
         """Begin a phase, which has so many seconds from now on. phase is what is waited for."""
         self.pause()
         self._phase, self._seconds = phase, seconds
-        self._timer = asyncio.create_task(self._expire(seconds), name=f"deadline of {phase}")
+        self._timer = self._clock.timer(seconds)
+        self._timer.add_done_callback(self._expired)
 
     def pause(self) -> None:
         """Let the block take its time until the next phase."""
@@ -34,9 +35,9 @@ class Deadline:
             self._timer.cancel()
             self._timer = None
 
-    async def _expire(self, seconds: float) -> None:
-        await self._clock.sleep(seconds)
-        self._scope.reschedule(asyncio.get_running_loop().time())
+    def _expired(self, timer: "asyncio.Future[None]") -> None:
+        if timer is self._timer:
+            self._scope.reschedule(asyncio.get_running_loop().time())
 
     async def __aenter__(self) -> Self:
         await self._scope.__aenter__()
