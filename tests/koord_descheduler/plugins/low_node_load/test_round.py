@@ -198,12 +198,18 @@ async def test_data_that_a_move_costs() -> None:
 
 
 async def test_the_prod_limit_of_a_target_bounds_prod_pods_only() -> None:
-    """n2 has 3000m of prod pods left: one of the prod pods, and any other."""
+    """n2 can take 3500m of prod pods: a and f, but not b, d or e with a; c is none."""
     prod = {"prodLowThresholds": {"cpu": 30}, "prodHighThresholds": {"cpu": 40}}
-    batch = P(1500, facts={"priority": 5500})
-    nodes = {"n1": N({"a": 2000, "b": 2000, "c": batch, "d": 2000, "e": 1900}), "n2": N({"z": 500})}
-    args = load_args(**cpu(30, 55), **prod)
-    assert await evicted(build(nodes), args) == ["c", "a"]
+    batch = P(500, facts={"priority": 5500})
+    pods = {"a": 2000, "b": 2000, "c": batch, "d": 2000, "e": 1900, "f": 1500}
+    nodes = {"n1": N(pods), "n2": N({"z": 500})}
+    assert await evicted(build(nodes), load_args(**cpu(30, 70), **prod)) == ["c", "a", "f"]
+
+
+@pytest.mark.parametrize("planner", ["exact", "koordinator"])
+async def test_without_thresholds_nothing_is_high(planner: str) -> None:
+    """As in the shipped configuration of Koordinator."""
+    assert await evicted(build(HOT), {"planner": planner}) == []
 
 
 async def test_requests_of_pods_that_come_count() -> None:
