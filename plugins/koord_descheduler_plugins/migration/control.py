@@ -24,6 +24,7 @@ from koord_descheduler_plugins.migration.workqueue import WorkQueue
 
 NAME = "migrations"
 PATIENCE = 30.0  # seconds that the first cycle waits for all jobs
+_LOOK = 0.5  # seconds
 _NO_RULES_PAUSE = 0.5  # seconds
 
 log = get_logger("koord_descheduler.migration")
@@ -87,19 +88,23 @@ class MigrationControl:
             group.create_task(self._work(stop), name="migration jobs")
 
     async def wait_ready(self) -> None:
-        """Return when all jobs are known, or after a while: until then none is made.
+        """Return when all jobs are known, or cannot be for now: until then none is made.
 
-        Without their definitions jobs are never known, but a dry-run can do without.
+        That is so where their definitions are not installed, and after PATIENCE; a dry-run can do
+        without.
         """
+        deadline = self._clock.monotonic() + PATIENCE
         known = asyncio.ensure_future(self.records.wait_synced())
-        timer = self._clock.timer(PATIENCE)
         try:
-            await asyncio.wait({known, timer}, return_when=asyncio.FIRST_COMPLETED)
-            if not known.done():
-                log.warning("migrations.unknown", waited_s=PATIENCE, why=self.health().reason)
+            while not known.done():
+                if self.records.undefined or self._clock.monotonic() >= deadline:
+                    log.warning("migrations.unknown", why=self.health().reason)
+                    return
+                timer = self._clock.timer(_LOOK)
+                await asyncio.wait({known, timer}, return_when=asyncio.FIRST_COMPLETED)
+                timer.cancel()
         finally:
             known.cancel()
-            timer.cancel()
 
     def health(self) -> PartHealth:
         """Degraded while jobs cannot be followed."""

@@ -89,6 +89,11 @@ class Records:
         """Whether all Reservations are known."""
         return self._reservations_synced.is_set()
 
+    @property
+    def undefined(self) -> bool:
+        """Whether the server has said that it does not know these kinds."""
+        return _MISSING in self.health().reason
+
     async def wait_synced(self) -> None:
         """Return when all jobs are known, and all Reservations if there will be any."""
         await self._synced.wait()

@@ -436,8 +436,11 @@ async def test_a_bare_pod_is_refused_at_once(world: World) -> None:
     assert "POST reservations" not in world.writes
 
 
-async def test_without_their_definitions_no_job_is_made_but_cycles_begin(world: World) -> None:
-    """A dry-run in a cluster without Koordinator works; they may be installed later."""
+@pytest.mark.parametrize(("status", "waits"), [(404, 1), (403, 30)])
+async def test_where_jobs_cannot_be_listed_none_is_made_but_cycles_begin(
+    world: World, status: int, waits: float
+) -> None:
+    """A dry-run in a cluster without Koordinator works; it may be installed later."""
     world.add_pod()
     process = Process(world, **DIRECT)
     world.processes.append(process)
@@ -445,19 +448,19 @@ async def test_without_their_definitions_no_job_is_made_but_cycles_begin(world: 
 
     def absent(call: Call) -> Json | None:
         if missing and call.path in (JOBS, RESERVATIONS):
-            raise Refused(404, "NotFound")
+            raise Refused(status, "NotFound" if status == 404 else "Forbidden")
         return None
 
     process.server.script = absent
     process.start()
     ready = asyncio.create_task(process.control.wait_ready())
-    await world.pass_time(29)
+    await world.pass_time(waits - 1)
     assert not ready.done()
-    await world.pass_time(2)
+    await world.pass_time(1.5)
     assert ready.done()
-    assert "deploy/descheduler/crds" in process.control.health().reason
+    assert ("deploy/descheduler/crds" in process.control.health().reason) == (status == 404)
     assert not await process.evict()
     missing = False
-    await world.pass_time(25)
+    await world.pass_time(65)
     assert process.control.health().status.value == "ok"
     assert await process.evict()
