@@ -23,6 +23,12 @@ from koord_descheduler.daemon.settings import load_settings, write_configuration
 from koord_descheduler.framework.metrics import UNSUFFIXED_COUNTERS
 
 SWITCH_INTERVAL = 0.001  # seconds a thread may keep the interpreter while the loop wants it
+_COMMANDS = f"""
+Commands beside the daemon, each with its own --help:
+  {NAME} plan      what a cycle would do in a cluster, or in a dump of one
+  {NAME} explain   what the last cycles of a running {NAME} decided
+  {NAME} record    keeps what a cluster does in a file
+  {NAME} replay    what another configuration would have done with that"""
 FAMILIES = FamilyRules(prefix=PREFIX, unsuffixed_counters=UNSUFFIXED_COUNTERS)
 
 
@@ -42,6 +48,7 @@ def run(argv: Sequence[str]) -> int:
         asyncio.run(_run(argv, terminal=terminal))
     except HelpRequested as help_text:
         print(help_text)
+        print(_COMMANDS)
     except (OptionError, InvalidConfig, InvalidObject) as err:
         print(f"{NAME}: {printable(err)}\n{NAME} --help lists the flags", file=sys.stderr)
         return 2

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -88,7 +89,15 @@ def test_no_api_server(tmp_path: Path, config: Path, capsys, monkeypatch) -> Non
 
 def test_help_and_version(capsys) -> None:
     assert main(["--help"]) == 0
-    assert "--leader-elect-lease-duration duration" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "--leader-elect-lease-duration duration" in out
+    commands = re.findall(r"^  koord-descheduler (\w+) ", out, re.MULTILINE)
+    assert commands == ["plan", "explain", "record", "replay"]
+    for command in commands:
+        with pytest.raises(SystemExit) as ended:
+            main([command, "--help"])
+        assert ended.value.code == 0
+        assert capsys.readouterr().out.startswith(f"usage: koord-descheduler {command}")
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("koord-descheduler 0.")
 

@@ -1,14 +1,30 @@
 """The example dump: the command prints a plan with a reason for every pod of a hot node."""
 
+import asyncio
+import copy
 import importlib.util
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from koord.cluster.dump import DumpReader
+from koord.component.plugins.discovery import discover
+from koord.component.tables import plain
 from koord_descheduler.cli.descheduler import main
+from koord_descheduler.config.read import parse_configuration
+from koord_descheduler.framework.configured import known_plugins
+from koord_descheduler.framework.registry import PluginRegistry
+from koord_descheduler.planning.offline import offline_services
+from koord_descheduler.planning.plan import make_plan
+from koord_descheduler.planning.report import plan_report
+from koord_descheduler.planning.show import plan_view
+from koord_descheduler.planning.usual import usual_configuration
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "docs/examples/cluster-dump"
@@ -81,3 +97,53 @@ def test_the_readme_shows_what_is_printed(
     shown = re.search(r"^```text\n(EVICT .*?)^```$", readme, re.MULTILINE | re.DOTALL)
     assert shown is not None
     assert capsys.readouterr().out.endswith(shown[1])
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=4,
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Paths of all values in an object."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in items:
+        yield (*path, key)
+        if isinstance(inner, dict | list):
+            yield from places(inner, (*path, key))
+
+
+OBJECTS = [
+    item
+    for path in sorted(EXAMPLE.glob("*.json"))
+    for item in json.loads(path.read_text())["items"]
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), number=st.integers(0, len(OBJECTS) - 1), value=_JSON)
+def test_whatever_one_field_says_there_is_a_plan(
+    data: st.DataObject, number: int, value: Any
+) -> None:
+    """An object with nonsense in it is left out and named, or taken at its word."""
+    objects = copy.deepcopy(OBJECTS)
+    *path, last = data.draw(st.sampled_from(list(places(objects[number]))))
+    inner = objects[number]
+    for key in path:
+        inner = inner[key]
+    inner[last] = value
+    reader = DumpReader()
+    reader.read(json.dumps({"kind": "List", "items": objects}).encode(), "x")
+    registry = PluginRegistry()
+    assert discover(registry) == []
+    read = parse_configuration(usual_configuration(), Path("usual"), known_plugins(registry))
+    now = reader.dump.newest_report or 0.0
+    services = offline_services(reader.dump.cluster, now)
+
+    plan = asyncio.run(make_plan(read.configuration, registry, services))
+
+    assert plan.errors == ()
+    assert len(plan.nodes) >= len(reader.dump.cluster.nodes()) - 1
+    plain(plan_view(plan_report(plan, reader.dump)))
