@@ -5,6 +5,7 @@ Plugins import this module and koord.api, nothing else of the daemon.
 
 from koord.cluster.columns import CodedColumn, Mask
 from koord.cluster.facts import ClusterNode, ClusterPod
+from koord.cluster.predicates.nodes import UNSCHEDULABLE as UNSCHEDULABLE_TAINT
 from koord.cluster.predicates.nodes import (
     is_schedulable,
     matches_node_affinity,
@@ -82,6 +83,7 @@ __all__ = [
     "MAX_NODE_SCORE",
     "MIN_NODE_SCORE",
     "POD_DELETED",
+    "UNSCHEDULABLE_TAINT",
     "WILDCARD",
     "Action",
     "BindPlugin",
