@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 from apiserver import ApiServer
 from clusters import node
 from daemonflags import kubeconfig
-from replicas import free_port, holder
+from replicas import SHIPPED, free_port, holder
 
 from koord.component.plugins.discovery import discover
 from koord_descheduler.cli.descheduler import main
@@ -43,6 +44,14 @@ def port() -> int:
 def config(tmp_path: Path, port: int) -> Path:
     path = tmp_path / "config.yaml"
     path.write_text(CONFIG.format(kubeconfig=tmp_path / "kubeconfig", port=port))
+    return path
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, port: int) -> Path:
+    """Koordinator's configuration, on another port."""
+    path = tmp_path / "koord-descheduler.config"
+    path.write_text(SHIPPED.format(port=port, balance=""))
     return path
 
 
@@ -116,9 +125,9 @@ def test_the_effective_configuration_is_written(tmp_path: Path, config: Path, ca
 
 
 async def test_a_process_leads_until_sigterm(
-    server: ApiServer, tmp_path: Path, config: Path, port: int
+    server: ApiServer, tmp_path: Path, shipped: Path, port: int
 ) -> None:
-    """Ready when it knows the cluster; SIGTERM releases the lease and is exit status 0."""
+    """Koordinator's configuration with the plugins of this tree; SIGTERM releases the lease."""
     log = tmp_path / "log"
     server.objects.create("/api/v1/nodes", node("n1"))
     server.objects.create("/api/v1/nodes", node("n2"))
@@ -127,9 +136,10 @@ async def test_a_process_leads_until_sigterm(
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "koord_descheduler.cli.descheduler"),
-            *(f"--config={config}", "--v=4", "--secure-port=0"),
+            *(f"--config={shipped}", "--v=4", "--secure-port=0"),
             stdin=subprocess.DEVNULL,
             stderr=stderr,
+            env={**os.environ, "KUBECONFIG": str(tmp_path / "kubeconfig")},
         )
         try:
             async with asyncio.timeout(120):
