@@ -101,6 +101,7 @@ class _KindFeed:
             page_size=place.page_size,
             is_large=True,
             absent=place.absent,
+            without=place.without,
         )
         self.protocol = ListWatch(followed, self, clock, draw=draw)
 

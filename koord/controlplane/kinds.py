@@ -20,6 +20,7 @@ class Served:
     resource: Resource
     page_size: int = _PAGE
     absent: Absent | None = None  # None: each cluster has it
+    without: str = ""  # what is missed where a role does not allow it, as Koordinator's does not
 
 
 _NODE_METRICS_MISSING = Absent(
@@ -28,21 +29,31 @@ _NODE_METRICS_MISSING = Absent(
     "load of nodes without",
 )
 
+_VOLUMES = "a pod with volumes counts as fitting no other node"
+_WORKLOADS = "it is not known how many pods they want"
+
 SERVED: Mapping[Kind[Any], Served] = {
     decoding.NODE: Served(NODES, page_size=250),  # with their images, 20 kB each
     decoding.POD: Served(PODS),
-    decoding.CLAIM: Served(Resource("v1", "persistentvolumeclaims")),
-    decoding.VOLUME: Served(Resource("v1", "persistentvolumes")),
+    decoding.CLAIM: Served(Resource("v1", "persistentvolumeclaims"), without=_VOLUMES),
+    decoding.VOLUME: Served(Resource("v1", "persistentvolumes"), without=_VOLUMES),
     decoding.NAMESPACE: Served(Resource("v1", "namespaces")),
     decoding.NODE_METRIC: Served(NODE_METRICS, page_size=100, absent=_NODE_METRICS_MISSING),
-    decoding.BUDGET: Served(Resource("policy/v1", "poddisruptionbudgets")),
+    decoding.BUDGET: Served(
+        Resource("policy/v1", "poddisruptionbudgets"),
+        without="only the API server knows them, and refuses evictions by them",
+    ),
     decoding.PRIORITY_CLASS: Served(Resource("scheduling.k8s.io/v1", "priorityclasses")),
-    decoding.REPLICATION_CONTROLLER: Served(Resource("v1", "replicationcontrollers")),
+    decoding.REPLICATION_CONTROLLER: Served(
+        Resource("v1", "replicationcontrollers"), without=_WORKLOADS
+    ),
     decoding.REPLICA_SET: Served(Resource("apps/v1", "replicasets")),
     decoding.DEPLOYMENT: Served(Resource("apps/v1", "deployments")),
     decoding.STATEFUL_SET: Served(Resource("apps/v1", "statefulsets")),
     decoding.CLONE_SET: Served(
-        Resource("apps.kruise.io/v1alpha1", "clonesets"), absent=Absent(pause=_LOOK_AGAIN, hint="")
+        Resource("apps.kruise.io/v1alpha1", "clonesets"),
+        absent=Absent(pause=_LOOK_AGAIN, hint=""),
+        without=_WORKLOADS,
     ),
 }
 """All kinds that a ClusterState keeps."""

@@ -52,6 +52,8 @@ class Collection:
     """Whether pages must be kept to. The server's cache does not: it sends the whole list at once,
     half a gigabyte of 150,000 pods. So etcd answers the first list, page by page."""
     absent: Absent | None = None  # None: a kind that each cluster has, sooner or later
+    without: str = ""
+    """What is missed where a role does not allow it; "": the rest cannot do without."""
     component: str = ""  # of the manifests, which grants the right where the default does not
 
 
@@ -103,9 +105,10 @@ class ListWatch:
         return self._answered.is_set()
 
     async def wait_answered(self) -> None:
-        """Return when a list has come, or the server has said that it does not have the kind.
+        """Return when a list has come, or the server has said why there will be none for now.
 
-        The latter counts only where the collection says that it may be absent.
+        That it does not have the kind, or does not let us see it; this counts only where the
+        collection says that the rest can do without.
         """
         await self._answered.wait()
 
@@ -170,6 +173,8 @@ class ListWatch:
             if not absent.hint:
                 self._works()
                 return
+        if self._collection.without and isinstance(err, Forbidden):
+            self._answered.set()
         hint = self._hint(err)
         self._reason = f"{err}; {hint}" if hint else str(err)
         self._trouble.failed("watch.failed", watched=name, error=self._reason)
@@ -179,6 +184,8 @@ class ListWatch:
         collection = self._collection
         if collection.absent and isinstance(err, NotFound):
             return collection.absent.hint
+        if collection.without and isinstance(err, Forbidden):
+            return f"allow it in the role: {collection.without}"
         if collection.component and isinstance(err, Forbidden):
             return f"the component {collection.component} of deploy/ grants it"
         return ""

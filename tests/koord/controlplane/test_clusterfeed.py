@@ -213,6 +213,22 @@ async def test_kinds_without_a_crd(server: ApiServer, follow: Follow, clock) -> 
     await clock.until(lambda: list(following.state.keys(CLONE_SET)) == ["d/c"])
 
 
+async def test_koordinators_role_is_enough(server: ApiServer, follow: Follow, clock) -> None:
+    """What it does not allow is named with what is missed, and holds nothing up; pods would."""
+    for path in ("/api/v1/persistentvolumes", "/api/v1/persistentvolumeclaims"):
+        server.script(*[refuse(403, "Forbidden")] * 9, path=path)
+    server.script(*[refuse(403, "Forbidden")] * 9, path="/api/v1/replicationcontrollers")
+    server.script(*[refuse(403, "Forbidden")] * 9, path="/apis/policy")
+    server.script(*[refuse(403, "Forbidden")] * 9, path="/apis/apps.kruise.io")
+    following = await follow(*SERVED)
+    await following.feed.wait_synced()
+
+    assert following.feed.health() == OK
+    reason = following.feed.kinds_health()[BUDGET.name].reason
+    assert "refused with 403" in reason
+    assert "allow it in the role: only the API server knows them" in reason
+
+
 async def test_what_is_not_understood_stays_as_it_was(
     server: ApiServer, following: Following, clock, pass_time
 ) -> None:
