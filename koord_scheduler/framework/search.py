@@ -351,14 +351,14 @@ class _Walk:
 
     def take(self, verdicts: Verdicts, alive: Mask) -> bool:
         """Note a plugin's verdicts about nodes that are alive; return whether it rejected some."""
-        if not verdicts.numbers.any():
-            return False
-        rejected = alive & (verdicts.numbers != 0)
+        rejected = verdicts.numbers != 0
+        rejected &= alive
         if not rejected.any():
             return False
-        self.numbers[rejected] = verdicts.numbers[rejected] + len(self._statuses)
+        numbers = verdicts.numbers + len(self._statuses)
+        np.copyto(self.numbers, numbers, where=rejected, casting="same_kind")
         self._statuses += verdicts.rejections
-        alive &= ~rejected
+        alive ^= rejected
         return True
 
     def reject(self, row: int, status: Status) -> None:
