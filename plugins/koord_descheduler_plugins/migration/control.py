@@ -1,6 +1,7 @@
 """The part of MigrationController that exists once in a process: it carries the jobs out."""
 
 import asyncio
+import math
 
 from koord.api.podmigrationjob import PodMigrationJob
 from koord.api.reservations import Reservation
@@ -165,10 +166,14 @@ class MigrationControl:
         if job is not None:
             self._job_changed(job)
 
-    def _look_failed(self, name: str, err: Exception) -> None:
+    def _look_failed(self, name: str, err: Exception) -> float:
+        """Note it; return the seconds until the job's time to live ends it."""
         self.metrics.errors.labels(type(err).__name__).inc()
         level = self._log.warning if isinstance(err, KubeError) else self._log.error
         level("job.failed", job=name, error=str(err) or repr(err))
+        job = self.records.jobs.jobs.get(name)
+        left = 0.0 if job is None else job.created + job.ttl - self._clock.wall()
+        return left if left > 0.0 else math.inf
 
 
 def _of_process(rules: ProfileRules) -> tuple[object, ...]:

@@ -15,8 +15,11 @@ Handle = Callable[[str], Awaitable[float | None]]
 class WorkQueue:
     """Belongs to the event loop. What is added while it is looked at is looked at once more."""
 
-    def __init__(self, clock: Clock, failed: Callable[[str, Exception], None]) -> None:
-        """failed is called with what a look has raised; the name is then due after a pause."""
+    def __init__(self, clock: Clock, failed: Callable[[str, Exception], float]) -> None:
+        """failed is called with what a look has raised; the name is then due after a pause.
+
+        It returns the longest pause in seconds, in which nothing else falls due for the name.
+        """
         self._clock = clock
         self._failed = failed
         self._due: dict[str, float] = {}  # monotonic
@@ -85,7 +88,7 @@ class WorkQueue:
             self._due.pop(name, None)  # what was written before it failed is no news
             backoff = self._backoffs.setdefault(name, Backoff(FIRST_PAUSE, LONGEST_PAUSE))
             after = max(backoff.next(), getattr(err, "retry_after", None) or 0.0)
-            self._failed(name, err)
+            after = min(after, self._failed(name, err))
         else:
             self._backoffs.pop(name, None)
         finally:

@@ -1,11 +1,18 @@
 """The cluster in memory of these tests."""
 
+import random
 from collections.abc import AsyncIterator
 
 import pytest
 from world import World
 
 from koord.util.simulatedclock import SimulatedClock
+
+
+@pytest.fixture(autouse=True)
+def _same_pauses() -> None:
+    """Pauses after failures are lengthened at random: by the same shares in every run."""
+    random.seed(0)
 
 
 @pytest.fixture

@@ -146,7 +146,7 @@ async def test_a_budget_that_never_allows_it(world: World) -> None:
     process = await world.start(**args("ReservationFirst"))
     process.server.script = once(refuse(429, "TooManyRequests", "budget"), 10**6)
     await process.evict()
-    await world.until(lambda: ending(world.job()) == ("Failed", "Timeout"), 310)
+    await world.until(lambda: ending(world.job()) == ("Failed", "Timeout"), 301)
 
     assert world.evictions[POD] == 0
     assert world.reservations() == []

@@ -1,6 +1,7 @@
 """The queue of jobs to look at."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from itertools import pairwise
 
@@ -20,14 +21,19 @@ class Bench:
         self.looks: list[tuple[float, str]] = []
         self.answers: dict[str, list[float | Exception | None]] = {}
         self.failures: list[str] = []
+        self.left = math.inf
         self.gate = asyncio.Event()
         self.gate.set()
         self.at_once = self.most_at_once = 0
         self.workers = 1
-        self.queue = WorkQueue(self.clock, lambda name, err: self.failures.append(name))
+        self.queue = WorkQueue(self.clock, self.failed)
         self.task = asyncio.create_task(
             self.queue.run(self.stop, self.look, lambda: self.workers), name="queue"
         )
+
+    def failed(self, name: str, err: Exception) -> float:
+        self.failures.append(name)
+        return self.left
 
     async def look(self, name: str) -> float | None:
         self.looks.append((self.clock.monotonic(), name))
@@ -107,6 +113,20 @@ async def test_a_look_says_when_the_next_one_is(bench: Bench) -> None:
     moments = [at for at, _ in bench.looks]
 
     assert [round(at - moments[0], 6) for at in moments] == [0, 3, 5]
+
+
+async def test_after_a_failure_nothing_that_falls_due_is_missed(bench: Bench) -> None:
+    """The pause is no longer than is left, however long the failures have lasted."""
+    bench.answers["a"] = [ValueError("no")] * 12
+    bench.queue.add("a")
+    await bench.clock.advance(60)
+    before = len(bench.looks)
+    bench.left = 2.0
+    bench.answers["a"] = [ValueError("no"), None]
+    await bench.clock.advance(60)
+
+    late, last = (at for at, _ in bench.looks[before:])
+    assert last - late == pytest.approx(2.0)
 
 
 async def test_pauses_after_failures_grow_to_half_a_minute(bench: Bench) -> None:
