@@ -32,7 +32,8 @@ JOBS = Resource(podmigrationjob.API_VERSION, podmigrationjob.PLURAL)
 SCRIPT = REPOSITORY / "docs/examples/busy-pod.sh"
 UID = "11111111-2222-3333-4444-555555555555"  # of the script's pod
 PATIENCE = 120.0  # real seconds; a report comes every 30
-CORES = 256  # of each node, so it is said: all of this machine are a few percent
+CORES = 256  # of this machine, so it is said: all of it is a few percent
+ELSEWHERE = 10 * CORES  # of the other node, where the pod fits whatever the threshold is
 POLICY = {"aggregateDurationSeconds": 60, "reportIntervalSeconds": 30}
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "uid-of-web"}
 
@@ -89,8 +90,8 @@ async def nodes(client: ApiClient, node_name: str) -> AsyncIterator[list[str]]:
 @pytest.fixture
 async def front(api_config: ApiConfig, nodes: list[str]) -> AsyncIterator[Front]:
     front = Front(api_config)
-    room = {"cpu": str(CORES), "memory": "256Gi", "pods": "110"}
-    for name in nodes:
+    for name, cores in zip(nodes, (CORES, ELSEWHERE), strict=True):
+        room = {"cpu": str(cores), "memory": "256Gi", "pods": "110"}
         status = {"capacity": room, "allocatable": room,
                   "conditions": [{"type": "Ready", "status": "True"}]}  # fmt: skip
         front.objects.create(NODES.collection(), {"metadata": {"name": name}, "status": status})
