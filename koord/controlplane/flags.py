@@ -5,13 +5,13 @@ election).
 """
 
 import ipaddress
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from koord.component.flagchecks import at_least, lasting, levels, one_of, within
-from koord.component.flagkinds import BOOL, DURATION, INT, STRING, STRING_LIST, Kind
+from koord.component.flagkinds import BOOL, DURATION, INT, STRING, STRING_LIST
 from koord.component.flags import Flag, FlagSet
+from koord.component.inertflags import InertFlag, define_inert_flags
 from koord.util.errors import OptionError
 from koord.util.logs import LogFormat
 
@@ -39,45 +39,34 @@ class ControlPlaneDefaults:
     secure_port: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Inert:
-    """A flag that is accepted, and means nothing here."""
-
-    name: str
-    kind: Kind[Any]
-    default: object
-    help: str
-    check: Callable[[Any], str] | None = None
-
-
 _INERT = (
-    _Inert("cert-dir", STRING, "", "directory of a generated certificate; none is generated"),
-    _Inert("tls-cipher-suites", STRING, "", "cipher suites of TLS 1.2"),
-    _Inert("tls-sni-cert-key", STRING_LIST, (), "further certificates by host name"),
-    _Inert("http2-max-streams-per-connection", INT, 0, "HTTP/2 is not served", at_least(0)),
-    _Inert("permit-port-sharing", BOOL, False, "SO_REUSEPORT"),
-    _Inert("permit-address-sharing", BOOL, False, "SO_REUSEADDR, which is always set"),
-    _Inert("show-hidden-metrics-for-version", STRING, "", "there are no hidden metrics"),
-    _Inert("disabled-metrics", STRING_LIST, (), "no metric can be disabled"),
-    _Inert("allow-metric-labels", STRING_LIST, (), "labels are bounded already"),
-    _Inert("allow-metric-labels-manifest", STRING, "", "labels are bounded already"),
-    _Inert("log-flush-frequency", DURATION, 5.0, "each line is written at once"),
-    _Inert("log-text-split-stream", BOOL, False, "all goes to stderr"),
-    _Inert("log-text-info-buffer-size", STRING, "0", "all goes to stderr"),
-    _Inert("log-json-split-stream", BOOL, False, "all goes to stderr"),
-    _Inert("log-json-info-buffer-size", STRING, "0", "all goes to stderr"),
-    _Inert("vmodule", STRING, "", "verbosity by file; use --log-level"),
-    _Inert("logtostderr", BOOL, True, "logs always go to stderr"),
-    _Inert("alsologtostderr", BOOL, False, "logs always go to stderr"),
-    _Inert("stderrthreshold", STRING, "INFO", "severity for stderr; use --log-level"),
-    _Inert("log-dir", STRING, "", "logs always go to stderr"),
-    _Inert("log-file", STRING, "", "logs always go to stderr"),
-    _Inert("log-file-max-size", INT, 1800, "megabytes of a log file", at_least(0)),
-    _Inert("log-backtrace-at", STRING, ":0", "backtrace at a source line"),
-    _Inert("add-dir-header", BOOL, False, "directory in klog's header"),
-    _Inert("skip-headers", BOOL, False, "no klog header"),
-    _Inert("skip-log-headers", BOOL, False, "no header in log files"),
-    _Inert("one-output", BOOL, False, "write to one severity's file only"),
+    InertFlag("cert-dir", STRING, "", "directory of a generated certificate; none is generated"),
+    InertFlag("tls-cipher-suites", STRING, "", "cipher suites of TLS 1.2"),
+    InertFlag("tls-sni-cert-key", STRING_LIST, (), "further certificates by host name"),
+    InertFlag("http2-max-streams-per-connection", INT, 0, "HTTP/2 is not served", at_least(0)),
+    InertFlag("permit-port-sharing", BOOL, False, "SO_REUSEPORT"),
+    InertFlag("permit-address-sharing", BOOL, False, "SO_REUSEADDR, which is always set"),
+    InertFlag("show-hidden-metrics-for-version", STRING, "", "there are no hidden metrics"),
+    InertFlag("disabled-metrics", STRING_LIST, (), "no metric can be disabled"),
+    InertFlag("allow-metric-labels", STRING_LIST, (), "labels are bounded already"),
+    InertFlag("allow-metric-labels-manifest", STRING, "", "labels are bounded already"),
+    InertFlag("log-flush-frequency", DURATION, 5.0, "each line is written at once"),
+    InertFlag("log-text-split-stream", BOOL, False, "all goes to stderr"),
+    InertFlag("log-text-info-buffer-size", STRING, "0", "all goes to stderr"),
+    InertFlag("log-json-split-stream", BOOL, False, "all goes to stderr"),
+    InertFlag("log-json-info-buffer-size", STRING, "0", "all goes to stderr"),
+    InertFlag("vmodule", STRING, "", "verbosity by file; use --log-level"),
+    InertFlag("logtostderr", BOOL, True, "logs always go to stderr"),
+    InertFlag("alsologtostderr", BOOL, False, "logs always go to stderr"),
+    InertFlag("stderrthreshold", STRING, "INFO", "severity for stderr; use --log-level"),
+    InertFlag("log-dir", STRING, "", "logs always go to stderr"),
+    InertFlag("log-file", STRING, "", "logs always go to stderr"),
+    InertFlag("log-file-max-size", INT, 1800, "megabytes of a log file", at_least(0)),
+    InertFlag("log-backtrace-at", STRING, ":0", "backtrace at a source line"),
+    InertFlag("add-dir-header", BOOL, False, "directory in klog's header"),
+    InertFlag("skip-headers", BOOL, False, "no klog header"),
+    InertFlag("skip-log-headers", BOOL, False, "no header in log files"),
+    InertFlag("one-output", BOOL, False, "write to one severity's file only"),
 )
 
 
@@ -96,8 +85,7 @@ class ControlPlaneFlags:
         self._define_serving(flags, defaults)
         self._define_election(flags, defaults)
         self._define_logs(flags, terminal=terminal)
-        for row in _INERT:
-            flags.define(row.name, row.kind, row.default, row.help, check=row.check, inert=True)
+        define_inert_flags(flags, _INERT)
 
     def check_together(self) -> None:
         """Check flags against each other; call it after parsing.

@@ -169,7 +169,7 @@ class LiveConfiguration:
 
 
 def _keeps_handle(before: Profile, after: Profile) -> bool:
-    """Whether what plugins were told about their profile still holds."""
+    """Whether what plugins know about their profile still holds."""
     return before.dry_run == after.dry_run and before.node_selector == after.node_selector
 
 

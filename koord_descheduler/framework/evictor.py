@@ -81,18 +81,18 @@ class EvictorProxy:
         turn = TURN.get()
         name = options.plugin_name or (turn.plugin if turn is not None else "")
         if turn is not None and turn.over:
-            self._failures.warning("eviction.too_late", plugin=name, pod=_key(pod))
+            self._failures.warning("eviction.too_late", plugin=name, pod=pod.key)
             return False
         options = replace(options, plugin_name=name, reason=options.reason or REASON.get())
         if refusal := self.gate_refusal(pod, options):
             self._metrics.denied.labels("ledger").inc()
-            log.info("eviction.refused", pod=_key(pod), plugin=name, refusal=refusal)
+            log.info("eviction.refused", pod=pod.key, plugin=name, refusal=refusal)
             self._settle(pod, name, Action.REFUSED, refusal)
             return False
         ticket = self._limiter.take(pod)
         if isinstance(ticket, Limit):
             self._metrics.denied.labels(ticket.value).inc()
-            log.debug("eviction.denied", limit=ticket.value, pod=_key(pod), plugin=name)
+            log.debug("eviction.denied", limit=ticket.value, pod=pod.key, plugin=name)
             self._settle(pod, name, Action.REFUSED, f"the limit of evictions, {ticket}, is reached")
             return False
         self._gate.noted(pod, options, self._clock.wall(), dry_run=self._path.dry_run)
@@ -133,7 +133,7 @@ class EvictorProxy:
     async def _carry_out(self, pod: ClusterPod, options: EvictOptions) -> str:
         """Evict a pod; return why that did not work, "": it did."""
         path = self._path
-        facts = {"pod": _key(pod), "plugin": options.plugin_name, "reason": options.reason}
+        facts = {"pod": pod.key, "plugin": options.plugin_name, "reason": options.reason}
         assert path.evictor is not None  # noqa: S101 - no round runs before the profile is whole
         try:
             if path.dry_run:
@@ -149,7 +149,7 @@ class EvictorProxy:
         facts = {"plugin": options.plugin_name, "reason": options.reason, "refusal": refusal}
         event = "eviction.refused" if refusal else "eviction.planned"
         profile = self._path.profile
-        log.info(event, profile=profile, pod=_key(pod), node=pod.node, dry_run=True, **facts)
+        log.info(event, profile=profile, pod=pod.key, node=pod.node, dry_run=True, **facts)
         return refusal
 
     def _settle(self, pod: ClusterPod, plugin: str, action: Action, reason: str) -> None:
@@ -157,7 +157,7 @@ class EvictorProxy:
             PodDecision(
                 profile=self._path.profile,
                 plugin=plugin,
-                pod=_key(pod),
+                pod=pod.key,
                 node=pod.node,
                 action=action,
                 reason=reason,
@@ -175,9 +175,5 @@ class EvictorProxy:
         return True
 
     def _filter_failed(self, plugin: FilterPlugin, pod: ClusterPod, err: Exception) -> None:
-        facts = {"pod": _key(pod), "plugin": plugin.name, "error": repr(err)}
+        facts = {"pod": pod.key, "plugin": plugin.name, "error": repr(err)}
         self._failures.error("filter.failed", **facts)
-
-
-def _key(pod: ClusterPod) -> str:
-    return f"{pod.namespace}/{pod.name}"

@@ -19,7 +19,7 @@ from koord.cluster.decoding import UsageReport
 from koord_descheduler.ledger.entries import Baseline
 
 SHARE = 0.5  # of the predicted relief that has to be measured
-LEAST = 0.01  # of what the node has; less cannot be told from noise
+LEAST = 0.01  # of what the node has; less may be noise
 
 
 def baseline(report: UsageReport, pod: str, is_neighbour: Callable[[str], bool]) -> Baseline | None:

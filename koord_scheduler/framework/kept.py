@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
+from koord.cluster.workloads import controller_of
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.forms import (
     filter_nodes,
@@ -83,17 +84,11 @@ class KindResults:
         if key is None:
             return filter_nodes(plugin, state, pod, nodes, rows)
         missing = _missing(column, key, nodes, rows)
-        if (
-            column is None
-            or missing is None
-            or (not isinstance(plugin, FilterPlugin) and missing.any())
-        ):
+        forms = isinstance(plugin, FilterPlugin), isinstance(plugin, VectorFilterPlugin)
+        if column is None or missing is None or _wants_all(missing, *forms):
             return self._keep_verdicts(plugin, state, pod, nodes, rows, key)
-        count = np.count_nonzero(missing)
-        if count:
-            if isinstance(plugin, VectorFilterPlugin) and count > FEW_ROWS:
-                return self._keep_verdicts(plugin, state, pod, nodes, rows, key)
-            assert isinstance(plugin, FilterPlugin)  # noqa: S101 - as above
+        if missing.any():
+            assert isinstance(plugin, FilterPlugin)  # noqa: S101 - see _wants_all
             _merge(column, filter_rows(plugin, state, pod, nodes, missing), missing)
         _renew(column, nodes, missing)
         self._verdicts[plugin.name] = column
@@ -108,17 +103,11 @@ class KindResults:
         if key is None:
             return score_nodes(plugin, state, pod, nodes, rows)
         missing = _missing(column, key, nodes, rows)
-        if (
-            column is None
-            or missing is None
-            or (not isinstance(plugin, ScorePlugin) and missing.any())
-        ):
+        forms = isinstance(plugin, ScorePlugin), isinstance(plugin, VectorScorePlugin)
+        if column is None or missing is None or _wants_all(missing, *forms):
             return self._keep_scores(plugin, state, pod, nodes, rows, key)
-        count = np.count_nonzero(missing)
-        if count:
-            if isinstance(plugin, VectorScorePlugin) and count > FEW_ROWS:
-                return self._keep_scores(plugin, state, pod, nodes, rows, key)
-            assert isinstance(plugin, ScorePlugin)  # noqa: S101 - as above
+        if missing.any():
+            assert isinstance(plugin, ScorePlugin)  # noqa: S101 - see _wants_all
             scores = score_rows(plugin, state, pod, nodes, missing)
             column.values[missing] = scores[missing]
         _renew(column, nodes, missing)
@@ -159,7 +148,8 @@ class KindResults:
 
 def _kind(pod: ClusterPod) -> Hashable:
     """Pods of one kind differ in what no plugin's result for a node may depend on."""
-    controller = next((one.uid for one in pod.owners if one.controller), "")
+    owner = controller_of(pod.owners)
+    controller = "" if owner is None else owner.uid
     facts = pod.priority, pod.scheduler_name, pod.claims, pod.annotations, controller
     return pod.label_set, pod.spec, *facts
 
@@ -171,6 +161,12 @@ def _missing(column: _Column | None, key: Hashable, nodes: View, rows: Mask) -> 
     column.known &= column.generation == nodes.generation
     missing: Mask = rows & ~column.known
     return missing
+
+
+def _wants_all(missing: Mask, has_plain: bool, has_vector: bool) -> bool:
+    """Whether computing all rows anew is cheaper than the missing ones, or the only way."""
+    count = int(np.count_nonzero(missing))
+    return count > 0 and (not has_plain or (has_vector and count > FEW_ROWS))
 
 
 def _renew(column: _Column, nodes: View, computed: Mask) -> None:

@@ -156,7 +156,7 @@ class DefaultEvictor(EvictPlugin, FilterPlugin):
         return found
 
     def _has_protected_claim(self, pod: ClusterPod) -> str:
-        """As in Kubernetes, a class that cannot be told is protected, too."""
+        """As in Kubernetes, an unknown class is protected, too."""
         named = self._args.pod_protections and self._args.pod_protections.config
         settings = named and named.pods_with_pvc
         if not settings or not settings.protected_storage_classes:

@@ -19,10 +19,11 @@ from koord.component.flagchecks import (
 )
 from koord.component.flagkinds import TRI, Tri
 from koord.component.flags import Flag, FlagSet
+from koord.component.inertflags import define_inert_flags
 from koord.util.errors import OptionError
 from koordlet.daemon.rundir import default_run_dir
 from koordlet.daemon.settings.flagkinds import DRY_RUN, DUTY_MODE
-from koordlet.daemon.settings.inertflags import define_inert_flags
+from koordlet.daemon.settings.inertflags import INERT_FLAGS
 from koordlet.daemon.settings.mode import Mode
 from koordlet.executor.audit.pages import LARGEST_PAGE
 from koordlet.executor.dryrun import DryRun
@@ -66,7 +67,7 @@ class DaemonFlags:
         self._define_duties(flags)
         self._define_states(flags)
         self._define_collection(flags)
-        define_inert_flags(flags)
+        define_inert_flags(flags, INERT_FLAGS)
 
     def adopt_mode(self, mode: Mode, *, uid: int, environ: Mapping[str, str]) -> None:
         """Set the defaults that depend on where the daemon runs; call it after parsing."""

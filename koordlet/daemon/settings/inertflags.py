@@ -4,13 +4,9 @@ Its DaemonSet's arguments must start this daemon too. A row moves to flags.py, o
 belongs to, together with the feature that gives it a meaning.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
 from koord.component.flagchecks import at_least, one_of
-from koord.component.flagkinds import BOOL, DURATION, FLOAT, INT, STRING, STRING_LIST, Kind
-from koord.component.flags import FlagSet
+from koord.component.flagkinds import BOOL, DURATION, FLOAT, INT, STRING, STRING_LIST
+from koord.component.inertflags import InertFlag
 
 HOUR = 3600.0
 _POLICY = one_of("Fail", "Ignore")
@@ -19,17 +15,6 @@ _POLICY = one_of("Fail", "Ignore")
 def _two_digits(value: str) -> str:
     usable = len(value) == 2 and value.isascii() and value.isdigit()
     return "" if usable else "use two digits, for example 00"
-
-
-@dataclass(frozen=True, slots=True)
-class InertFlag:
-    """A row: durations are in seconds."""
-
-    name: str
-    kind: Kind[Any]
-    default: object
-    help: str
-    check: Callable[[Any], str] | None = None
 
 
 INERT_FLAGS = (
@@ -133,9 +118,3 @@ INERT_FLAGS = (
     InertFlag("skip_log_headers", BOOL, False, "no header in log files"),
     InertFlag("one_output", BOOL, False, "write to one severity's file only"),
 )
-
-
-def define_inert_flags(flags: FlagSet) -> None:
-    """Have the flags accepted and their values checked."""
-    for row in INERT_FLAGS:
-        flags.define(row.name, row.kind, row.default, row.help, check=row.check, inert=True)

@@ -106,7 +106,7 @@ class Pause(Enum):
     """A step in which nothing moves."""
 
     TURN = auto()  # others may have their turn
-    WORK = auto()  # what comes next takes long and asks nobody, so it may run in another thread
+    WORK = auto()  # what comes next takes long and calls no filter, so it may run in another thread
 
 
 Step = Move | Pause

@@ -122,7 +122,7 @@ class MigrationControl:
         return next(iter(self._rules.values()), None)
 
     def _rules_of(self, job: PodMigrationJob) -> ProfileRules | None:
-        """The rules that a job follows; None: it is another descheduler's, or nobody has rules."""
+        """The rules that a job follows; None: it is another descheduler's, or none are known."""
         if job.created_by not in ("", self._identity):
             return None
         return self._rules.get(job.profile) or self._first()

@@ -40,7 +40,7 @@ def reservation_body(job: PodMigrationJob, pod: Mapping[str, Any], ttl: str, now
     """Return the Reservation for a pod, which is JSON of the API server; now is Unix seconds.
 
     ttl is a duration as Go writes it. The job owns the Reservation, so that it ends with the job
-    even when nobody is there to delete it.
+    even when no descheduler is there to delete it.
     """
     template = job.template or {}
     metadata: Json = copy.deepcopy(dict(template.get("metadata") or {}))  # type: ignore[call-overload]

@@ -18,7 +18,7 @@ log = get_logger("koord_descheduler.migration")
 
 
 def is_over(job: PodMigrationJob, now: float) -> bool:
-    """Whether a job, of any phase, is so old that nobody needs it; now is Unix seconds."""
+    """Whether a job, of any phase, is so old that it serves no purpose; now is Unix seconds."""
     kept = job.ttl + KEPT_AFTER_TTL if job.ttl > 0 else KEPT_WITHOUT_TTL
     return now - job.created >= kept
 
