@@ -8,29 +8,27 @@ import asyncio
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from prometheus_client import CollectorRegistry
 
 from benchmarks.table import Row
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterNode, ClusterPod, LabelSet, PodSpec
 from koord.cluster.state import ClusterState
 from koord.cluster.view import View
+from koord.controlplane.testing.cluster import FakeCluster
 from koord.util.clock import SystemClock
 from koord_scheduler.config.points import Point
 from koord_scheduler.config.profiles import EnabledPlugin, Profile
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.handle import Services
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
     QueueSortPlugin,
     VectorFilterPlugin,
     VectorScorePlugin,
 )
-from koord_scheduler.framework.metrics import FrameworkMetrics
-from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.profile import ProfilePlugins, build_profile
 from koord_scheduler.framework.queuedpod import QueuedPod
 from koord_scheduler.framework.registry import PluginRegistry
@@ -38,7 +36,7 @@ from koord_scheduler.framework.results import Scores
 from koord_scheduler.framework.scoring import NodeScoring
 from koord_scheduler.framework.search import NodeSearch
 from koord_scheduler.framework.status import Status
-from koord_scheduler.framework.waitingpods import WaitingPods
+from koord_scheduler.plugin.testing.services import fake_services
 
 NODES, PLUGINS, CYCLES = 5_000, 4, 400
 BUDGET = 50.0  # microseconds
@@ -104,13 +102,7 @@ async def _profile(cluster: ClusterState) -> ProfilePlugins:
             Point.BIND: enabled[:1],
         },
     )
-    services = Services(
-        cluster=cluster,
-        waiting=WaitingPods(clock),
-        nominator=Nominator(),
-        clock=clock,
-        metrics=FrameworkMetrics(CollectorRegistry()),
-    )
+    services = replace(fake_services(FakeCluster()), cluster=cluster, clock=clock)
     return await build_profile(settings, registry, services)
 
 

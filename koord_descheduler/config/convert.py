@@ -17,7 +17,7 @@ from koord.component.config.faults import (
 from koord.util.address import split_address
 from koord.util.nearest import nearest
 from koord_descheduler.config.configuration import Configuration, EvictionLimits, Profile
-from koord_descheduler.config.pluginargs.argstype import IntervalDependent
+from koord_descheduler.config.pluginargs.cycles import IntervalDependent
 from koord_descheduler.config.pluginargs.parts import check_label_selector
 from koord_descheduler.config.points import KnownPlugins, Point
 from koord_descheduler.config.v1alpha2 import (

@@ -5,7 +5,7 @@ Source: Koordinator, cmd/koord-descheduler and pkg/descheduler/framework/plugins
 
 from typing import Any
 
-from koord_descheduler.config.pluginargs.argstype import ArgsType
+from koord.component.plugins.args import ArgsType
 from koord_descheduler.config.pluginargs.balance import (
     CustomPriorityArgs,
     FragmentationAwareArgs,
@@ -27,11 +27,14 @@ from koord_descheduler.config.pluginargs.kubernetes import (
 from koord_descheduler.config.pluginargs.lownodeload import LowNodeLoadArgs
 from koord_descheduler.config.pluginargs.migration import MigrationControllerArgs
 from koord_descheduler.config.points import KnownPlugin, KnownPlugins, Point
+from koord_descheduler.config.v1alpha2 import GROUP_VERSION
 
 
 def _own(cls: type[Any], *points: Point) -> KnownPlugin:
     """A plugin whose arguments have a kind of descheduler/v1alpha2."""
-    return KnownPlugin(frozenset(points), ArgsType(cls, kind=cls.__name__))
+    return KnownPlugin(
+        frozenset(points), ArgsType(cls, kind=cls.__name__, group_version=GROUP_VERSION)
+    )
 
 
 def _adapted(cls: type[Any], *points: Point) -> KnownPlugin:

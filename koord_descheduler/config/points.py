@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from koord_descheduler.config.pluginargs.argstype import ArgsType
+from koord.component.plugins.args import ArgsType
 
 
 class Point(StrEnum):

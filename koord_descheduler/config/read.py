@@ -17,9 +17,8 @@ from koord.component.config.places import PlacedDocument, decode_with_places
 from koord.component.config.typed import Reader, Rejected
 from koord_descheduler.config.configuration import Configuration
 from koord_descheduler.config.convert import convert
-from koord_descheduler.config.pluginargs.argstype import GROUP_VERSION
 from koord_descheduler.config.points import KnownPlugins
-from koord_descheduler.config.v1alpha2 import KIND, DeschedulerConfiguration
+from koord_descheduler.config.v1alpha2 import GROUP_VERSION, KIND, DeschedulerConfiguration
 
 _TYPE = {"apiVersion": GROUP_VERSION, "kind": KIND}
 

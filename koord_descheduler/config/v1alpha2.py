@@ -12,6 +12,7 @@ from koord.api.labelselector import LabelSelector
 from koord.component.config.typed import Int32, Seconds, UInt
 from koord.util.address import split_address
 
+GROUP_VERSION = "descheduler/v1alpha2"
 KIND = "DeschedulerConfiguration"
 
 DEFAULT_NAME = "koord-descheduler"

@@ -3,9 +3,9 @@
 from koord.component.config.typed import to_json
 from koord_descheduler.config.configuration import Configuration, Profile
 from koord_descheduler.config.convert import ALL
-from koord_descheduler.config.pluginargs.argstype import GROUP_VERSION
 from koord_descheduler.config.points import Point
 from koord_descheduler.config.v1alpha2 import (
+    GROUP_VERSION,
     KIND,
     DeschedulerConfiguration,
     DeschedulerProfile,

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from koord.component.plugins.args import args_type_of
 from koord_descheduler.config.configuration import Configuration, Profile
 from koord_descheduler.config.intree import IN_TREE
-from koord_descheduler.config.pluginargs.argstype import args_type_of
 from koord_descheduler.config.points import KnownPlugin, KnownPlugins, Point
 from koord_descheduler.framework.interfaces import (
     BalancePlugin,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from koord.api.labelselector import LabelSelector
 from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.cluster.state import ClusterState
+from koord.component.plugins.shared import SharedParts
 from koord.util.clock import Clock
 from koord_descheduler.framework.decisions import Decisions
 from koord_descheduler.framework.evictor import EvictorProxy
@@ -14,7 +15,6 @@ from koord_descheduler.framework.filters import FilterFunc, unfinished
 from koord_descheduler.framework.gate import AdmissionGate, OpenGate
 from koord_descheduler.framework.metrics import FrameworkMetrics
 from koord_descheduler.framework.migrations import Migrations
-from koord_descheduler.framework.shared import SharedParts
 from koord_descheduler.framework.status import Status
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from koord.cluster.facts import ClusterNode
 from koord.util.errors import KoordError
 from koord_descheduler.config.configuration import Configuration
-from koord_descheduler.config.pluginargs.argstype import HistoryDependent
+from koord_descheduler.config.pluginargs.cycles import HistoryDependent
 from koord_descheduler.framework.configured import profile_settings
 from koord_descheduler.framework.cycle import Descheduler
 from koord_descheduler.framework.decisions import Action, Decisions, NodeDecision, PodDecision

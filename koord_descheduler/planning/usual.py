@@ -3,8 +3,7 @@
 import json
 from collections.abc import Mapping
 
-from koord_descheduler.config.pluginargs.argstype import GROUP_VERSION
-from koord_descheduler.config.v1alpha2 import KIND
+from koord_descheduler.config.v1alpha2 import GROUP_VERSION, KIND
 
 LOW: Mapping[str, float] = {"cpu": 45, "memory": 55}
 HIGH: Mapping[str, float] = {"cpu": 75, "memory": 80}

@@ -51,7 +51,9 @@ from koord.component.config.faults import (
     warning,
 )
 from koord.component.config.typed import Int32, Seconds, UInt, UInt32
+from koord.component.plugins.args import takes_args
 from koord.component.plugins.errors import PluginError
+from koord.component.plugins.shared import SharedPart, SharedParts
 from koord.kube.client import ApiClient
 from koord.kube.deadline import Deadline
 from koord.kube.errors import (
@@ -79,7 +81,6 @@ from koord.util.health import Status as HealthStatus
 from koord.util.logs import LimitedLog, LogState, get_logger
 from koord.util.stop import Stop
 from koord_descheduler.config.pluginargs import kubernetes as kubernetes_args
-from koord_descheduler.config.pluginargs.argstype import takes_args
 from koord_descheduler.config.pluginargs.balance import (
     BinPackStrategy,
     CustomPriorityArgs,
@@ -139,7 +140,6 @@ from koord_descheduler.framework.interfaces import (
 from koord_descheduler.framework.judge import JudgePlugin
 from koord_descheduler.framework.migrations import Migration, Migrations
 from koord_descheduler.framework.registry import PluginFactory, PluginRegistry
-from koord_descheduler.framework.shared import SharedPart, SharedParts
 from koord_descheduler.framework.status import Status
 from koord_descheduler.framework.turn import because
 from koord_descheduler.rules import evictorfilter

@@ -1,27 +1,82 @@
 """What factories get: everything that a plugin may use, handed in."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
+from koord.cluster.columns import Mask
+from koord.cluster.facts import ClusterPod
 from koord.cluster.state import ClusterState
+from koord.cluster.view import View
+from koord.component.plugins.shared import SharedParts
 from koord.component.plugins.timelimit import ManyLimits
 from koord.util.clock import Clock
+from koord_scheduler.framework.changes import Changes
+from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.diagnosis import NodeStatuses
 from koord_scheduler.framework.metrics import FrameworkMetrics
 from koord_scheduler.framework.nominator import Nominator
+from koord_scheduler.framework.status import Status
 from koord_scheduler.framework.waitingpods import WaitingPods
+
+if TYPE_CHECKING:
+    from koord.kube.client import ApiClient
+    from koord.kube.events import EventRecorder
+    from koord.kube.informer import SharedInformer
+    from koord.kube.resource import Resource
+
+
+class Informers(Protocol):
+    """The collections that the daemon follows, one copy of each for all plugins."""
+
+    def informer(self, resource: "Resource") -> "SharedInformer[Any]":
+        """Return the informer of a kind; it is started with the others."""
+
+
+class NodeFilters(Protocol):
+    """PreFilter and Filter of all plugins of a profile, for what-ifs as of preemption.
+
+    Raises PointFailed where a plugin has failed.
+    """
+
+    def filter(self, state: CycleState, pod: ClusterPod, nodes: View, wanted: Mask) -> NodeStatuses:
+        """Call Filter for some nodes; the others are absent."""
+
+    def filter_row(self, state: CycleState, pod: ClusterPod, nodes: View, row: int) -> Status:
+        """Call Filter for one node: Success or a rejection."""
+
+    def add_pod(
+        self, state: CycleState, pod: ClusterPod, added: ClusterPod, nodes: View, row: int
+    ) -> None:
+        """Have plugins count a pod that the view has on a node, in a clone of the state."""
+
+    def remove_pod(
+        self, state: CycleState, pod: ClusterPod, removed: ClusterPod, nodes: View, row: int
+    ) -> None:
+        """Have plugins count off a pod that the view does not have on a node any more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Services:
     """What all profiles of a process share."""
 
+    client: "ApiClient"
+    events: "EventRecorder"
+    informers: Informers
     cluster: ClusterState
     """The cluster as it is known, with the pods that are assumed; plugins only read it."""
+    changes: Changes
+    """Of the cluster's objects, for plugins that keep accounts of their own."""
     waiting: WaitingPods
     """Pods that wait for a permit, which plugins give or refuse."""
     nominator: Nominator
     """Pods that wait for room on a node, which preemption makes."""
+    activate: Callable[[Iterable[str]], None]
+    """Have pods, by uid, be tried now, whatever they wait for; gates still count."""
     clock: Clock
     metrics: FrameworkMetrics
+    shared: SharedParts = field(default_factory=SharedParts)
+    """Parts of plugins that exist once in this process, and run while it leads."""
     limits: ManyLimits = field(default_factory=ManyLimits)
     """Of plugins' code that does not await. Entered by whoever runs cycles and the queue, for as
     long as they run, which makes each call cheap.
@@ -34,3 +89,5 @@ class Handle:
 
     profile: str  # its scheduler name
     services: Services
+    filters: Callable[[], NodeFilters]
+    """Those of the profile; there are none yet while its plugins are made."""

@@ -11,7 +11,7 @@ from koord.util.logs import get_logger
 from koord_scheduler.config.points import Point
 from koord_scheduler.config.profiles import Profile
 from koord_scheduler.framework.calls import Loaded, PluginCalls, TimeLimits
-from koord_scheduler.framework.handle import Handle, Services
+from koord_scheduler.framework.handle import Handle, NodeFilters, Services
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
     FilterPlugin,
@@ -70,13 +70,27 @@ class ProfilePlugins:
         self.calls = PluginCalls(
             settings.scheduler_name, services.metrics, services.clock, services.limits
         )
-        self.handle = Handle(profile=settings.scheduler_name, services=services)
+        self.handle = Handle(
+            profile=settings.scheduler_name, services=services, filters=lambda: self.filters
+        )
         self._loaded: dict[str, Loaded] = {}
+        self._filters: NodeFilters | None = None
 
     @property
     def plugins(self) -> Mapping[str, Plugin]:
         """The plugins that are made, by name."""
         return {name: loaded.plugin for name, loaded in self._loaded.items()}
+
+    @property
+    def filters(self) -> NodeFilters:
+        """PreFilter and Filter of all its plugins, for plugins; LookupError: not there yet."""
+        if self._filters is None:
+            raise LookupError("the profile is not complete: ask for its filters in a cycle")
+        return self._filters
+
+    def complete(self, filters: NodeFilters) -> None:
+        """Give the profile what runs its PreFilter and Filter."""
+        self._filters = filters
 
     def loaded(self, name: str) -> Loaded:
         """One of its plugins; KeyError: it has none of that name."""

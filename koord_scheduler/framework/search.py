@@ -79,6 +79,7 @@ class NodeSearch:
         self._percentage = plugins.settings.percentage_of_nodes_to_score
         self._kept = KeptResults()
         self._start = 0
+        plugins.complete(self)
 
     def kept(self, pod: ClusterPod) -> KindResults:
         """Results that are kept for pods that are equal to this one."""

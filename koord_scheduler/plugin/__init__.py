@@ -4,6 +4,7 @@ Plugins import this module and koord.api, nothing else of the daemon.
 """
 
 from koord.cluster.columns import CodedColumn, Mask
+from koord.cluster.decoding import NODE, NODE_METRIC, POD, Kind, UsageReport
 from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.cluster.predicates.nodes import UNSCHEDULABLE as UNSCHEDULABLE_TAINT
 from koord.cluster.predicates.nodes import (
@@ -18,9 +19,14 @@ from koord.cluster.predicates.spread import keeps_spread
 from koord.cluster.predicates.volumes import reaches_volumes
 from koord.cluster.state import ClusterState
 from koord.cluster.view import View, WhatIf
+from koord.component.config.faults import Fault, FieldPath, invalid, required, warning
+from koord.component.config.typed import Int32, Seconds
+from koord.component.plugins.args import takes_args
 from koord.component.plugins.errors import PluginError
+from koord.component.plugins.shared import SharedPart, SharedParts
 from koord.util.clock import Clock
 from koord.util.errors import KoordError
+from koord_scheduler.framework.changes import Changes, OnChange
 from koord_scheduler.framework.cyclestate import (
     CycleState,
     StateData,
@@ -38,7 +44,7 @@ from koord_scheduler.framework.events import (
     HintFn,
     QueueingHint,
 )
-from koord_scheduler.framework.handle import Handle, Services
+from koord_scheduler.framework.handle import Handle, NodeFilters, Services
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
     EnqueueExtensions,
@@ -82,11 +88,15 @@ from koord_scheduler.framework.waitingpods import WaitingPod, WaitingPods
 __all__ = [
     "MAX_NODE_SCORE",
     "MIN_NODE_SCORE",
+    "NODE",
+    "NODE_METRIC",
+    "POD",
     "POD_DELETED",
     "UNSCHEDULABLE_TAINT",
     "WILDCARD",
     "Action",
     "BindPlugin",
+    "Changes",
     "Clock",
     "ClusterEvent",
     "ClusterNode",
@@ -97,18 +107,24 @@ __all__ = [
     "CycleState",
     "EnqueueExtensions",
     "EventResource",
+    "Fault",
+    "FieldPath",
     "FilterPlugin",
     "Handle",
     "HintFn",
     "HintedEvent",
+    "Int32",
+    "Kind",
     "KoordError",
     "Mask",
+    "NodeFilters",
     "NodeInfo",
     "NodeScore",
     "NodeStatuses",
     "Nominator",
     "NormalizeScorePlugin",
     "Numbers",
+    "OnChange",
     "PermitPlugin",
     "Plugin",
     "PluginError",
@@ -129,10 +145,14 @@ __all__ = [
     "ReservePlugin",
     "ScorePlugin",
     "Scores",
+    "Seconds",
     "Services",
+    "SharedPart",
+    "SharedParts",
     "StateData",
     "StateNotFound",
     "Status",
+    "UsageReport",
     "VectorFilterPlugin",
     "VectorNormalizeScorePlugin",
     "VectorScorePlugin",
@@ -146,6 +166,7 @@ __all__ = [
     "default_normalize",
     "has_free_ports",
     "has_room",
+    "invalid",
     "is_schedulable",
     "keeps_spread",
     "matches_node_affinity",
@@ -153,5 +174,8 @@ __all__ = [
     "matches_pod_anti_affinity",
     "nodes_of",
     "reaches_volumes",
+    "required",
+    "takes_args",
     "tolerates_taints",
+    "warning",
 ]

@@ -9,14 +9,14 @@ from prometheus_client import CollectorRegistry
 
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
-from koord.cluster.state import ClusterState
 from koord.cluster.view import View
+from koord.controlplane.testing.cluster import FakeCluster
+from koord.controlplane.testing.server import ScriptedServer
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.config.points import Point
 from koord_scheduler.config.profiles import EnabledPlugin, Profile
 from koord_scheduler.framework.calls import TimeLimits
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.handle import Services
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
     FilterPlugin,
@@ -26,16 +26,14 @@ from koord_scheduler.framework.interfaces import (
     VectorFilterPlugin,
     VectorScorePlugin,
 )
-from koord_scheduler.framework.metrics import FrameworkMetrics
 from koord_scheduler.framework.nodeinfo import NodeInfo
-from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.profile import ProfilePlugins, build_profile
 from koord_scheduler.framework.queuedpod import QueuedPod
 from koord_scheduler.framework.registry import PluginRegistry
 from koord_scheduler.framework.results import Scores, Verdicts
 from koord_scheduler.framework.search import NodeSearch
 from koord_scheduler.framework.status import Status
-from koord_scheduler.framework.waitingpods import WaitingPods
+from koord_scheduler.plugin.testing.services import fake_services
 
 Answer = Callable[..., Any]
 
@@ -161,12 +159,14 @@ class Kit:
     def __init__(self) -> None:
         self.clock = SimulatedClock()
         self.exposition = CollectorRegistry()
-        self.services = Services(
-            cluster=ClusterState(),
-            waiting=WaitingPods(self.clock),
-            nominator=Nominator(),
-            clock=self.clock,
-            metrics=FrameworkMetrics(self.exposition),
+        self.cluster = FakeCluster(self.clock)
+        self.server = ScriptedServer(self.cluster)
+        self.activated: list[str] = []
+        self.services = fake_services(
+            self.cluster,
+            server=self.server,
+            activate=self.activated.extend,
+            exposition=self.exposition,
         )
         self.registry = PluginRegistry()
 

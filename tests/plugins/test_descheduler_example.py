@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from koord_descheduler.config.pluginargs.argstype import args_type_of
+from koord.component.plugins.args import args_type_of
 
 EXAMPLE = Path(__file__).parents[2] / "plugins" / "example-descheduler"
 README = (EXAMPLE / "README.md").read_text()

@@ -10,11 +10,13 @@ from typing import Any, Self
 from prometheus_client import CollectorRegistry
 
 from koord.cluster.facts import ClusterNode, ClusterPod
+from koord.component.plugins.args import takes_args
 from koord.component.plugins.discovery import discover
-from koord_descheduler.config.pluginargs.argstype import GROUP_VERSION, takes_args
+from koord.controlplane.testing.cluster import FakeCluster
+from koord.controlplane.testing.server import ScriptedServer
 from koord_descheduler.config.points import Point
 from koord_descheduler.config.read import parse_configuration
-from koord_descheduler.config.v1alpha2 import KIND
+from koord_descheduler.config.v1alpha2 import GROUP_VERSION, KIND
 from koord_descheduler.framework.configured import known_plugins, profile_settings
 from koord_descheduler.framework.cycle import CycleResult, Descheduler
 from koord_descheduler.framework.decisions import CycleDecisions
@@ -23,13 +25,11 @@ from koord_descheduler.framework.interfaces import EvictOptions, Plugin
 from koord_descheduler.framework.limiter import EvictionLimiter
 from koord_descheduler.framework.profile import ProfilePlugins, build_profile
 from koord_descheduler.framework.registry import PluginFactory, PluginRegistry
-from koord_descheduler.plugin.testing.cluster import FakeCluster
 from koord_descheduler.plugin.testing.evictor import (
     Evicted,
     RecordingEvictor,
     RecordingEvictorArgs,
 )
-from koord_descheduler.plugin.testing.server import ScriptedServer
 from koord_descheduler.plugin.testing.services import fake_services
 
 EVICTOR = "RecordingEvictor"

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from koord.cluster import decoding
 from koord.cluster.facts import ClusterNode, ClusterPod, Workload
+from koord.controlplane.testing.cluster import FakeCluster
 from koord_descheduler.backtest.recorder import Recorder, RecordingState
 from koord_descheduler.backtest.recordfile import RecordWriter
 from koord_descheduler.backtest.ticks import Eviction, Header
@@ -33,7 +34,6 @@ from koord_descheduler.framework.registry import PluginRegistry
 from koord_descheduler.framework.status import Status
 from koord_descheduler.ledger.ledger import Ledger
 from koord_descheduler.ledger.metrics import LedgerMetrics
-from koord_descheduler.plugin.testing.cluster import FakeCluster
 from koord_descheduler.plugin.testing.services import fake_services
 
 STEP, REPORTS = 10.0, 60.0  # seconds

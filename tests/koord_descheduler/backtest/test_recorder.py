@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from koord.cluster import decoding
+from koord.controlplane.testing.objects import make_node, make_pod, make_report
 from koord_descheduler.backtest.recorder import Recorder, RecordingState
 from koord_descheduler.backtest.recordfile import RecordFull, RecordReader, RecordWriter
 from koord_descheduler.backtest.ticks import Eviction, Header, Tick, TickDecoder
-from koord_descheduler.plugin.testing.objects import make_node, make_pod, make_report
 
 
 def read(path: Path) -> list[Tick]:

@@ -7,14 +7,14 @@ from msgspec.structs import replace
 
 from koord.cluster import decoding
 from koord.cluster.facts import ClusterPod
-from koord_descheduler.backtest.simulation import REPLACED_WITHIN, SimulatedCluster
-from koord_descheduler.backtest.ticks import Change, Eviction, Tick
-from koord_descheduler.plugin.testing.objects import (
+from koord.controlplane.testing.objects import (
     make_node,
     make_pod,
     make_report,
     make_workload,
 )
+from koord_descheduler.backtest.simulation import REPLACED_WITHIN, SimulatedCluster
+from koord_descheduler.backtest.ticks import Change, Eviction, Tick
 
 NODES = ("n1", "n2", "n3")
 WEB = make_workload("ReplicaSet", "web")

@@ -3,6 +3,7 @@
 from prometheus_client import CollectorRegistry
 
 from koord.cluster.facts import ClusterPod
+from koord.controlplane.testing.cluster import FakeCluster
 from koord.kube.eventobjects import Event
 from koord.util.simulatedclock import SimulatedClock
 from koord_descheduler.config.v1alpha2 import EvictionLedger
@@ -10,7 +11,6 @@ from koord_descheduler.framework.interfaces import EvictOptions, Relief
 from koord_descheduler.ledger.entries import Entry
 from koord_descheduler.ledger.ledger import Ledger
 from koord_descheduler.ledger.metrics import LedgerMetrics
-from koord_descheduler.plugin.testing.cluster import FakeCluster
 
 GI = 1 << 30
 FOR_LOAD = EvictOptions(plugin_name="A", relief=Relief(cpu=2.0, memory=1.0 * GI))

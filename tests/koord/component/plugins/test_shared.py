@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
+from koord.component.plugins.shared import SharedParts
 from koord.util.health import OK, Health, PartHealth, Status
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
-from koord_descheduler.framework.shared import SharedParts
 
 
 @pytest.fixture

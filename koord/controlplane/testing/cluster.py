@@ -15,8 +15,7 @@ from koord.cluster.facts import (
     Workload,
 )
 from koord.cluster.state import ClusterState
-from koord.util.simulatedclock import SimulatedClock
-from koord_descheduler.plugin.testing.objects import (
+from koord.controlplane.testing.objects import (
     Amount,
     Amounts,
     make_budget,
@@ -26,6 +25,7 @@ from koord_descheduler.plugin.testing.objects import (
     make_workload,
     read,
 )
+from koord.util.simulatedclock import SimulatedClock
 
 _NOTHING: Amounts = {"cpu": 0, "memory": 0}
 
@@ -37,9 +37,12 @@ class FakeCluster:
     evicted leave with settle, as in a cluster they leave some time after.
     """
 
-    def __init__(self, clock: SimulatedClock | None = None) -> None:
+    def __init__(
+        self, clock: SimulatedClock | None = None, state: ClusterState | None = None
+    ) -> None:
+        """state: what keeps the objects; None: one of its own."""
         self.clock = clock or SimulatedClock()
-        self.state = ClusterState()
+        self.state = ClusterState() if state is None else state
         self._uses: dict[str, Amounts] = {}  # by key of the pod
         self._system: dict[str, Amounts] = {}  # by node, beside its pods
         self._leaving: dict[str, str] = {}  # key and uid of pods that were evicted
@@ -80,7 +83,7 @@ class FakeCluster:
         return found
 
     def apply(self, manifest: Mapping[str, Any]) -> None:
-        """Add an object of any kind that the descheduler follows, or change it; as kubectl apply.
+        """Add an object of any kind that the state has, or change it; as kubectl apply.
 
         Raises:
             InvalidObject: it is malformed.

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from koord.cluster import decoding
 from koord.cluster.facts import ClusterPod
+from koord.controlplane.testing.cluster import FakeCluster
 from koord.kube.errors import ApiError, api_error
 from koord.kube.transport import Call, Transport
-from koord_descheduler.plugin.testing.cluster import FakeCluster
 
 Json = dict[str, Any]
 Answer = Callable[[Call], Json | None]

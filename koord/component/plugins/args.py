@@ -13,8 +13,7 @@
     class QuietNodes(BalancePlugin):
         def __init__(self, args: QuietNodesArgs, handle: Handle) -> None: ...
 
-A complete method returns the object with the defaults that depend on other fields; for_interval
-the one that fits the descheduling interval, in seconds (0: there is a single cycle).
+A complete method returns the object with the defaults that depend on other fields.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,12 +23,10 @@ from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 from koord.component.config.faults import Fault, FieldPath, independent, invalid
 from koord.component.config.typed import Reader, Rejected
 
-GROUP_VERSION = "descheduler/v1alpha2"
-
 _A = TypeVar("_A")
 _F = TypeVar("_F", bound=Callable[..., object])
 
-_DECLARED = "__descheduler_args__"
+_DECLARED = "__plugin_args__"
 
 
 @runtime_checkable
@@ -50,24 +47,6 @@ class Completed(Protocol):
         ...
 
 
-@runtime_checkable
-class IntervalDependent(Protocol):
-    """Arguments that depend on how often the descheduler runs."""
-
-    def for_interval(self, interval: float) -> Self:
-        """Return the arguments for an interval in seconds; 0: there is a single cycle."""
-        ...
-
-
-@runtime_checkable
-class HistoryDependent(Protocol):
-    """Arguments that wait for what is seen in several cycles."""
-
-    def as_if_lasting(self) -> Self:
-        """Return the arguments for a plan, whose only cycle counts as if it had lasted."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class ArgsType:
     """The type of a plugin's arguments."""
@@ -75,6 +54,7 @@ class ArgsType:
     cls: type[Any]
     strict: bool = True  # False: unknown fields are warnings, and the case of keys does not matter
     kind: str = ""  # "LowNodeLoadArgs": apiVersion and kind may be given, and are checked
+    group_version: str = ""  # that apiVersion
 
     def read(self, value: object, path: FieldPath) -> "tuple[Any, list[Fault]]":
         """Return the arguments of a pluginConfig entry and their faults; without errors if None.
@@ -100,7 +80,7 @@ class ArgsType:
         """The arguments without apiVersion and kind, which must be those of this type."""
         if not isinstance(value, dict):
             return value, []
-        wanted = {"apiVersion": GROUP_VERSION, "kind": self.kind}
+        wanted = {"apiVersion": self.group_version, "kind": self.kind}
         rest = {key: item for key, item in value.items() if key not in wanted}
         faults = [
             invalid((*path, key), value[key], f'wanted "{text}"')
