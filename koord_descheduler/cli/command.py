@@ -1,53 +1,9 @@
-"""What commands beside the daemon share: how they end, what they print on errors, options."""
+"""What commands beside the daemon share: the plugins, and values of options."""
 
 import argparse
-import os
-import sys
-from collections.abc import Callable
 
-from koord.component.config.faults import InvalidConfig
-from koord.component.plugins.discovery import discover
-from koord.util.errors import InvalidObject, KoordError, OptionError
-from koord.util.logs import LevelSpec, configure
-from koord.util.printable import printable
+from koord.controlplane.commands import installed
 from koord_descheduler.framework.registry import PluginRegistry
-
-OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-EXIT = "Exit status: 0 done, 1 failed, 2 the command line or a file is wrong."
-MOST = 4000  # characters of a message
-
-
-def run_command(name: str, act: Callable[[], None]) -> int:
-    """Do what a command does, which prints to stdout; return the exit status."""
-    configure("console", LevelSpec("error"), name)
-    try:
-        act()
-        sys.stdout.flush()
-    except (OptionError, InvalidConfig, InvalidObject) as err:
-        say(name, str(err))
-        return USAGE
-    except KoordError as err:
-        say(name, str(err))
-        return FAILED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest has no reader
-        return FAILED
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return OK
-
-
-def say(name: str, text: str) -> None:
-    """Print a message to stderr."""
-    print(f"{name}: {printable(text)[:MOST]}", file=sys.stderr)
-
-
-def installed(name: str) -> PluginRegistry:
-    """The plugins that are installed; what is wrong with one is a warning of the command."""
-    registry = PluginRegistry()
-    for problem in discover(registry):
-        say(name, f"warning: {problem}")
-    return registry
 
 
 def percents(text: str) -> dict[str, float]:
@@ -60,3 +16,8 @@ def percents(text: str) -> dict[str, float]:
         except ValueError:
             raise argparse.ArgumentTypeError(f"wanted cpu=45,memory=55, found {text!r}") from None
     return found
+
+
+def installed_plugins(name: str) -> PluginRegistry:
+    """The plugins that are installed; what is wrong with one is a warning of the command."""
+    return installed(name, PluginRegistry())

@@ -12,10 +12,11 @@ from koord.cluster.dumpfiles import read_dump
 from koord.cluster.state import ClusterState
 from koord.component.config.document import read_config
 from koord.component.tables import show
+from koord.controlplane.commands import EXIT, run_command, say
+from koord.controlplane.livecluster import find_cluster, read_cluster
 from koord.util.clock import SystemClock
 from koord.util.errors import KoordError, OptionError
-from koord_descheduler.cli.command import EXIT, installed, percents, run_command, say
-from koord_descheduler.cli.livecluster import find_cluster, read_cluster
+from koord_descheduler.cli.command import installed_plugins, percents
 from koord_descheduler.config.configuration import Configuration
 from koord_descheduler.config.read import ReadConfig, config_parser, parse_configuration
 from koord_descheduler.framework.configured import known_plugins
@@ -60,7 +61,7 @@ def main(argv: Sequence[str], registry: PluginRegistry | None = None) -> int:
     registry has the plugins that can be enabled; None: those that are installed.
     """
     options = _parser().parse_args(argv, namespace=PlanOptions())
-    return run_command(NAME, lambda: _print_plan(options, registry or installed(NAME)))
+    return run_command(NAME, lambda: _print_plan(options, registry or installed_plugins(NAME)))
 
 
 def _print_plan(options: PlanOptions, registry: PluginRegistry) -> None:

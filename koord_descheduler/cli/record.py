@@ -9,6 +9,8 @@ from pathlib import Path
 import koord_descheduler
 from koord.component.config.document import read_config
 from koord.component.signals import take_signals
+from koord.controlplane.commands import run_command, say
+from koord.controlplane.livecluster import find_cluster
 from koord.kube.client import ApiClient
 from koord.kube.transport import Limits, Transport
 from koord.util import goduration
@@ -17,8 +19,7 @@ from koord.util.errors import OptionError
 from koord.util.logs import LevelSpec, configure
 from koord.util.stop import Stop
 from koord_descheduler.backtest.live import LiveRecorder, Progress, RecordOptions
-from koord_descheduler.cli.command import installed, run_command, say
-from koord_descheduler.cli.livecluster import find_cluster
+from koord_descheduler.cli.command import installed_plugins
 from koord_descheduler.config.read import config_parser
 from koord_descheduler.config.v1alpha2 import DeschedulerConfiguration
 from koord_descheduler.framework.configured import known_plugins
@@ -52,7 +53,7 @@ def main(argv: Sequence[str], registry: PluginRegistry | None = None) -> int:
     registry has the plugins that the configuration may name; None: those that are installed.
     """
     options = _parser().parse_args(argv, namespace=RecordCommand())
-    plugins = registry or installed(NAME)
+    plugins = registry or installed_plugins(NAME)
     return run_command(NAME, lambda: asyncio.run(_record(options, plugins, SystemClock())))
 
 

@@ -10,11 +10,12 @@ from typing import Literal
 
 from koord.component.config.document import read_config
 from koord.component.tables import show
+from koord.controlplane.commands import EXIT, run_command, say
 from koord.util.errors import OptionError
 from koord_descheduler.backtest.hot import HotRule, hot_rules
 from koord_descheduler.backtest.player import Survey, play, survey
 from koord_descheduler.backtest.report import replay_report, replay_view
-from koord_descheduler.cli.command import EXIT, installed, percents, run_command, say
+from koord_descheduler.cli.command import installed_plugins, percents
 from koord_descheduler.config.configuration import Configuration
 from koord_descheduler.config.read import config_parser, parse_configuration
 from koord_descheduler.framework.configured import known_plugins
@@ -46,7 +47,7 @@ def main(argv: Sequence[str], registry: PluginRegistry | None = None) -> int:
     registry has the plugins that can be enabled; None: those that are installed.
     """
     options = _parser().parse_args(argv, namespace=ReplayOptions())
-    return run_command(NAME, lambda: _replay(options, registry or installed(NAME)))
+    return run_command(NAME, lambda: _replay(options, registry or installed_plugins(NAME)))
 
 
 def _replay(options: ReplayOptions, registry: PluginRegistry) -> None:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from koord.component.http.responses import json_body, json_bytes
+from koord.controlplane.dumpreport import moment
 from koord_descheduler.framework.decisions import (
     CycleDecisions,
     Decisions,
     NodeDecision,
     PodDecision,
 )
-from koord_descheduler.planning.report import Json, decisions_report, moment
+from koord_descheduler.planning.report import Json, decisions_report
 
 MOST_OF_CYCLE = 1000  # decisions of one kind of a cycle in an answer
 LONGEST_NAME = 512  # characters of a question

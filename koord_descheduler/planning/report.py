@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from koord.cluster.dump import Dump
+from koord.controlplane.dumpreport import dump_report, moment
 from koord_descheduler.framework.decisions import Action, NodeDecision, PodDecision
 from koord_descheduler.planning.plan import Plan
 
@@ -23,23 +23,13 @@ def plan_report(plan: Plan, dump: Dump | None = None) -> Json:
         "errors": list(plan.errors),
     }
     if dump is not None:
-        report["input"] = {
-            "objects": dict(sorted(dump.objects.items())),
-            "skipped": dict(sorted(dump.skipped.items())),
-            "rejections": dump.rejections,
-            "rejected": [str(one) for one in dump.rejected],
-        }
+        report["input"] = dump_report(dump)
     return report
 
 
 def decisions_report(nodes: Sequence[NodeDecision], pods: Sequence[PodDecision]) -> Json:
     """Return decisions, in the order in which they are given."""
     return {"nodes": [_node(one) for one in nodes], "pods": [_pod(one) for one in pods]}
-
-
-def moment(seconds: float) -> str:
-    """Unix seconds as Kubernetes writes them."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _node(one: NodeDecision) -> Json:

@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from koord.component.tables import Name, figure, heading, prose, table
+from koord.controlplane.dumpreport import dump_view
 
 MOST_CANDIDATES = 3  # of a pod that are shown by name
 
@@ -22,7 +23,7 @@ def plan_view(report: _Json) -> Iterator[RenderableType]:
         f"{counts['stay']} stay"
     )
     if "input" in report:
-        yield from _input(report["input"])
+        yield from dump_view(report["input"])
     for error in report["errors"]:
         yield prose(f"failed: {error}", "red")
     yield from decisions_view(report)
@@ -56,17 +57,6 @@ def decisions_view(report: _Json) -> Iterator[RenderableType]:
     if staying:
         yield heading("")
         yield _staying(staying)
-
-
-def _input(found: _Json) -> Iterator[RenderableType]:
-    yield prose(f"read: {_amounts(found['objects']) or 'nothing'}")
-    if found["skipped"]:
-        yield prose(f"not read, as of no use here: {_amounts(found['skipped'])}")
-    for text in found["rejected"]:
-        yield prose(f"malformed, left out: {text}", "yellow")
-    more = found["rejections"] - len(found["rejected"])
-    if more:
-        yield prose(f"malformed, left out: {more} more", "yellow")
 
 
 def _nodes(nodes: Sequence[_Json]) -> RenderableType:
@@ -112,10 +102,6 @@ def _candidates(names: Sequence[str]) -> str:
     shown = ", ".join(names[:MOST_CANDIDATES])
     more = len(names) - MOST_CANDIDATES
     return f"{shown} and {more} more" if more > 0 else shown or "-"
-
-
-def _amounts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
 def _count(pods: Sequence[_Json], action: str) -> int:

@@ -11,9 +11,9 @@ from clusters import node, pod
 from daemonflags import kubeconfig
 from faults import refuse
 
+from koord.controlplane.livecluster import UnreadCluster, read_cluster
 from koord.kube.access.findconfig import find_config
 from koord_descheduler.cli.descheduler import main
-from koord_descheduler.cli.livecluster import UnreadCluster, read_cluster
 from koord_descheduler.cli.plan import main as plan
 
 CONFIG: dict[str, Any] = {

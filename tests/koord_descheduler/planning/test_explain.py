@@ -147,8 +147,8 @@ async def test_nobody_at_the_address(capsys: pytest.CaptureFixture[str]) -> None
     ("status", "text", "message"),
     [
         (403, "no", "found 403, it does not let this user ask; give --token-file"),
-        (200, "[]", "wanted an explanation, found 200: []"),
-        (200, "[" * 100_000, "wanted an explanation, found 200: [["),
+        (200, "[]", "wanted an object of kind Explanation, found 200: []"),
+        (200, "[" * 100_000, "wanted an object of kind Explanation, found 200: [["),
         (500, "oh\u001b[2J", "found 500: oh\\x1b[2J"),
     ],
 )

@@ -1,0 +1,43 @@
+"""What was read of a dump, as JSON and for people; and moments as Kubernetes writes them."""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import RenderableType
+
+from koord.cluster.dump import Dump
+from koord.component.tables import prose
+
+Json = dict[str, Any]
+
+
+def dump_report(dump: Dump) -> Json:
+    """Return which objects were read, and which were not."""
+    return {
+        "objects": dict(sorted(dump.objects.items())),
+        "skipped": dict(sorted(dump.skipped.items())),
+        "rejections": dump.rejections,
+        "rejected": [str(one) for one in dump.rejected],
+    }
+
+
+def dump_view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """The lines of such a report."""
+    yield prose(f"read: {_amounts(report['objects']) or 'nothing'}")
+    if report["skipped"]:
+        yield prose(f"not read, as of no use here: {_amounts(report['skipped'])}")
+    for text in report["rejected"]:
+        yield prose(f"malformed, left out: {text}", "yellow")
+    more = report["rejections"] - len(report["rejected"])
+    if more:
+        yield prose(f"malformed, left out: {more} more", "yellow")
+
+
+def moment(seconds: float) -> str:
+    """Unix seconds as Kubernetes writes them."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _amounts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
