@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.table import Row
 from koord.cluster import decoding
-from koord.cluster.decoding import Decoder
+from koord.cluster.decoder import Decoder
 from koord.util.logs import configure, parse_levels
 from koord_descheduler.plugin.testing import FakeCluster, PluginHarness
 from koord_descheduler_plugins.low_node_load.plugin import LowNodeLoad

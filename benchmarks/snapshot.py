@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.table import Row
-from koord.cluster.decoding import NODE, POD, Decoder
+from koord.cluster.decoder import Decoder
+from koord.cluster.decoding import NODE, POD
 from koord.cluster.facts import ClusterPod
 from koord.cluster.predicates.fits import fits
 from koord.cluster.snapshot import Snapshot

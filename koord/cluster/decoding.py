@@ -1,15 +1,11 @@
-"""Pages and watch events of the API server, decoded once into the facts that are kept.
+"""The kinds of objects, and the facts that are kept of each."""
 
-A malformed object costs only itself: it is reported by name, whatever is beside it counts.
-"""
-
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from sys import intern
 from types import MappingProxyType
-from typing import Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -18,6 +14,7 @@ from koord.api.decoding.annotation import annotation_fields
 from koord.api.nodemetric import AggregatedUsage, PodMetric, Usage
 from koord.api.nodes.reservation import NODE_RESERVATION, reserved_amounts
 from koord.cluster import wire
+from koord.cluster.decoder import Kind
 from koord.cluster.facts import (
     Claim,
     ClusterNamespace,
@@ -39,9 +36,6 @@ from koord.cluster.workloads import controller_of
 from koord.util import goduration
 from koord.util.errors import InvalidObject
 
-LARGEST_OBJECT = 4 << 20  # bytes; etcd stores 1.5 MiB
-LARGEST_PAGE = 256 << 20  # bytes
-
 KEPT_ANNOTATIONS = frozenset(
     {
         "controller.kubernetes.io/pod-deletion-cost",
@@ -55,8 +49,6 @@ KEPT_ANNOTATIONS = frozenset(
 SCHEDULER_NAME = "scheduling.koordinator.sh/scheduler-name"  # a label in place of the spec's
 RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"  # an annotation of nodes
 _LONGEST_ANNOTATION = 256  # characters; a longer one is cut
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,168 +68,7 @@ class UsageReport:
         return self.node
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A malformed object of a page: its key as far as that can be read, and what is wrong."""
-
-    key: str
-    error: InvalidObject
-
-
-@dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
-    """A part of a list. continue_ asks for the next one; "" in the last."""
-
-    objects: tuple[T, ...]
-    rejected: tuple[Rejected, ...]
-    resource_version: str
-    continue_: str
-
-
-@dataclass(frozen=True, slots=True)
-class Event(Generic[T]):
-    """A watch event: ADDED, MODIFIED or DELETED with its object, BOOKMARK or ERROR without.
-
-    object is an InvalidObject where it is malformed; key and uid say which one it is even so.
-    """
-
-    type: str
-    key: str = ""  # namespace/name, or name where there are no namespaces
-    uid: str = ""
-    resource_version: str = ""
-    object: T | InvalidObject | None = None
-    code: int = 0  # of an ERROR: the HTTP status, 410 when the watch has expired
-
-
-class _Read(Protocol):
-    """An object as msgspec has read it."""
-
-    metadata: wire.Metadata
-
-
-R = TypeVar("R", bound=_Read)
-Identity = wire.Metadata | wire.Identity
-
-
-class Kind(Generic[T]):
-    """A kind of objects: its name in messages, and how one is read."""
-
-    def __init__(self, name: str, shape: type[R], keep: Callable[[R, Sharing], T]) -> None:
-        """keep takes the object as msgspec has it, and what pods share."""
-        self.name = name
-        decoder = msgspec.json.Decoder(shape)
-
-        def read(data: Raw, sharing: Sharing) -> tuple[Identity, T]:
-            found = decoder.decode(data)
-            return found.metadata, keep(found, sharing)
-
-        self._read = read
-
-    def read(self, data: Raw, sharing: Sharing) -> tuple[Identity, T | InvalidObject]:
-        """Return which object it is, and what is kept of it, or why nothing is."""
-        size = len(memoryview(data))
-        if size > LARGEST_OBJECT:
-            return self._refuse(data, f"at most {LARGEST_OBJECT} bytes", f"{size} bytes")
-        try:
-            return self._read(data, sharing)
-        except InvalidObject as err:
-            return _identify(data), err
-        except (msgspec.DecodeError, RecursionError, UnicodeError) as err:
-            return self._refuse(data, "what Kubernetes has there", str(err))
-
-    def _refuse(self, data: Raw, wanted: str, found: str) -> tuple[Identity, InvalidObject]:
-        identity = _identify(data)
-        where = f"{self.name} {_key(identity) or 'without a name'}"
-        return identity, InvalidObject(where, wanted=wanted, found=found)
-
-
-class Decoder:
-    """Reads pages and events, in any thread.
-
-    Equal pods, of whichever page or event, share what they have.
-    """
-
-    def __init__(self) -> None:
-        self._sharing = Sharing()
-
-    def page(self, kind: Kind[T], data: bytes) -> Page[T]:
-        """Return the objects of a page, and what was wrong with those that are left out.
-
-        Raises:
-            InvalidObject: it is no list, or too large.
-        """
-        where = f"list of {kind.name}s"
-        if len(data) > LARGEST_PAGE:
-            wanted = f"at most {LARGEST_PAGE} bytes"
-            raise InvalidObject(where, wanted=wanted, found=f"{len(data)} bytes")
-        try:
-            found = _LIST.decode(data)
-        except (msgspec.DecodeError, RecursionError, UnicodeError) as err:
-            raise InvalidObject(where, wanted="a list of objects", found=str(err)) from err
-        objects: list[T] = []
-        rejected: list[Rejected] = []
-        for item in found.items or ():
-            identity, value = kind.read(item, self._sharing)
-            if isinstance(value, InvalidObject):
-                rejected.append(Rejected(_key(identity), value))
-            else:
-                objects.append(value)
-        meta = found.metadata or wire.PageMeta()
-        return Page(
-            tuple(objects), tuple(rejected), meta.resource_version or "", meta.continue_ or ""
-        )
-
-    def object(self, kind: Kind[T], data: bytes) -> T:
-        """Return what is kept of one object.
-
-        Raises:
-            InvalidObject: it is malformed, or too large.
-        """
-        _, value = kind.read(Raw(data), self._sharing)
-        if isinstance(value, InvalidObject):
-            raise value
-        return value
-
-    def event(self, kind: Kind[T], line: bytes) -> Event[T]:
-        """Return a watch event.
-
-        Raises:
-            InvalidObject: it is no event, or one of a type that Kubernetes does not have.
-        """
-        where = f"event of a {kind.name}"
-        try:
-            found = _EVENT.decode(line)
-            if found.type == "ERROR":
-                return Event("ERROR", code=_STATUS.decode(found.object).code or 0)
-        except (msgspec.DecodeError, RecursionError, UnicodeError) as err:
-            raise InvalidObject(where, wanted="a watch event", found=str(err)) from err
-        if found.type == "BOOKMARK":
-            version = _identify(found.object).resource_version or ""
-            return Event("BOOKMARK", resource_version=version)
-        if found.type not in ("ADDED", "MODIFIED", "DELETED"):
-            raise InvalidObject(where, wanted="ADDED, MODIFIED or DELETED", found=found.type)
-        meta, value = kind.read(found.object, self._sharing)
-        return Event(found.type, _key(meta), meta.uid or "", meta.resource_version or "", value)
-
-
 _AMOUNTS = msgspec.json.Decoder(wire.Amounts | None)
-_LIST = msgspec.json.Decoder(wire.ObjectList)
-_EVENT = msgspec.json.Decoder(wire.Event)
-_STATUS = msgspec.json.Decoder(wire.Status)
-_IDENTIFIED = msgspec.json.Decoder(wire.Identified)
-
-
-def _identify(data: Raw) -> wire.Identity:
-    """Which object it is, as far as that can be read."""
-    try:
-        return _IDENTIFIED.decode(data).metadata
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
-        return wire.Identity()
-
-
-def _key(found: Identity) -> str:
-    name = found.name or ""
-    return f"{found.namespace}/{name}" if found.namespace else name
 
 
 def _read_pod(found: wire.Pod, sharing: Sharing) -> ClusterPod:

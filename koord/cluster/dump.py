@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from koord.cluster import decoding, wire
-from koord.cluster.decoding import Decoder, Kind
+from koord.cluster.decoder import Decoder, Kind
 from koord.cluster.state import ClusterState
 from koord.util.documents import decode
 from koord.util.errors import InvalidObject

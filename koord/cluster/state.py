@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from koord.cluster import decoding
-from koord.cluster.decoding import Kind, UsageReport
+from koord.cluster.decoder import Kind
+from koord.cluster.decoding import UsageReport
 from koord.cluster.facts import (
     ClusterNode,
     ClusterPod,

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from koord.cluster.decoding import Decoder, Event, Kind, Page
+from koord.cluster.decoder import Decoder, Event, Kind, Page
 from koord.cluster.state import ClusterState
 from koord.controlplane.kinds import SERVED, Served
 from koord.kube import listwatch

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from koord.cluster import decoding
-from koord.cluster.decoding import Kind
+from koord.cluster.decoder import Kind
 from koord.kube.listwatch import Absent
 from koord.kube.resource import NODE_METRICS, NODES, PODS, Resource
 

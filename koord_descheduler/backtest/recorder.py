@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from koord.cluster import decoding
-from koord.cluster.decoding import Kind
+from koord.cluster.decoder import Kind
 from koord.cluster.state import ClusterState
 from koord_descheduler.backtest.recordfile import RecordWriter
 from koord_descheduler.backtest.ticks import (

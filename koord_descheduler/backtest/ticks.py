@@ -17,7 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from koord.cluster import decoding
-from koord.cluster.decoding import Kind, UsageReport
+from koord.cluster.decoder import Kind
+from koord.cluster.decoding import UsageReport
 from koord.cluster.facts import (
     Claim,
     ClusterNamespace,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from koord.cluster.decoding import Kind
+from koord.cluster.decoder import Kind
 from koord.util.clock import Clock
 from koord.util.logs import LimitedLog, get_logger
 

@@ -4,7 +4,8 @@ Plugins import this module and koord.api, nothing else of the daemon.
 """
 
 from koord.cluster.columns import CodedColumn, Mask
-from koord.cluster.decoding import NODE, NODE_METRIC, POD, Kind, UsageReport
+from koord.cluster.decoder import Kind
+from koord.cluster.decoding import NODE, NODE_METRIC, POD, UsageReport
 from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.cluster.predicates.nodes import UNSCHEDULABLE as UNSCHEDULABLE_TAINT
 from koord.cluster.predicates.nodes import (

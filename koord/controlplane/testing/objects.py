@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from koord.cluster import decoding
-from koord.cluster.decoding import Decoder, Kind, UsageReport
+from koord.cluster.decoder import Decoder, Kind
+from koord.cluster.decoding import UsageReport
 from koord.cluster.facts import (
     ClusterNode,
     ClusterPod,

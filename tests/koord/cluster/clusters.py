@@ -4,7 +4,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from koord.cluster.decoding import CLAIM, NAMESPACE, NODE, POD, VOLUME, Decoder, Kind
+from koord.cluster.decoder import Decoder, Kind
+from koord.cluster.decoding import CLAIM, NAMESPACE, NODE, POD, VOLUME
 from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.cluster.snapshot import Snapshot
 

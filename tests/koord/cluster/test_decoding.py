@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 
 from koord.api.labelselector import Requirement
 from koord.api.nodemetric import Usage
-from koord.cluster.decoding import (
-    BUDGET,
-    LARGEST_OBJECT,
-    NODE,
-    NODE_METRIC,
-    POD,
-    Decoder,
-)
+from koord.cluster.decoder import LARGEST_OBJECT, Decoder
+from koord.cluster.decoding import BUDGET, NODE, NODE_METRIC, POD
 from koord.cluster.facts import (
     ClusterPod,
     Condition,

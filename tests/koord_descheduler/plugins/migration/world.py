@@ -17,7 +17,8 @@ from objectstore import ObjectStore, Refused, json_patch, merge_patch
 from prometheus_client import CollectorRegistry
 
 from koord.api.podmigrationjob import time_text
-from koord.cluster.decoding import POD, Decoder
+from koord.cluster.decoder import Decoder
+from koord.cluster.decoding import POD
 from koord.cluster.facts import Workload
 from koord.kube.client import ApiClient
 from koord.kube.errors import api_error
