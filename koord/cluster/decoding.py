@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from itertools import islice
 from sys import intern
 from types import MappingProxyType
 
@@ -48,6 +49,7 @@ KEPT_ANNOTATIONS = frozenset(
 )
 SCHEDULER_NAME = "scheduling.koordinator.sh/scheduler-name"  # a label in place of the spec's
 RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"  # an annotation of nodes
+_MOST_DISRUPTED = 2000  # pods in the status of a PodDisruptionBudget; the API allows as many
 _LONGEST_ANNOTATION = 256  # characters; a longer one is cut
 
 
@@ -263,8 +265,11 @@ def _read_budget(found: wire.Budget, _: Sharing) -> DisruptionBudget:
     meta, spec = found.metadata, found.spec or wire.BudgetSpec()
     namespace = meta.namespace or "default"
     selector = read_selector(spec.selector, f"PodDisruptionBudget {namespace}/{meta.name}")
-    allowed = (found.status or wire.BudgetStatus()).disruptions_allowed or 0
-    return DisruptionBudget(namespace, meta.name, selector, allowed)
+    status = found.status or wire.BudgetStatus()
+    disrupted = frozenset(islice(status.disrupted_pods or (), _MOST_DISRUPTED))
+    return DisruptionBudget(
+        namespace, meta.name, selector, status.disruptions_allowed or 0, disrupted
+    )
 
 
 def _read_priority_class(found: wire.PriorityClass, _: Sharing) -> PriorityClass:

@@ -285,6 +285,7 @@ class DisruptionBudget(Struct, frozen=True):
     name: str
     selector: Selector | None  # None matches no pod
     allowed: int = 0
+    disrupted: frozenset[str] = frozenset()  # names of pods whose eviction is counted already
 
     @property
     def key(self) -> str:

@@ -10,8 +10,9 @@ from koord.cluster.facts import PODS, ClusterPod, LabelSet, PodSpec
 
 BASE_RESOURCES = (PODS, "cpu", "memory", "ephemeral-storage")  # columns that are always there
 
-_ENTRY = struct.Struct("=iii")  # label set, spec, and whether it is being deleted
+_ENTRY = struct.Struct("=iiii")  # label set, spec, whether it is being deleted, priority
 ENTRY_BYTES = _ENTRY.size
+_LEAST_PRIORITY, _MOST_PRIORITY = -(2**31), 2**31 - 1  # as the API has them, an int32
 
 
 class FrozenPlacement:
@@ -86,7 +87,8 @@ class Placement:
             return
         self._count(row, pod, 1)
         numbers = self._label_sets.take(pod.label_set), self._specs.take(pod.spec)
-        self._entries[row] += _ENTRY.pack(*numbers, pod.deleting)
+        priority = min(max(pod.priority or 0, _LEAST_PRIORITY), _MOST_PRIORITY)
+        self._entries[row] += _ENTRY.pack(*numbers, pod.deleting, priority)
 
     def remove(self, row: int, pod: ClusterPod) -> None:
         """Take a pod, this very object, off a row.
@@ -107,7 +109,7 @@ class Placement:
         if len(entries) != len(pods) * ENTRY_BYTES:  # a finished pod has no entry
             before = sum(not one.finished for one in pods[:at])
         begin = before * ENTRY_BYTES
-        label_set, spec, _ = _ENTRY.unpack_from(entries, begin)
+        label_set, spec, *_ = _ENTRY.unpack_from(entries, begin)
         self._label_sets.release(label_set)
         self._specs.release(spec)
         self._entries[row] = entries[:begin] + entries[begin + ENTRY_BYTES :]
@@ -115,7 +117,7 @@ class Placement:
     def clear(self, row: int) -> tuple[ClusterPod, ...]:
         """Take all pods off a row, and return them."""
         pods = self.pods(row)
-        for label_set, spec, _ in _ENTRY.iter_unpack(self._entries[row]):
+        for label_set, spec, *_ in _ENTRY.iter_unpack(self._entries[row]):
             self._label_sets.release(label_set)
             self._specs.release(spec)
         self._pods[row], self._entries[row], self._requested[row] = (), b"", 0
@@ -149,10 +151,11 @@ class Placed:
 
     def __init__(self, entries: FrozenColumn) -> None:
         texts: list[bytes] = entries.array.tolist()
-        table = np.frombuffer(b"".join(texts), np.int32).reshape(-1, 3)
+        table = np.frombuffer(b"".join(texts), np.int32).reshape(-1, 4)
         counts = np.fromiter(map(len, texts), np.intp, len(texts)) // ENTRY_BYTES
         self.nodes = len(texts)
         self.row = np.repeat(np.arange(self.nodes), counts)
         self.label_set = table[:, 0].astype(np.intp)  # numbers that View.pods_matching uses
         self.spec = table[:, 1].astype(np.intp)  # numbers in View.specs
         self.deleting = table[:, 2] != 0
+        self.priority = table[:, 3]  # int32; 0 of a pod that has none

@@ -111,6 +111,14 @@ class View:
         """(nodes, resources): sums over the pods that are not finished; of "pods", their number."""
         return self._placement.requested.array
 
+    def allocatable_of(self, row: int, column: int) -> int:
+        """One amount of the table, at little cost, as in a what-if for a single node."""
+        return int(self._allocatable[row][column])
+
+    def requested_of(self, row: int, column: int) -> int:
+        """One amount of the table, as allocatable_of."""
+        return int(self._placement.requested[row][column])
+
     @property
     def usage(self) -> NDArray[np.float64]:
         """(nodes, columns) as the snapshot was given them; NaN where none was."""

@@ -285,6 +285,7 @@ class BudgetSpec(Wire):
 
 class BudgetStatus(Wire):
     disruptions_allowed: int | None = None
+    disrupted_pods: Annotated[dict[Text, Raw], Meta(max_length=8192)] | None = None
 
 
 class Budget(Wire):

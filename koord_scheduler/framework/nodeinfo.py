@@ -36,12 +36,12 @@ class NodeInfo:
     def allocatable(self, resource: str) -> int:
         """Milli-cores, bytes, pods, or units of what it is; 0: it has none."""
         column = self.view.resources.get(resource)
-        return 0 if column is None else int(self.view.allocatable[self.row, column])
+        return 0 if column is None else self.view.allocatable_of(self.row, column)
 
     def requested(self, resource: str) -> int:
         """The sum over its pods that are not finished; of "pods", their number."""
         column = self.view.resources.get(resource)
-        return 0 if column is None else int(self.view.requested[self.row, column])
+        return 0 if column is None else self.view.requested_of(self.row, column)
 
     def free(self, resource: str) -> int:
         """What is allocatable and not requested; below zero on a node that is overcommitted."""

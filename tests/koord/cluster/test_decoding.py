@@ -364,10 +364,10 @@ def test_a_node_metric():
 def test_a_disruption_budget_covers_pods_of_its_namespace(selector: Json, covered: bool):
     """An empty selector matches all of them, none at all no pod."""
     meta = {"name": "b", "namespace": "default"}
-    status = {"disruptionsAllowed": 1}
+    status = {"disruptionsAllowed": 1, "disruptedPods": {"p": "2026-07-24T06:52:45Z"}}
     budget = read(BUDGET, {"metadata": meta, "spec": selector, "status": status})
 
-    assert budget.allowed == 1
+    assert (budget.allowed, budget.disrupted) == (1, {"p"})
     assert budget.covers(read_pod(pod("p", labels={"app": "web"}))) is covered
     assert not budget.covers(read_pod(pod("p", namespace="shop")))
 

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from clusters import CLAIM, Cluster, Json, claim, finished, node, pod, read, read_node, read_pod
 from hypothesis import given
@@ -61,17 +62,25 @@ EVENTS = st.one_of(
     st.tuples(
         st.just("pod"),
         st.builds(
-            lambda name, at, amounts, done: (finished if done else dict)(
-                pod(name, at, {"of": name}, amounts)
+            lambda name, at, amounts, priority, done: (finished if done else dict)(
+                pod(name, at, {"of": name}, amounts, priority=priority)
             ),
             st.sampled_from("pqrs"),
             st.sampled_from(("a", "b", "c", "")),
             AMOUNTS,
+            st.sampled_from((None, 0, -5, 2_000_001_000)),
             st.booleans(),
         ),
     ),
     st.tuples(st.just("no pod"), st.sampled_from("pqrs")),
 )
+
+
+def assert_amounts_of_one_node(view: View) -> None:
+    for row in range(len(view)):
+        for column in view.resources.values():
+            assert view.allocatable_of(row, column) == view.allocatable[row, column]
+            assert view.requested_of(row, column) == view.requested[row, column]
 
 
 @given(st.lists(EVENTS, max_size=30))
@@ -100,6 +109,9 @@ def test_the_snapshot_is_what_its_events_say(events: list[tuple[str, Any]]):
         wanted = expected(nodes, pods, learned)
         assert content(view) == wanted
         assert len(view.placed.row) == sum(row[1].get(PODS, 0) for row in wanted.values())
+        placed = view.pods_chosen(np.ones(len(view.placed.row), np.bool_))
+        assert view.placed.priority.tolist() == [one.priority or 0 for one in placed]
+        assert_amounts_of_one_node(view)
         seen.append((view, wanted))
 
     for view, then in seen:
