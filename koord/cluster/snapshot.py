@@ -47,6 +47,23 @@ class Snapshot:
         """A pod by namespace/name, wherever it is; None: not known."""
         return self._pods.get(key)
 
+    def node(self, name: str) -> ClusterNode | None:
+        """A node by name; None: not known."""
+        row = self._rows.get(name)
+        return None if row is None else self._nodes[row]
+
+    def claim(self, key: str) -> Claim | None:
+        """A claim by namespace/name; None: not known."""
+        return self._claims.get(key)
+
+    def volume(self, name: str) -> Volume | None:
+        """A volume by name; None: not known."""
+        return self._volumes.get(name)
+
+    def namespace(self, name: str) -> ClusterNamespace | None:
+        """A namespace by name; None: not known."""
+        return self._namespaces.get(name)
+
     def node_names(self) -> Iterable[str]:
         """Names of all nodes."""
         return self._rows

@@ -25,6 +25,7 @@ T = TypeVar("T")
 class _Table(Generic[T]):
     """Where the objects of one kind are kept."""
 
+    get: Callable[[str], T | None]  # by key
     put: Callable[[T], None]
     remove: Callable[[str, str], None]  # key and uid; "" for the uid is any
     keys: Callable[[], Iterable[str]]
@@ -45,20 +46,26 @@ class ClusterState:
         snapshot = self.snapshot
         self._tables: dict[Kind[Any], _Table[Any]] = {
             decoding.NODE: _Table(
-                snapshot.put_node, lambda key, _: snapshot.remove_node(key), snapshot.node_names
+                snapshot.node,
+                snapshot.put_node,
+                lambda key, _: snapshot.remove_node(key),
+                snapshot.node_names,
             ),
-            decoding.POD: _Table(self._put_pod, self._remove_pod, snapshot.pod_keys),
+            decoding.POD: _Table(snapshot.pod, self._put_pod, self._remove_pod, snapshot.pod_keys),
             decoding.CLAIM: _Table(
+                snapshot.claim,
                 snapshot.put_claim,
                 lambda key, _: snapshot.remove_claim(key),
                 snapshot.claim_keys,
             ),
             decoding.VOLUME: _Table(
+                snapshot.volume,
                 snapshot.put_volume,
                 lambda key, _: snapshot.remove_volume(key),
                 snapshot.volume_names,
             ),
             decoding.NAMESPACE: _Table(
+                snapshot.namespace,
                 snapshot.put_namespace,
                 lambda key, _: snapshot.remove_namespace(key),
                 snapshot.namespace_names,
@@ -93,6 +100,11 @@ class ClusterState:
         view = self.view()
         return sorted((view.node(row) for row in range(len(view))), key=lambda node: node.name)
 
+    def get(self, kind: Kind[T], key: str) -> T | None:
+        """An object by its key; None: not known."""
+        found: T | None = self._tables[kind].get(key)
+        return found
+
     def put(self, kind: Kind[T], item: T) -> None:
         """Take over an object that was added or modified.
 
@@ -125,7 +137,10 @@ class ClusterState:
     def _workload_table(self, kind: Kind[Workload]) -> _Table[Workload]:
         workloads, name = self.workloads, kind.name
         return _Table(
-            workloads.put, lambda key, _: workloads.remove(name, key), lambda: workloads.keys(name)
+            lambda key: workloads.get(name, key),
+            workloads.put,
+            lambda key, _: workloads.remove(name, key),
+            lambda: workloads.keys(name),
         )
 
 
@@ -135,4 +150,4 @@ def _in(table: dict[str, Any]) -> _Table[Any]:
     def put(item: Any) -> None:
         table[item.key] = item
 
-    return _Table(put, lambda key, _: table.pop(key, None), lambda: table)
+    return _Table(table.get, put, lambda key, _: table.pop(key, None), lambda: table)

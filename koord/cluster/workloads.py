@@ -30,6 +30,10 @@ class Workloads:
         """namespace/name of all workloads of a kind."""
         return [key for known, key in self._uids if known == kind]
 
+    def get(self, kind: str, key: str) -> Workload | None:
+        """A workload by kind and namespace/name; None: not known."""
+        return self._by_uid.get(self._uids.get((kind, key), ""))
+
     def all(self) -> Collection[Workload]:
         """All workloads, in no given order."""
         return self._by_uid.values()

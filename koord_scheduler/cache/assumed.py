@@ -3,15 +3,24 @@
 Source: Kubernetes, pkg/scheduler/backend/cache/cache.go.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from koord.cluster.decoder import Kind
+from koord.cluster.decoding import POD
 from koord.cluster.facts import ClusterPod
 from koord.cluster.state import ClusterState
 from koord.util.clock import Clock
 from koord.util.errors import KoordError
 from koord.util.logs import get_logger
+
+T = TypeVar("T")
+
+OnStateChange = Callable[[Kind[Any], Any, Any], None]
+"""on_change(kind, old, new): an object as the API server has it; None where it is absent."""
 
 log = get_logger("koord_scheduler.cache")
 
@@ -40,10 +49,44 @@ class SchedulerState(ClusterState):
         self._clock = clock
         self._expiry = expiry
         self._assumed: dict[str, _Assumed] = {}  # by uid
+        self._on_change: OnStateChange = _ignore
+
+    def observe(self, on_change: OnStateChange) -> None:
+        """Have a function called after each change by put and remove, until another one is set.
+
+        It is not called for what is put again as it was, nor for what is assumed or forgotten. An
+        object in the place of another uid's is a removal and an addition, in this order.
+        """
+        self._on_change = on_change
 
     @property
     def assumed_count(self) -> int:
         return len(self._assumed)
+
+    def get(self, kind: Kind[T], key: str) -> T | None:
+        """An object by its key, a pod as the API server has it; None: not known."""
+        found: Any = super().get(kind, key)
+        if found is not None and kind is POD and (assumed := self._assumed.get(found.uid)):
+            found = assumed.pod
+        return found  # type: ignore[no-any-return]
+
+    def put(self, kind: Kind[T], item: T) -> None:
+        """As ClusterState.put."""
+        old = self.get(kind, item.key)  # type: ignore[attr-defined]
+        if old == item:
+            return
+        super().put(kind, item)
+        if old is not None and getattr(old, "uid", "") != getattr(item, "uid", ""):
+            self._on_change(kind, old, None)
+            old = None
+        self._on_change(kind, old, item)
+
+    def remove(self, kind: Kind[Any], key: str, uid: str = "") -> None:
+        """As ClusterState.remove."""
+        old = self.get(kind, key)
+        super().remove(kind, key, uid)
+        if old is not None and self.get(kind, key) is None:
+            self._on_change(kind, old, None)
 
     def is_assumed(self, uid: str) -> bool:
         return uid in self._assumed
@@ -125,3 +168,7 @@ class SchedulerState(ClusterState):
         if known is not None and uid in ("", known.uid):
             self._assumed.pop(known.uid, None)
         super()._remove_pod(key, uid)
+
+
+def _ignore(kind: Kind[Any], old: object, new: object) -> None:
+    """Nothing observes the state."""

@@ -4,9 +4,20 @@ from typing import Any
 
 import pytest
 from clusters import finished, node, pod, read_node, read_pod
+from msgspec.structs import replace
 
-from koord.cluster.decoding import NODE, POD
-from koord.cluster.facts import ClusterPod
+from koord.cluster import decoding
+from koord.cluster.decoder import Kind
+from koord.cluster.decoding import NODE, POD, UsageReport
+from koord.cluster.facts import (
+    Claim,
+    ClusterNamespace,
+    ClusterPod,
+    DisruptionBudget,
+    PriorityClass,
+    Volume,
+)
+from koord.controlplane.testing.objects import make_workload
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.cache.assumed import AssumeError, SchedulerState
 
@@ -158,3 +169,70 @@ def test_with_an_expiry_a_binding_must_be_confirmed_in_its_time() -> None:
     assert made.state.expire() == 1
     assert made.cpu() == {"a": 0, "b": 0}
     assert made.state.expire() == 0
+
+
+class Seen:
+    """Changes as a state reports them: key and uid of the object before and after."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self.changes: list[tuple[str, str | None, str | None]] = []
+        state.observe(self)
+
+    def __call__(self, kind: Kind[Any], old: Any, new: Any) -> None:
+        self.changes.append((kind.name, *(one and (one.node or one.uid) for one in (old, new))))
+
+    def take(self) -> list[tuple[str, str | None, str | None]]:
+        found, self.changes = self.changes, []
+        return found
+
+
+def test_changes_are_those_of_the_api_server() -> None:
+    """What is assumed is none; what is put again as it was is none, either."""
+    made, pod = World(), web()
+    seen, uid = Seen(made.state), pod.uid
+    made.state.assume(web(), "a")
+    made.state.put(POD, web())
+    assert seen.take() == []
+    assert made.state.get(POD, web().key) == web()
+    made.state.put(POD, web("a"))
+    assert seen.take() == [("pod", uid, "a")]
+    made.state.put(POD, web("a"))
+    assert seen.take() == []
+    made.state.remove(POD, web().key, "another")
+    assert seen.take() == []
+    made.state.remove(POD, web().key, uid)
+    assert seen.take() == [("pod", "a", None)]
+    made.state.remove(POD, web().key, uid)
+    assert seen.take() == []
+
+
+def test_another_pod_of_the_same_name_is_a_removal_and_an_addition() -> None:
+    """Both are reported, although only one event came."""
+    made = World()
+    seen, old = Seen(made.state), web()
+    new = replace(old, uid="other")
+    made.state.put(POD, new)
+    assert seen.take() == [("pod", old.uid, None), ("pod", None, "other")]
+
+
+def test_every_kind_is_found_by_its_key() -> None:
+    """Also those that the snapshot keeps, and workloads."""
+    state = SchedulerState(SimulatedClock())
+    objects: list[tuple[Kind[Any], Any]] = [
+        (decoding.NODE, read_node(node("a"))),
+        (decoding.POD, web()),
+        (decoding.CLAIM, Claim("default", "data")),
+        (decoding.VOLUME, Volume("pv")),
+        (decoding.NAMESPACE, ClusterNamespace("default", {})),
+        (decoding.NODE_METRIC, UsageReport("a")),
+        (decoding.BUDGET, DisruptionBudget("default", "web", None)),
+        (decoding.PRIORITY_CLASS, PriorityClass("high", 1)),
+        (decoding.REPLICA_SET, make_workload("ReplicaSet", "web")),
+    ]
+    for kind, item in objects:
+        key = item.key
+        assert state.get(kind, key) is None
+        state.put(kind, item)
+        assert state.get(kind, key) is item
+        state.remove(kind, key, getattr(item, "uid", ""))
+        assert state.get(kind, key) is None
