@@ -65,6 +65,7 @@ class Found:
     status: Status  # Success: there are some; a rejection: none; Error: a plugin failed
     feasible: Mask
     diagnosis: Diagnosis
+    statuses: NodeStatuses | None = None  # None: Filter was not reached, or a plugin failed
 
 
 class NodeSearch:
@@ -108,12 +109,13 @@ class NodeSearch:
             return Found(err.status, nothing, diagnosis)
         feasible: Mask = statuses.numbers == FEASIBLE
         if feasible.any():
-            return Found(SUCCESS, feasible, diagnosis)
+            return Found(SUCCESS, feasible, diagnosis, statuses)
         diagnosis.node_statuses = statuses
         for number in np.unique(statuses.numbers).tolist():
             if number != ABSENT:
                 diagnosis.note(statuses.statuses[number - 1])
-        return Found(Status.unschedulable(diagnosis.message()), feasible, diagnosis)
+        rejection = Status.unschedulable(diagnosis.message())
+        return Found(rejection, feasible, diagnosis, statuses)
 
     def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> PreFiltered:
         """Call PreFilter of all plugins; note in the state which of them skip Filter."""
@@ -141,6 +143,23 @@ class NodeSearch:
         with self._calls.timed(Point.FILTER.label):
             self._filter(walk, state, pod, nodes, wanted, kept)
         return walk.statuses()
+
+    def verdicts(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mapping[str, Verdicts]:
+        """Return what each Filter plugin says of every node, also of those that another rejects.
+
+        For explanations: a cycle does not ask so much.
+
+        Raises:
+            PointFailed: a plugin has failed.
+        """
+        found, every = {}, np.ones(len(nodes), np.bool_)
+        for loaded in self._filters:
+            if loaded.name not in state.skipped_filters:
+                plugin = cast(Filtering, loaded.plugin)
+                found[loaded.name] = self._calls.call(
+                    loaded, Point.FILTER, state, filter_nodes, plugin, state, pod, nodes, every
+                )
+        return found
 
     def filter_row(self, state: CycleState, pod: ClusterPod, nodes: View, row: int) -> Status:
         """Call Filter for one node: Success or a rejection.

@@ -1,0 +1,77 @@
+"""Decisions and simulations as tables, from their JSON."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+
+from koord.component.tables import ABSENT, Name, figure, heading, prose, table
+from koord.controlplane.dumpreport import dump_view
+
+_Json = Mapping[str, Any]
+
+
+def placement_view(report: _Json, most: int) -> Iterator[RenderableType]:
+    """The lines of an answer of place or explain; at most so many nodes of each table."""
+    if "input" in report:
+        yield from dump_view(report["input"])
+    yield heading(_outcome(report))
+    if report["message"]:
+        yield prose(report["message"], "yellow")
+    yield from _blockers(report["blockers"])
+    if report["scores"]:
+        yield heading("")
+        yield _scores(report["scores"][:most])
+        yield from _more(len(report["scores"]) - most, "feasible nodes")
+    if report["excluded"]:
+        yield heading("")
+        yield _excluded(report["excluded"][:most])
+        yield from _more(len(report["excluded"]) - most, "excluded nodes")
+
+
+def _outcome(report: _Json) -> str:
+    whole = f"{report['feasible']} of {report['nodes']} nodes are feasible"
+    if report["node"] is None:
+        return f"{report['pod']} stays pending: {whole}"
+    same = report["equallyGood"]
+    others = f", or to one of {same} others that are as good" if same else ""
+    return f"{report['pod']} would go to {report['node']}{others}: {whole}"
+
+
+def _blockers(blockers: Sequence[_Json]) -> Iterator[RenderableType]:
+    advice = [text for one in blockers for text in one["advice"]]
+    if not blockers:
+        return
+    yield heading("")
+    rows = table("REJECTED BY", ">NODES", ">ALONE", "WHY")
+    for one in blockers:
+        why = ", ".join(f"{nodes} {reason}" for reason, nodes in one["reasons"].items())
+        rows.add_row(figure(one["plugin"]), figure(one["nodes"]), figure(one["alone"]), prose(why))
+    yield rows
+    if advice:
+        yield heading("what would help")
+        for text in advice:
+            yield prose(f"- {text}")
+
+
+def _scores(nodes: Sequence[_Json]) -> RenderableType:
+    plugins = list(nodes[0]["plugins"])
+    rows = table("NODE", ">TOTAL", *(f">{name}" for name in plugins))
+    for one in nodes:
+        total = ABSENT if one["total"] is None else one["total"]
+        rows.add_row(
+            Name(one["node"]), figure(total), *(figure(one["plugins"][name]) for name in plugins)
+        )
+    return rows
+
+
+def _excluded(nodes: Sequence[_Json]) -> RenderableType:
+    rows = table("EXCLUDED", "<BY", "WHY")
+    for one in nodes:
+        rows.add_row(Name(one["node"]), figure(one["plugin"] or ABSENT), prose(one["reason"]))
+    return rows
+
+
+def _more(count: int, what: str) -> Iterator[RenderableType]:
+    if count > 0:
+        yield prose(f"and {count} more {what}", "dim")

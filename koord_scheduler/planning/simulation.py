@@ -1,0 +1,132 @@
+"""A list of pods, placed one after the other as a scheduler would, if nothing else happened."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cmp_to_key
+from random import Random
+from typing import cast
+
+import numpy as np
+from msgspec.structs import replace as changed
+
+from koord.cluster.decoding import POD
+from koord.cluster.facts import ClusterPod
+from koord.cluster.view import View
+from koord_scheduler.config.points import Point
+from koord_scheduler.framework.binding import PodBinding
+from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.handle import Services
+from koord_scheduler.framework.interfaces import QueueSortPlugin
+from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.queuedpod import QueuedPod
+from koord_scheduler.framework.status import Status
+from koord_scheduler.planning.decision import Decider
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What became of one pod."""
+
+    pod: ClusterPod
+    node: str | None  # None: it stays pending
+    message: str = ""  # why it does
+
+
+@dataclass(frozen=True, slots=True)
+class Utilization:
+    """Requests as shares of what is allocatable, over the nodes that have some of a resource."""
+
+    mean: float  # of all nodes together, 0 to 1
+    highest: float
+    lowest: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Simulated:
+    """The outcome of a simulation."""
+
+    pods: tuple[Placed, ...]  # in the order in which they were tried
+    before: Mapping[str, Utilization]  # by resource
+    after: Mapping[str, Utilization]
+
+    @property
+    def pending(self) -> tuple[Placed, ...]:
+        return tuple(one for one in self.pods if one.node is None)
+
+
+class UnknownProfile(LookupError):
+    """A pod asks for a scheduler that has no profile."""
+
+
+class Simulation:
+    """Places pods in a cluster state, which it changes; nothing else sees it."""
+
+    def __init__(
+        self, deciders: Mapping[str, tuple[ProfilePlugins, Decider]], services: Services
+    ) -> None:
+        """deciders: of each scheduler name, its profile and what decides by it."""
+        self._deciders = deciders
+        self._services = services
+
+    def play(self, pods: Iterable[ClusterPod], resources: Sequence[str], draw: Random) -> Simulated:
+        """Try all pods once, in the order in which the queue would have them.
+
+        Gated pods, and those that no node is feasible for, stay pending; none is evicted for them,
+        and none waits for a permit.
+        """
+        cluster = self._services.cluster
+        before = utilization(cluster.view(), resources)
+        placed = tuple(self._place(pod, draw) for pod in self._ordered(pods))
+        return Simulated(pods=placed, before=before, after=utilization(cluster.view(), resources))
+
+    def _ordered(self, pods: Iterable[ClusterPod]) -> list[ClusterPod]:
+        queued = [QueuedPod(pod=pod, timestamp=float(number)) for number, pod in enumerate(pods)]
+        if not queued:
+            return []
+        profile, _ = self._deciders[queued[0].pod.scheduler_name]
+        (loaded,) = profile.at(Point.QUEUE_SORT)
+        less = cast(QueueSortPlugin, loaded.plugin).less
+        order = cmp_to_key(lambda one, other: -1 if less(one, other) else int(less(other, one)))
+        return [one.pod for one in sorted(queued, key=order)]
+
+    def _place(self, pod: ClusterPod, draw: Random) -> Placed:
+        profile, decider = self._deciders[pod.scheduler_name]
+        cluster, changes = self._services.cluster, self._services.changes
+        cluster.put(POD, pod)
+        changes.notify(POD, None, pod)
+        decision = decider.decide(pod, cluster.view())
+        node = decision.choose(draw)
+        if node is None:
+            return Placed(pod, None, decision.message)
+        there = changed(pod, node=node)
+        cluster.put(POD, there)
+        status = _reserve(profile, decision.state, there, node)
+        if not status.ok:
+            cluster.put(POD, pod)
+            return Placed(pod, None, status.message)
+        changes.notify(POD, pod, there)
+        return Placed(pod, node)
+
+
+def _reserve(profile: ProfilePlugins, state: CycleState, pod: ClusterPod, node: str) -> Status:
+    binding = PodBinding(profile)
+    status = binding.reserve(state, pod, node)
+    if not status.ok:
+        binding.unreserve(state, pod, node)
+    return status
+
+
+def utilization(view: View, resources: Iterable[str]) -> dict[str, Utilization]:
+    """Return how much of each resource is requested; of one that no node has nothing."""
+    found = {}
+    for name in resources:
+        column = view.resources.get(name)
+        if column is None:
+            continue
+        allocatable = view.allocatable[:, column]
+        has = allocatable > 0
+        if has.any():
+            shares = view.requested[has, column] / allocatable[has]
+            mean = float(view.requested[has, column].sum() / allocatable[has].sum())
+            found[name] = Utilization(mean, float(np.max(shares)), float(np.min(shares)))
+    return found
