@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from koord.cluster import decoding
-from koord.cluster.decoding import Decoder
+from koord.cluster.decoder import Decoder
 from koord.cluster.facts import ClusterPod, PriorityClass
 from koord.util.documents import decode
 from koord.util.errors import InvalidObject, OptionError

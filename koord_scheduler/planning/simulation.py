@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cmp_to_key
 from random import Random
-from typing import cast
 
 import numpy as np
 from msgspec.structs import replace as changed
@@ -12,15 +11,14 @@ from msgspec.structs import replace as changed
 from koord.cluster.decoding import POD
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
-from koord_scheduler.config.points import Point
 from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.enqueueing import Enqueueing
 from koord_scheduler.framework.handle import Services
-from koord_scheduler.framework.interfaces import QueueSortPlugin
 from koord_scheduler.framework.profile import ProfilePlugins
 from koord_scheduler.framework.queuedpod import QueuedPod
 from koord_scheduler.framework.status import Status
-from koord_scheduler.planning.decision import Decider
+from koord_scheduler.planning.profiles import PlannedProfiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,53 +52,54 @@ class Simulated:
         return tuple(one for one in self.pods if one.node is None)
 
 
-class UnknownProfile(LookupError):
-    """A pod asks for a scheduler that has no profile."""
-
-
 class Simulation:
     """Places pods in a cluster state, which it changes; nothing else sees it."""
 
-    def __init__(
-        self, deciders: Mapping[str, tuple[ProfilePlugins, Decider]], services: Services
-    ) -> None:
-        """deciders: of each scheduler name, its profile and what decides by it."""
-        self._deciders = deciders
+    def __init__(self, profiles: PlannedProfiles, services: Services) -> None:
+        self._profiles = profiles
         self._services = services
+        self._queue = Enqueueing([one.plugins for one in profiles.all])
 
     def play(self, pods: Iterable[ClusterPod], resources: Sequence[str], draw: Random) -> Simulated:
         """Try all pods once, in the order in which the queue would have them.
 
         Gated pods, and those that no node is feasible for, stay pending; none is evicted for them,
         and none waits for a permit.
+
+        Raises:
+            UnknownScheduler: a pod asks for a scheduler that has no profile; nothing was tried.
         """
-        cluster = self._services.cluster
+        cluster, ordered = self._services.cluster, self._ordered(pods)
         before = utilization(cluster.view(), resources)
-        placed = tuple(self._place(pod, draw) for pod in self._ordered(pods))
+        placed = tuple(self._place(pod, draw) for pod in ordered)
         return Simulated(pods=placed, before=before, after=utilization(cluster.view(), resources))
 
     def _ordered(self, pods: Iterable[ClusterPod]) -> list[ClusterPod]:
-        queued = [QueuedPod(pod=pod, timestamp=float(number)) for number, pod in enumerate(pods)]
-        if not queued:
-            return []
-        profile, _ = self._deciders[queued[0].pod.scheduler_name]
-        (loaded,) = profile.at(Point.QUEUE_SORT)
-        less = cast(QueueSortPlugin, loaded.plugin).less
-        order = cmp_to_key(lambda one, other: -1 if less(one, other) else int(less(other, one)))
-        return [one.pod for one in sorted(queued, key=order)]
+        queued = []
+        for number, pod in enumerate(pods):
+            self._profiles.of(pod)
+            queued.append(QueuedPod(pod=pod, timestamp=float(number)))
+        return [one.pod for one in sorted(queued, key=cmp_to_key(self._order))]
+
+    def _order(self, one: QueuedPod, other: QueuedPod) -> int:
+        less = self._queue.less
+        return -1 if less(one, other) else int(less(other, one))
 
     def _place(self, pod: ClusterPod, draw: Random) -> Placed:
-        profile, decider = self._deciders[pod.scheduler_name]
+        profile = self._profiles.of(pod)
         cluster, changes = self._services.cluster, self._services.changes
         cluster.put(POD, pod)
         changes.notify(POD, None, pod)
-        decision = decider.decide(pod, cluster.view())
+        gate = self._queue.gate(pod)
+        if not gate.ok:
+            return Placed(pod, None, gate.message)
+        decision = profile.decider.decide(pod, cluster.view())
         node = decision.choose(draw)
         if node is None:
             return Placed(pod, None, decision.message)
         there = changed(pod, node=node)
         cluster.put(POD, there)
-        status = _reserve(profile, decision.state, there, node)
+        status = _reserve(profile.plugins, decision.state, there, node)
         if not status.ok:
             cluster.put(POD, pod)
             return Placed(pod, None, status.message)

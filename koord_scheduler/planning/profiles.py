@@ -1,0 +1,87 @@
+"""The profiles of a configuration, made to decide without a scheduler around them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from koord.cluster.facts import ClusterPod
+from koord.util.errors import KoordError
+from koord_scheduler.config.profiles import Profile
+from koord_scheduler.framework.handle import Services
+from koord_scheduler.framework.profile import ProfileError, ProfilePlugins, build_profile
+from koord_scheduler.framework.registry import PluginRegistry
+from koord_scheduler.framework.scoring import NodeScoring
+from koord_scheduler.framework.search import NodeSearch
+from koord_scheduler.planning.decision import Decider
+
+
+class UnbuildableProfiles(KoordError):
+    """Plugins of the configuration cannot be made; the message has all that is wrong."""
+
+
+class UnknownScheduler(KoordError):
+    """A pod asks for a scheduler that has no profile."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedProfile:
+    """One profile, and what decides by it."""
+
+    plugins: ProfilePlugins
+    decider: Decider
+
+
+class PlannedProfiles:
+    """Profiles by scheduler name. Close them at the end."""
+
+    def __init__(self, profiles: Mapping[str, PlannedProfile]) -> None:
+        self._profiles = profiles
+
+    @property
+    def all(self) -> Sequence[PlannedProfile]:
+        return tuple(self._profiles.values())
+
+    def of(self, pod: ClusterPod) -> PlannedProfile:
+        """The profile that a pod asks for.
+
+        Raises:
+            UnknownScheduler: there is none.
+        """
+        found = self._profiles.get(pod.scheduler_name)
+        if found is None:
+            known = ", ".join(self._profiles)
+            raise UnknownScheduler(
+                f"pod {pod.key}: wanted spec.schedulerName to be that of a profile ({known}), "
+                f'found "{pod.scheduler_name}"'
+            )
+        return found
+
+    async def close(self) -> None:
+        """Let all plugins clean up."""
+        for one in self._profiles.values():
+            await one.plugins.close()
+
+
+async def plan_profiles(
+    settings: Sequence[Profile], registry: PluginRegistry, services: Services
+) -> PlannedProfiles:
+    """Make the plugins of all profiles.
+
+    Raises:
+        UnbuildableProfiles: as it says; what was made is closed.
+    """
+    made: dict[str, PlannedProfile] = {}
+    errors = []
+    for one in settings:
+        try:
+            plugins = await build_profile(one, registry, services)
+        except ProfileError as err:
+            errors.append(str(err))
+        else:
+            search = NodeSearch(plugins, services.nominator)
+            decider = Decider(one.scheduler_name, search, NodeScoring(plugins))
+            made[one.scheduler_name] = PlannedProfile(plugins, decider)
+    profiles = PlannedProfiles(made)
+    if errors:
+        await profiles.close()
+        raise UnbuildableProfiles("; ".join(errors))
+    return profiles
