@@ -1,6 +1,6 @@
 """The kinds of objects, and the facts that are kept of each."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -45,12 +45,17 @@ KEPT_ANNOTATIONS = frozenset(
         "kubernetes.io/config.mirror",
         "kubernetes.io/config.source",
         "scheduling.koordinator.sh/eviction-cost",
+        "scheduling.koordinator.sh/load-estimated-scaling-factors",
+        "scheduling.koordinator.sh/load-estimated-seconds-after-initialized",
+        "scheduling.koordinator.sh/load-estimated-seconds-after-pod-scheduled",
     }
 )
+KEPT_NODE_ANNOTATIONS = frozenset({"scheduling.koordinator.sh/usage-thresholds"})
 SCHEDULER_NAME = "scheduling.koordinator.sh/scheduler-name"  # a label in place of the spec's
 RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"  # an annotation of nodes
 _MOST_DISRUPTED = 2000  # pods in the status of a PodDisruptionBudget; the API allows as many
 _LONGEST_ANNOTATION = 256  # characters; a longer one is cut
+_LONGEST_NODE_ANNOTATION = 4096  # as above
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,11 @@ def _read_pod(found: wire.Pod, sharing: Sharing) -> ClusterPod:
         phase=intern(status.phase or ""),
         qos=intern(status.qos_class or ""),
         priority=spec.priority,
+        preemption_policy=intern(spec.preemption_policy or ""),
+        scheduling_gates=tuple([one.name for one in spec.scheduling_gates])
+        if spec.scheduling_gates
+        else (),
+        nominated_node=intern(status.nominated_node_name or ""),
         created=_time(meta.creation_timestamp, where),
         started=_time(status.start_time, where),
         ready=ready,
@@ -104,15 +114,17 @@ def _read_pod(found: wire.Pod, sharing: Sharing) -> ClusterPod:
         local_storage=any(_given(one.empty_dir) or _given(one.host_path) for one in volumes),
         claims=tuple([name for one in volumes if (name := _claim_name(one, meta.name))]),
         owners=_owners_of(meta),
-        annotations=tuple(
-            [
-                (key, meta.annotations[key][:_LONGEST_ANNOTATION])
-                for key in KEPT_ANNOTATIONS & meta.annotations.keys()
-            ]
-        )
+        annotations=_kept_annotations(meta, KEPT_ANNOTATIONS, _LONGEST_ANNOTATION)
         if meta.annotations
         else (),
     )
+
+
+def _kept_annotations(
+    meta: wire.Metadata, kept: Set[str], longest: int
+) -> tuple[tuple[str, str], ...]:
+    found = meta.annotations or {}
+    return tuple([(key, found[key][:longest]) for key in sorted(kept & found.keys())])
 
 
 def _containers_of(found: wire.PodStatus) -> tuple[ContainerState, ...]:
@@ -184,7 +196,7 @@ def _owners(found: tuple[tuple[str, str, str, bool], ...]) -> tuple[Owner, ...]:
     return tuple(Owner(*one) for one in found)
 
 
-def _read_node(found: wire.Node, _: Sharing) -> ClusterNode:
+def _read_node(found: wire.Node, sharing: Sharing) -> ClusterNode:
     meta = found.metadata
     spec, status = found.spec or wire.NodeSpec(), found.status or wire.NodeStatus()
     where = f"node {meta.name}"
@@ -192,16 +204,27 @@ def _read_node(found: wire.Node, _: Sharing) -> ClusterNode:
     for name, reserved in _reserved(meta.annotations or {}).items():
         if name in amounts:
             amounts[name] = max(amounts[name] - reserved, 0)
+    conditions = _node_conditions(
+        tuple([(one.type, one.status) for one in status.conditions or ()])
+    )
     return ClusterNode(
         name=meta.name,
         uid=meta.uid or "",
         labels=MappingProxyType(meta.labels or {}),
         taints=tuple(Taint(one.key, one.effect, one.value or "") for one in spec.taints or ()),
         unschedulable=bool(spec.unschedulable),
-        ready=all(one.status == "True" for one in status.conditions or () if one.type == "Ready"),
+        ready=all(status == "True" for type_, status in conditions if type_ == "Ready"),
         allocatable=tuple(sorted(amounts.items())),
         raw_allocatable=_raw_allocatable(meta.annotations or {}, where),
+        conditions=conditions,
+        images=sharing.images.read(status.images),
+        annotations=_kept_annotations(meta, KEPT_NODE_ANNOTATIONS, _LONGEST_NODE_ANNOTATION),
     )
+
+
+@lru_cache(maxsize=1024)  # most nodes have the same ones
+def _node_conditions(found: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    return found
 
 
 def _raw_allocatable(

@@ -100,6 +100,9 @@ class PodSpec(Struct, frozen=True, eq=False, weakref=True):
     """Rules and requests of a pod. Equal pods share one; it is compared by identity."""
 
     requests: tuple[tuple[str, int], ...] = ()  # by name of the resource, without zeros
+    limits: tuple[tuple[str, int], ...] = ()  # as requests; a container without one adds nothing
+    nonzero_cpu: int = 0  # milli-cores; requests, with a default for containers that have none
+    nonzero_memory: int = 0  # bytes; as nonzero_cpu
     tolerations: tuple[Toleration, ...] = ()
     node_selector: Selector = ()
     node_terms: tuple[NodeTerm, ...] | None = None  # one must match; None: no required affinity
@@ -110,6 +113,7 @@ class PodSpec(Struct, frozen=True, eq=False, weakref=True):
     soft_spread: tuple[SpreadConstraint, ...] = ()  # with ScheduleAnyway
     host_ports: tuple[HostPort, ...] = ()
     images: tuple[str, ...] = ()  # of the regular containers, sorted
+    other_images: tuple[str, ...] = ()  # of init containers and volumes that are images, sorted
     resource_claims: bool = False  # it has claims of dynamic resources
 
 
@@ -166,6 +170,9 @@ class ClusterPod(Struct, frozen=True, gc=False, kw_only=True):
     phase: str = ""
     qos: str = ""  # Kubernetes' class as its status has it; "": not known
     priority: int | None = None
+    preemption_policy: str = ""  # Never; PreemptLowerPriority, which "" is, too
+    scheduling_gates: tuple[str, ...] = ()  # names; with any, it is not to be scheduled yet
+    nominated_node: str = ""  # where preemption makes room for it; "": nowhere
     created: float | None = None  # Unix seconds
     started: float | None = None  # Unix seconds; when its kubelet accepted it
     ready: bool = False
@@ -226,6 +233,22 @@ class PriorityClass(Struct, frozen=True):
         return self.name
 
 
+class Image(Struct, frozen=True, gc=False):
+    """An image that a node has."""
+
+    names: tuple[str, ...]
+    size: int  # bytes
+
+
+class ImageSet(Struct, frozen=True, eq=False, weakref=True):
+    """The images of a node. Nodes with equal ones share one; it is compared by identity."""
+
+    images: tuple[Image, ...] = ()
+
+
+NO_IMAGES = ImageSet()
+
+
 class ClusterNode(Struct, frozen=True, kw_only=True):
     """A node. Its labels are read-only."""
 
@@ -237,6 +260,9 @@ class ClusterNode(Struct, frozen=True, kw_only=True):
     ready: bool = True
     allocatable: tuple[tuple[str, int], ...] = ()  # by name of the resource
     raw_allocatable: tuple[tuple[str, int], ...] | None = None  # unamplified; None: as allocatable
+    conditions: tuple[tuple[str, str], ...] = ()  # types with their status
+    images: ImageSet = NO_IMAGES
+    annotations: tuple[tuple[str, str], ...] = ()  # those of KEPT_NODE_ANNOTATIONS that it has
 
     @property
     def key(self) -> str:

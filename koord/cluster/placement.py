@@ -4,11 +4,14 @@ import struct
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from koord.cluster.columns import CHUNK, Column, FrozenColumn, Ids
 from koord.cluster.facts import PODS, ClusterPod, LabelSet, PodSpec
 
 BASE_RESOURCES = (PODS, "cpu", "memory", "ephemeral-storage")  # columns that are always there
+
+_NONZERO = 2  # columns before those of the resources: nonzero cpu and memory
 
 _ENTRY = struct.Struct("=iiii")  # label set, spec, whether it is being deleted, priority
 ENTRY_BYTES = _ENTRY.size
@@ -22,18 +25,37 @@ class FrozenPlacement:
         self,
         *,
         resources: Mapping[str, int],
-        requested: FrozenColumn,
+        amounts: FrozenColumn,
         pods: FrozenColumn,
         entries: FrozenColumn,
         label_sets: FrozenColumn,
         specs: FrozenColumn,
     ) -> None:
         self.resources = resources  # columns by name
-        self.requested = requested  # int64, (nodes, resources)
+        self.amounts = amounts  # int64, (nodes, 2 + resources): see the two properties
         self.pods = pods  # of each node, a tuple
         self.entries = entries  # of each node, bytes; see Placed
         self.label_sets = label_sets  # by number
         self.specs = specs  # by number
+
+    @property
+    def requested(self) -> NDArray[np.int64]:
+        """(nodes, resources)."""
+        return self.amounts.array[:, _NONZERO:]
+
+    @property
+    def nonzero_requested(self) -> NDArray[np.int64]:
+        """(nodes, 2): cpu and memory."""
+        return self.amounts.array[:, :_NONZERO]
+
+    def requested_of(self, row: int, column: int) -> int:
+        """One amount of the table, at little cost."""
+        return int(self.amounts[row][_NONZERO + column])
+
+    def nonzero_requested_of(self, row: int) -> tuple[int, int]:
+        """One row of the table, at little cost."""
+        cpu, memory = self.amounts[row][:_NONZERO].tolist()
+        return cpu, memory
 
 
 class Placement:
@@ -45,7 +67,7 @@ class Placement:
             base.resources if base else {name: at for at, name in enumerate(BASE_RESOURCES)}
         )
         width = len(self.resources)
-        self._requested = Column(np.int64, width, base=base.requested if base else None)
+        self._amounts = Column(np.int64, _NONZERO + width, base=base.amounts if base else None)
         self._pods = Column(object, base=base.pods if base else None)
         self._entries = Column(object, base=base.entries if base else None)
         self._label_sets: Ids[LabelSet] = Ids(base.label_sets if base else None)
@@ -58,14 +80,14 @@ class Placement:
 
     def append_row(self) -> None:
         """Add a row without pods."""
-        self._requested.append(0)
+        self._amounts.append(0)
         self._pods.append(())
         self._entries.append(b"")
 
     def drop_row(self, row: int) -> None:
         """Drop a row without pods; the last row takes its place."""
         last = len(self._pods) - 1
-        for column in (self._requested, self._pods, self._entries):
+        for column in (self._amounts, self._pods, self._entries):
             if row != last:
                 column[row] = column[last]
             column.pop()
@@ -74,9 +96,9 @@ class Placement:
         """Have a column for each of these resources; those that were there keep theirs."""
         self.resources = resources
         width = len(resources)
-        self._requested = Column(np.int64, width)
+        self._amounts = Column(np.int64, _NONZERO + width)
         for row in range(len(self._pods)):
-            self._requested.append(0)
+            self._amounts.append(0)
             for pod in self.pods(row):
                 self._count(row, pod, 1)
 
@@ -120,14 +142,14 @@ class Placement:
         for label_set, spec, *_ in _ENTRY.iter_unpack(self._entries[row]):
             self._label_sets.release(label_set)
             self._specs.release(spec)
-        self._pods[row], self._entries[row], self._requested[row] = (), b"", 0
+        self._pods[row], self._entries[row], self._amounts[row] = (), b"", 0
         return pods
 
     def freeze(self) -> FrozenPlacement:
         """The placement as it is now."""
         return FrozenPlacement(
             resources=self.resources,
-            requested=self._requested.freeze(),
+            amounts=self._amounts.freeze(),
             pods=self._pods.freeze(),
             entries=self._entries.freeze(),
             label_sets=self._label_sets.freeze(),
@@ -138,12 +160,15 @@ class Placement:
         """Count what a pod takes, times 1 or -1. What no node has is not counted."""
         if pod.finished:
             return
-        amounts = self._requested.writable(row)[row % CHUNK]
-        amounts[self.resources[PODS]] += times
-        for name, amount in pod.spec.requests:
+        spec = pod.spec
+        amounts = self._amounts.writable(row)[row % CHUNK]
+        amounts[0] += times * spec.nonzero_cpu
+        amounts[1] += times * spec.nonzero_memory
+        amounts[_NONZERO + self.resources[PODS]] += times
+        for name, amount in spec.requests:
             column = self.resources.get(name)
             if column is not None:
-                amounts[column] += times * amount
+                amounts[_NONZERO + column] += times * amount
 
 
 class Placed:

@@ -1,6 +1,6 @@
 """What equal pods share: read once from the JSON that they have in common."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from sys import intern
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from koord.api.pods.requests import amount
 from koord.api.pods.totals import Share, running_total
 from koord.cluster import wire
 from koord.cluster.facts import HostPort, LabelSet, PodSpec, Toleration
+from koord.cluster.images import ImageSets
 from koord.cluster.selectors import (
     read_affinity,
     read_node_terms,
@@ -25,6 +26,8 @@ from koord.util.errors import InvalidObject
 _SCALES = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _MOST_DIGITS = 18
 LARGEST_AMOUNT = 2**50  # of one resource in one object; sums of thousands stay below 64 bits
+NONZERO = {"cpu": 100, "memory": 200 << 20}
+"""Milli-cores and bytes of a container that requests none, where loads are compared."""
 
 _RESOURCES = msgspec.json.Decoder(wire.Resources | None)
 _AMOUNTS = msgspec.json.Decoder(wire.Amounts | None)
@@ -38,9 +41,12 @@ _ITEMS = msgspec.json.Decoder(wire.ManyOf[Raw] | None)
 
 
 class Sharing:
-    """Label sets and specs of the pods that live; the last pod takes them along."""
+    """Label sets and specs of the pods that live; the last pod takes them along. Images of nodes,
+    too.
+    """
 
     def __init__(self) -> None:
+        self.images = ImageSets()
         self._labels: WeakValueDictionary[tuple[str, ...], LabelSet] = WeakValueDictionary()
         self._specs: WeakValueDictionary[bytes, PodSpec] = WeakValueDictionary()
 
@@ -72,8 +78,13 @@ def read_spec(found: wire.Spec, namespace: str, where: str) -> PodSpec:
     node_terms = node_affinity.required_during_scheduling_ignored_during_execution
     labels = _LABELS.decode(found.node_selector) or {}
     spread = _SPREAD.decode(found.topology_spread_constraints) or ()
+    amounts = _PodAmounts(found, where)
+    nonzero_cpu, nonzero_memory = (amounts.nonzero(name) for name in ("cpu", "memory"))
     return PodSpec(
-        requests=tuple(sorted(_requests(found, where).items())),
+        requests=_kept(amounts.requests),
+        limits=_kept(amounts.limits),
+        nonzero_cpu=nonzero_cpu,
+        nonzero_memory=nonzero_memory,
         tolerations=tuple(
             Toleration(one.key or "", one.operator or "", one.value or "", one.effect or "")
             for one in _TOLERATIONS.decode(found.tolerations) or ()
@@ -86,8 +97,14 @@ def read_spec(found: wire.Spec, namespace: str, where: str) -> PodSpec:
         spread=tuple(read_spread(spread, "DoNotSchedule", where)),
         soft_spread=tuple(read_spread(spread, "ScheduleAnyway", where)),
         host_ports=tuple(_host_ports(found)),
-        images=tuple(
-            sorted(intern(_IMAGE.decode(one.image) or "") for one in found.containers or ())
+        images=_images(one.image for one in found.containers or ()),
+        other_images=tuple(
+            sorted(
+                (
+                    *_images(one.image for one in found.init_containers or ()),
+                    *(one.image.reference or "" for one in found.volumes or () if one.image),
+                )
+            )
         ),
         resource_claims=bool(_ITEMS.decode(found.resource_claims)),
     )
@@ -101,17 +118,22 @@ def read_amounts(found: Mapping[str, str | int | float], where: str) -> dict[str
     """
     amounts = {}
     for name, text in found.items():
-        value = _plain_amount(name, text) if isinstance(text, str) else None
-        if value is None:
-            try:
-                value = amount(name, str(text))
-            except ValueError as err:
-                raise InvalidObject(f"{where}: {name}", wanted="a quantity", found=text) from err
+        value = _amount(name, text, where)
         if not 0 <= value <= LARGEST_AMOUNT:
             wanted = f"0 to {LARGEST_AMOUNT}"
             raise InvalidObject(f"{where}: {name}", wanted=wanted, found=text)
         amounts[name] = value
     return amounts
+
+
+def _amount(name: str, text: str | int | float, where: str) -> int:
+    value = _plain_amount(name, text) if isinstance(text, str) else None
+    if value is None:
+        try:
+            value = amount(name, str(text))
+        except ValueError as err:
+            raise InvalidObject(f"{where}: {name}", wanted="a quantity", found=text) from err
+    return value
 
 
 def _plain_amount(name: str, text: str) -> int | None:
@@ -130,35 +152,81 @@ def _plain_amount(name: str, text: str) -> int | None:
     return None
 
 
-def _requests(found: wire.Spec, where: str) -> dict[str, int]:
-    """The pod's requests without zeros.
+class _PodAmounts:
+    """What a pod requests, and is limited to: of regular containers, init containers, sidecars,
+    the pod as a whole, and overhead.
 
-    Regular containers, init containers, sidecars, overhead, and those of the pod as a whole.
-
-    Source: Kubernetes, component-helpers resource.PodRequests.
+    Source: Kubernetes, component-helpers resource.PodRequests, resource.PodLimits.
     """
-    regular = [_requested(one.resources, where) for one in found.containers or ()]
-    init = [
-        (_requested(one.resources, where), one.restart_policy == "Always")
-        for one in found.init_containers or ()
-    ]
-    names = {name for amounts in (*regular, *(one for one, _ in init)) for name in amounts}
-    total = {
-        name: running_total(
-            (one.get(name, 0) for one in regular),
-            (Share(one.get(name, 0), sidecar) for one, sidecar in init),
+
+    def __init__(self, found: wire.Spec, where: str) -> None:
+        """Raises InvalidObject: an amount is malformed, or a request absurdly large."""
+        self._where = where
+        regular = [_RESOURCES.decode(one.resources) for one in found.containers or ()]
+        init = [_RESOURCES.decode(one.resources) for one in found.init_containers or ()]
+        pod = _RESOURCES.decode(found.resources)
+        self._sidecars = [one.restart_policy == "Always" for one in found.init_containers or ()]
+        self._overhead = read_amounts(_AMOUNTS.decode(found.overhead) or {}, where)
+        self._requests = [self._requested(one) for one in regular]
+        self._init_requests = [self._requested(one) for one in init]
+        self._pod_requests = self._requested(pod)
+        self.requests = self._totals(self._requests, self._init_requests)
+        self.requests.update(self._pod_requests)
+        for name, more in self._overhead.items():
+            self.requests[name] = self.requests.get(name, 0) + more
+        limits = self._totals(
+            [self._limited(one) for one in regular], [self._limited(one) for one in init]
         )
-        for name in names
-    }
-    total.update(_requested(found.resources, where))
-    for name, more in read_amounts(_AMOUNTS.decode(found.overhead) or {}, where).items():
-        total[name] = total.get(name, 0) + more
-    return {name: min(value, LARGEST_AMOUNT) for name, value in total.items() if value}
+        limits.update(self._limited(pod))
+        self.limits = {
+            name: value + self._overhead.get(name, 0) for name, value in limits.items() if value
+        }
+
+    def nonzero(self, name: str) -> int:
+        """The request in which a container without one has the default.
+
+        Unless the pod has requests as a whole, and one of this resource somewhere.
+
+        Source: Kubernetes, framework.PodInfo.CalculateResource.
+        """
+        if self._pod_requests and name in self.requests:
+            return min(self.requests[name], LARGEST_AMOUNT)
+        total = self._total(self._requests, self._init_requests, name, NONZERO[name])
+        return min(total + self._overhead.get(name, 0), LARGEST_AMOUNT)
+
+    def _totals(self, regular: list[dict[str, int]], init: list[dict[str, int]]) -> dict[str, int]:
+        names = {name for amounts in (*regular, *init) for name in amounts}
+        return {name: self._total(regular, init, name, 0) for name in names}
+
+    def _total(
+        self, regular: list[dict[str, int]], init: list[dict[str, int]], name: str, default: int
+    ) -> int:
+        shares = zip(init, self._sidecars, strict=True)
+        return running_total(
+            (one.get(name, default) for one in regular),
+            (Share(one.get(name, default), sidecar) for one, sidecar in shares),
+        )
+
+    def _requested(self, found: wire.Resources | None) -> dict[str, int]:
+        return read_amounts((found and found.requests) or {}, self._where)
+
+    def _limited(self, found: wire.Resources | None) -> dict[str, int]:
+        """One that is absurdly large is cut: it is as good as none."""
+        limits = (found and found.limits) or {}
+        return {
+            name: min(max(_amount(name, text, self._where), 0), LARGEST_AMOUNT)
+            for name, text in limits.items()
+        }
 
 
-def _requested(found: Raw, where: str) -> dict[str, int]:
-    resources = _RESOURCES.decode(found)
-    return read_amounts((resources and resources.requests) or {}, where)
+def _kept(amounts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(
+        sorted((name, min(value, LARGEST_AMOUNT)) for name, value in amounts.items() if value)
+    )
+
+
+def _images(found: Iterable[Raw]) -> tuple[str, ...]:
+    return tuple(sorted(intern(_IMAGE.decode(one) or "") for one in found))
 
 
 def _host_ports(found: wire.Spec) -> Iterator[HostPort]:
@@ -188,5 +256,8 @@ def _digest(found: wire.Spec, namespace: str) -> bytes:
         parts += (b"c", one.image, one.resources, one.ports)
     for one in found.init_containers or ():
         sidecar = one.restart_policy == "Always"
-        parts += (b"s" if sidecar else b"i", one.resources, one.ports)
+        parts += (b"s" if sidecar else b"i", one.image, one.resources, one.ports)
+    for volume in found.volumes or ():
+        if volume.image is not None:
+            parts += (b"v", (volume.image.reference or "").encode())
     return blake2b(b"\0".join(parts), digest_size=16).digest()  # JSON has no zero bytes

@@ -7,6 +7,7 @@ import numpy as np
 
 from koord.cluster.columns import CHUNK, Column, Shards
 from koord.cluster.facts import Claim, ClusterNamespace, ClusterNode, ClusterPod, Volume
+from koord.cluster.images import NodeImages
 from koord.cluster.placement import Placement
 from koord.cluster.view import Traits, View
 from koord.util.errors import InvalidObject
@@ -29,6 +30,7 @@ class Snapshot:
         self._allocatable = Column(np.int64, len(Placement().resources))
         self._usage = Column(np.float64, len(self.usage_columns))
         self._generation = Column(np.int64)
+        self._images = NodeImages()
         self._placement = Placement()
         self._rows: dict[str, int] = {}
         self._pods: dict[str, ClusterPod] = {}
@@ -102,6 +104,8 @@ class Snapshot:
         if not _same_traits(old, node):
             self._traits = None
         self._nodes[row] = node
+        if old.images is not node.images:
+            self._images.put(row, node.images)
         self._write_allocatable(row, node)
         self._touch(row)
 
@@ -115,6 +119,7 @@ class Snapshot:
             self._waiting[name] = {pod.key: pod for pod in pods}
         last = len(self._nodes) - 1
         self._placement.drop_row(row)
+        self._images.drop_row(row)
         for column in (self._nodes, self._allocatable, self._usage, self._generation):
             if row != last:
                 column[row] = column[last]
@@ -196,6 +201,7 @@ class Snapshot:
                 claims=self._claims.freeze(),
                 volumes=self._volumes.freeze(),
                 namespaces=self._namespaces.freeze(),
+                images=self._images.freeze(),
             )
         return self._view
 
@@ -207,6 +213,7 @@ class Snapshot:
         self._usage.append(math.nan)
         self._generation.append(0)
         self._placement.append_row()
+        self._images.append(node.images)
         for pod in self._waiting.pop(node.name, {}).values():
             self._placement.add(row, pod)
         self._traits = None

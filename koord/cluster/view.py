@@ -20,6 +20,7 @@ from koord.cluster.facts import (
     Volume,
     selects,
 )
+from koord.cluster.images import FrozenImages
 from koord.cluster.placement import FrozenPlacement, Placed, Placement
 
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"  # the label that every namespace has
@@ -82,8 +83,10 @@ class View:
         claims: FrozenShards[Claim],
         volumes: FrozenShards[Volume],
         namespaces: FrozenShards[ClusterNamespace],
+        images: FrozenImages,
     ) -> None:
         self.traits = traits
+        self._images = images
         self._nodes = nodes
         self._allocatable = allocatable
         self._usage = usage
@@ -109,7 +112,19 @@ class View:
     @property
     def requested(self) -> NDArray[np.int64]:
         """(nodes, resources): sums over the pods that are not finished; of "pods", their number."""
-        return self._placement.requested.array
+        return self._placement.requested
+
+    @property
+    def nonzero_requested(self) -> NDArray[np.int64]:
+        """(nodes, 2): milli-cores and bytes, as requested; a container that requests none counts
+        with a default. Loads are compared by them.
+        """
+        return self._placement.nonzero_requested
+
+    @property
+    def images(self) -> FrozenImages:
+        """The images of the nodes."""
+        return self._images
 
     def allocatable_of(self, row: int, column: int) -> int:
         """One amount of the table, at little cost, as in a what-if for a single node."""
@@ -117,7 +132,11 @@ class View:
 
     def requested_of(self, row: int, column: int) -> int:
         """One amount of the table, as allocatable_of."""
-        return int(self._placement.requested[row][column])
+        return self._placement.requested_of(row, column)
+
+    def nonzero_requested_of(self, row: int) -> tuple[int, int]:
+        """One row of the table, as allocatable_of."""
+        return self._placement.nonzero_requested_of(row)
 
     @property
     def usage(self) -> NDArray[np.float64]:
@@ -164,6 +183,7 @@ class View:
             claims=self._claims,
             volumes=self._volumes,
             namespaces=self._namespaces,
+            images=self._images,
         )
 
     @cached_property

@@ -68,8 +68,17 @@ class ClaimSource(Wire):
     claim_name: Name
 
 
+class ImageSource(Wire):
+    reference: Text | None = None
+
+
+class SchedulingGate(Wire):
+    name: Name
+
+
 class PodVolume(Wire):
     name: Name
+    image: ImageSource | None = None
     persistent_volume_claim: ClaimSource | None = None
     ephemeral: Raw = NOTHING
     empty_dir: Raw = NOTHING
@@ -80,6 +89,8 @@ class Spec(Wire):
     node_name: Name | None = None
     scheduler_name: Name | None = None
     priority: int | None = None
+    preemption_policy: Text | None = None
+    scheduling_gates: ManyOf[SchedulingGate] | None = None
     containers: ManyOf[Container] | None = None
     init_containers: ManyOf[Container] | None = None
     volumes: ManyOf[PodVolume] | None = None
@@ -120,6 +131,7 @@ class PodCondition(Wire):
 
 class PodStatus(Wire):
     phase: Text | None = None
+    nominated_node_name: Name | None = None
     qos_class: Text | None = None
     reason: Text | None = None
     start_time: Text | None = None
@@ -137,6 +149,7 @@ class Pod(Wire):
 
 class Resources(Wire):
     requests: Amounts | None = None
+    limits: Amounts | None = None
 
 
 class Port(Wire, rename={"host_port": "hostPort", "host_ip": "hostIP"}):
@@ -233,6 +246,15 @@ class Condition(Wire):
 class NodeStatus(Wire):
     allocatable: Amounts | None = None
     conditions: ManyOf[Condition] | None = None
+    images: Raw = NOTHING
+
+
+class NodeImage(Wire):
+    names: ManyOf[Text] | None = None
+    size_bytes: int | None = None
+
+
+NodeImages = Annotated[list[NodeImage], Meta(max_length=8192)]
 
 
 class Node(Wire):

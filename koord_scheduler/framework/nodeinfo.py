@@ -43,6 +43,10 @@ class NodeInfo:
         column = self.view.resources.get(resource)
         return 0 if column is None else self.view.requested_of(self.row, column)
 
+    def nonzero_requested(self) -> tuple[int, int]:
+        """Milli-cores and bytes, where a container that requests none counts with a default."""
+        return self.view.nonzero_requested_of(self.row)
+
     def free(self, resource: str) -> int:
         """What is allocatable and not requested; below zero on a node that is overcommitted."""
         return self.allocatable(resource) - self.requested(resource)

@@ -182,7 +182,7 @@ def test_views_share_what_has_not_changed():
     snapshot.put_pod(read_pod(pod("p", names[0], requests={"cpu": 1})))
     after = snapshot.view()
 
-    old, new = before._placement.requested.chunks, after._placement.requested.chunks
+    old, new = before._placement.amounts.chunks, after._placement.amounts.chunks
     assert [one is other for one, other in zip(old, new, strict=True)] == [False, True, True]
     assert after._allocatable is before._allocatable
     assert after.traits is before.traits
