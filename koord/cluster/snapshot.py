@@ -70,6 +70,11 @@ class Snapshot:
         """Names of all nodes."""
         return self._rows
 
+    @property
+    def pod_count(self) -> int:
+        """How many pods are known, bound or not."""
+        return len(self._pods)
+
     def pod_keys(self) -> Iterable[str]:
         """namespace/name of all pods, bound or not."""
         return self._pods

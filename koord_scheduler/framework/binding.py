@@ -43,6 +43,11 @@ class PodBinding:
         self._waiting = plugins.services.waiting
         self._clock = plugins.services.clock
 
+    @property
+    def has_post_filters(self) -> bool:
+        """Whether any plugin could make room."""
+        return bool(self._plugins.at(Point.POST_FILTER))
+
     async def post_filter(
         self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
     ) -> PostFilterResult:

@@ -13,14 +13,14 @@ class FrameworkMetrics:
             "scheduler_framework_extension_point_duration_seconds",
             "Latency for running all plugins of a specific extension point.",
             ["extension_point", "status", "profile"],
-            buckets=_exponential(0.0001, 2, 12),
+            buckets=exponential(0.0001, 2, 12),
             registry=registry,
         )
         self.plugins = Histogram(
             "scheduler_plugin_execution_duration_seconds",
             "Duration for running a plugin at a specific extension point, of some of the cycles.",
             ["plugin", "extension_point", "status"],
-            buckets=_exponential(0.00001, 1.5, 20),
+            buckets=exponential(0.00001, 1.5, 20),
             registry=registry,
         )
         self.evaluations = Counter(
@@ -33,10 +33,11 @@ class FrameworkMetrics:
             "scheduler_permit_wait_duration_seconds",
             "Duration of waiting on permit.",
             ["result"],
-            buckets=_exponential(0.001, 2, 15),
+            buckets=exponential(0.001, 2, 15),
             registry=registry,
         )
 
 
-def _exponential(start: float, factor: float, count: int) -> tuple[float, ...]:
+def exponential(start: float, factor: float, count: int) -> tuple[float, ...]:
+    """Bounds of so many buckets, each the factor times the one before."""
     return tuple(start * factor**power for power in range(count))

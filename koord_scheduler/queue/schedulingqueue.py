@@ -60,6 +60,12 @@ class SchedulingQueue:
         }
 
     @property
+    def rejected_by_plugin(self) -> Mapping[tuple[str, str], int]:
+        """How many pods of the pool each plugin keeps there, by profile and plugin."""
+        pool = self._pool
+        return {key: len(pool.rejected_by(*key)) for key in pool.plugins}
+
+    @property
     def in_flight(self) -> InFlight:
         """Pods that were popped and are not done; only for looking."""
         return self._flight
@@ -179,15 +185,20 @@ class SchedulingQueue:
         new: object = None,
         *,
         only: str | None = None,
+        without: str = "",
     ) -> int:
         """Something has happened in the cluster; return how many pods it has moved.
 
-        only: the uid of the one pod that it concerns; None: all.
+        only: the uid of the one pod that it concerns; None: all. without: of one that it does not.
         """
         one = Happened(event, old, new)
         self._flight.note(one)
         pods = self._concerned(event) if only is None else [self._pool.get(only)]
-        return sum(self._move(queued, one) for queued in pods if queued is not None)
+        return sum(
+            self._move(queued, one)
+            for queued in pods
+            if queued is not None and queued.pod.uid != without
+        )
 
     def activate(self, uids: Iterable[str]) -> None:
         """Have pods be tried now, whatever they wait for; gates still count."""

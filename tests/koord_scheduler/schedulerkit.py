@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
+from koord.cluster.state import ClusterState
 from koord.cluster.view import View
 from koord.controlplane.testing.cluster import FakeCluster
 from koord.controlplane.testing.server import ScriptedServer
@@ -156,10 +157,13 @@ class Binder(BindPlugin):
 class Kit:
     """Builds profiles from finished plugins, in one process on simulated time."""
 
-    def __init__(self) -> None:
-        self.clock = SimulatedClock()
+    def __init__(
+        self, clock: SimulatedClock | None = None, state: ClusterState | None = None
+    ) -> None:
+        """state: what keeps the objects; None: one that knows nothing of assumed pods."""
+        self.clock = clock or SimulatedClock()
         self.exposition = CollectorRegistry()
-        self.cluster = FakeCluster(self.clock)
+        self.cluster = FakeCluster(self.clock, state)
         self.server = ScriptedServer(self.cluster)
         self.activated: list[str] = []
         self.services = fake_services(

@@ -1,0 +1,101 @@
+"""The scheduling cycle: a node for a pod, and the pod assumed, reserved and permitted there.
+
+Source: Kubernetes, pkg/scheduler/schedule_one.go (schedulingCycle).
+"""
+
+from random import Random
+
+import numpy as np
+
+from koord.util.clock import Clock
+from koord_scheduler.cache.assumed import AssumeError, SchedulerState
+from koord_scheduler.framework.calls import PointFailed
+from koord_scheduler.framework.nominator import Nominator
+from koord_scheduler.framework.search import Found
+from koord_scheduler.framework.status import Code, Status
+from koord_scheduler.scheduling.attempt import Attempt, Failure
+from koord_scheduler.scheduling.metrics import SchedulingMetrics
+
+MEASURED = 0.1  # share of the cycles in which the time of each plugin is recorded
+
+
+class SchedulingCycle:
+    """Runs scheduling cycles, one at a time."""
+
+    def __init__(
+        self,
+        state: SchedulerState,
+        nominator: Nominator,
+        metrics: SchedulingMetrics,
+        clock: Clock,
+        draw: Random,
+    ) -> None:
+        """draw chooses among the nodes that are equally good."""
+        self._state = state
+        self._nominator = nominator
+        self._metrics = metrics
+        self._clock = clock
+        self._draw = draw
+
+    async def run(self, attempt: Attempt) -> Failure | None:
+        """Choose a node and reserve it, or return why that is not possible.
+
+        In the end the pod is assumed to be on attempt.node, or everything is as it was before.
+        """
+        attempt.state.measured = self._draw.random() < MEASURED
+        began = self._clock.monotonic()
+        found = self._find(attempt)
+        if isinstance(found, str):
+            self._metrics.algorithm(self._clock.monotonic() - began)
+            return self._reserve(attempt, found)
+        if isinstance(found, Found):
+            return await self._post_filter(attempt, found)
+        return Failure(status=found)
+
+    def roll_back(self, attempt: Attempt) -> None:
+        """Unreserve an assumed pod in all plugins, and take it off its node."""
+        attempt.profile.binding.unreserve(attempt.state, attempt.pod, attempt.node)
+        self._state.forget(attempt.uid)
+
+    def _find(self, attempt: Attempt) -> str | Found | Status:
+        """The best node by name; else why no node is feasible, or an error."""
+        profile, state, pod, nodes = attempt.profile, attempt.state, attempt.pod, self._state.view()
+        found = profile.search.search(state, pod, nodes)
+        if not found.status.ok:
+            return found.status if found.status.code is Code.ERROR else found
+        if np.count_nonzero(found.feasible) == 1:
+            return nodes.node(int(found.feasible.argmax())).name
+        try:
+            kept = profile.search.kept(pod)
+            table = profile.scoring.scores(state, pod, nodes, found.feasible, kept)
+        except PointFailed as err:
+            return err.status
+        return nodes.node(table.choose(self._draw)).name
+
+    async def _post_filter(self, attempt: Attempt, found: Found) -> Failure:
+        """Have plugins make room, where Filter has said why there is none."""
+        diagnosis, statuses = found.diagnosis, found.diagnosis.node_statuses
+        if statuses is None or not attempt.profile.binding.has_post_filters:
+            return Failure.diagnosed(found.status, diagnosis)
+        result = await attempt.profile.binding.post_filter(
+            attempt.state, attempt.pod, self._state.view(), statuses
+        )
+        diagnosis.post_filter_message = result.status.message
+        return Failure.diagnosed(found.status, diagnosis, result.nominated_node)
+
+    def _reserve(self, attempt: Attempt, node: str) -> Failure | None:
+        """Assume the pod to be on the node, call Reserve and Permit."""
+        try:
+            attempt.pod = self._state.assume(attempt.pod, node)
+        except AssumeError as err:
+            return Failure(status=Status.failed(err))
+        attempt.node = node
+        self._nominator.forget(attempt.pod.key)
+        binding = attempt.profile.binding
+        status = binding.reserve(attempt.state, attempt.pod, node)
+        if status.ok:
+            status = binding.permit(attempt.state, attempt.pod, node)
+        if status.ok or status.code is Code.WAIT:
+            return None
+        self.roll_back(attempt)
+        return Failure.on_node(status)

@@ -1,0 +1,89 @@
+"""What becomes of a pod whose attempt failed, step by step.
+
+Source: Kubernetes, pkg/scheduler/schedule_one.go (handleSchedulingFailure).
+"""
+
+from koord.cluster import decoding
+from koord.cluster.facts import ClusterPod
+from koord.kube.eventobjects import EventType
+from koord.util.clock import Clock
+from koord.util.logs import get_logger
+from koord_scheduler.cache.assumed import SchedulerState
+from koord_scheduler.framework.nominator import Nominator
+from koord_scheduler.queue.schedulingqueue import SchedulingQueue
+from koord_scheduler.scheduling.attempt import Attempt, Failure
+from koord_scheduler.scheduling.metrics import FAILED, REJECTED, SchedulingMetrics
+from koord_scheduler.scheduling.podevents import PodEvents
+from koord_scheduler.scheduling.podstatus import (
+    SCHEDULER_ERROR,
+    UNSCHEDULABLE,
+    PodStatuses,
+    Unscheduled,
+)
+
+log = get_logger("koord_scheduler.scheduling")
+
+
+class FailedAttempts:
+    """Handles attempts that failed."""
+
+    def __init__(
+        self,
+        state: SchedulerState,
+        queue: SchedulingQueue,
+        nominator: Nominator,
+        statuses: PodStatuses,
+        events: PodEvents,
+        metrics: SchedulingMetrics,
+        clock: Clock,
+    ) -> None:
+        self._state = state
+        self._queue = queue
+        self._nominator = nominator
+        self._statuses = statuses
+        self._events = events
+        self._metrics = metrics
+        self._clock = clock
+
+    def handle(self, attempt: Attempt, failure: Failure) -> None:
+        """Requeue the pod, nominate it, and report why it is not scheduled."""
+        self._count(attempt, failure)
+        pod = self._requeue(attempt, failure)
+        if pod is None:
+            return
+        self._nominate(pod, failure)
+        self._report(pod, failure)
+
+    def _requeue(self, attempt: Attempt, failure: Failure) -> ClusterPod | None:
+        """Return the pod to the queue as it is now; None: it is not to be scheduled any more."""
+        pod = self._state.get(decoding.POD, attempt.pod.key)
+        if pod is None or pod.uid != attempt.uid or pod.node or pod.finished or pod.deleting:
+            self._queue.done(attempt.uid)
+            return None
+        attempt.queued.pod = pod
+        self._queue.requeue(
+            attempt.queued,
+            unschedulable_plugins=failure.unschedulable_plugins,
+            pending_plugins=failure.pending_plugins,
+        )
+        return pod
+
+    def _count(self, attempt: Attempt, failure: Failure) -> None:
+        result = REJECTED if failure.status.rejected else FAILED
+        seconds = self._clock.monotonic() - attempt.began
+        self._metrics.attempted(result, attempt.profile.name, seconds)
+
+    def _nominate(self, pod: ClusterPod, failure: Failure) -> None:
+        node = failure.nominated_node
+        if node and self._state.snapshot.node(node) is not None:
+            self._nominator.nominate(pod, node)
+        elif node is not None:
+            self._nominator.forget(pod.key)
+
+    def _report(self, pod: ClusterPod, failure: Failure) -> None:
+        message = failure.status.message
+        if not failure.status.rejected:
+            log.warning("pod.unscheduled", pod=pod.key, error=message)
+        self._events.emit(pod, EventType.WARNING, "FailedScheduling", message)
+        reason = UNSCHEDULABLE if failure.status.rejected else SCHEDULER_ERROR
+        self._statuses.report(pod, Unscheduled(reason, message), failure.nominated_node)

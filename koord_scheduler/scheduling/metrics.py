@@ -1,0 +1,124 @@
+"""Metrics of the loop, with kube-scheduler's names and buckets.
+
+Source: Kubernetes, pkg/scheduler/metrics/metrics.go.
+"""
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.metrics_core import GaugeMetricFamily
+
+from koord_scheduler.cache.assumed import SchedulerState
+from koord_scheduler.framework.metrics import exponential
+from koord_scheduler.queue.schedulingqueue import SchedulingQueue
+
+SCHEDULED, REJECTED, FAILED = "scheduled", "unschedulable", "error"
+_MANY = 15  # attempts from which on they have one label
+
+
+class SchedulingMetrics:
+    """Attempts of the loop, what came of them, and the pods in the queue."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._attempts = Counter(
+            "scheduler_schedule_attempts_total",
+            "Number of attempts to schedule pods, by the result. 'unschedulable' means a pod could "
+            "not be scheduled, while 'error' means an internal scheduler problem.",
+            ["result", "profile"],
+            registry=registry,
+        )
+        self._attempt_duration = Histogram(
+            "scheduler_scheduling_attempt_duration_seconds",
+            "Scheduling attempt latency in seconds (scheduling algorithm + binding).",
+            ["result", "profile"],
+            buckets=exponential(0.001, 2, 15),
+            registry=registry,
+        )
+        self._algorithm = Histogram(
+            "scheduler_scheduling_algorithm_duration_seconds",
+            "Scheduling algorithm latency in seconds.",
+            buckets=exponential(0.001, 2, 15),
+            registry=registry,
+        )
+        self._sli = Histogram(
+            "scheduler_pod_scheduling_sli_duration_seconds",
+            "E2e latency for a pod being scheduled, from the time the pod enters the scheduling "
+            "queue and might involve multiple scheduling attempts.",
+            ["attempts"],
+            buckets=exponential(0.01, 2, 20),
+            registry=registry,
+        )
+        self._pod_attempts = Histogram(
+            "scheduler_pod_scheduling_attempts",
+            "Number of attempts to successfully schedule a pod.",
+            buckets=exponential(1, 2, 5),
+            registry=registry,
+        )
+        self._results: dict[tuple[str, str], tuple[Callable[..., None], Callable[..., None]]] = {}
+
+    def observe(self, queue: SchedulingQueue, state: SchedulerState) -> None:
+        """Export what is in the queue and in the cache from now on."""
+        self._registry.register(_Contents(queue, state))
+
+    def attempted(self, result: str, profile: str, seconds: float) -> None:
+        """An attempt has ended: SCHEDULED, REJECTED or FAILED."""
+        known = self._results.get((result, profile))
+        if known is None:
+            labels = result, profile
+            count = self._attempts.labels(*labels).inc
+            known = count, self._attempt_duration.labels(*labels).observe
+            self._results[result, profile] = known
+        count, record = known
+        count()
+        record(seconds)
+
+    def algorithm(self, seconds: float) -> None:
+        """A node was found in so many seconds."""
+        self._algorithm.observe(seconds)
+
+    def bound(self, attempts: int, seconds: float) -> None:
+        """A pod was bound, so many seconds after its first attempt began."""
+        self._pod_attempts.observe(attempts)
+        label = str(attempts) if attempts < _MANY else f"{_MANY}+"
+        self._sli.labels(label).observe(seconds)
+
+
+class _Contents:
+    """What there is now, looked up when it is asked for; a prometheus_client Collector."""
+
+    def __init__(self, queue: SchedulingQueue, state: SchedulerState) -> None:
+        self._queue = queue
+        self._state = state
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        pending, rejected, cache = self.describe()
+        for name, pods in self._queue.pending.items():
+            pending.add_metric((name,), pods)
+        for (profile, plugin), pods in self._queue.rejected_by_plugin.items():
+            rejected.add_metric((plugin, profile), pods)
+        sizes = {
+            "assumed_pods": self._state.assumed_count,
+            "nodes": len(self._state.snapshot),
+            "pods": self._state.snapshot.pod_count,
+        }
+        for name, size in sizes.items():
+            cache.add_metric((name,), size)
+        yield from (pending, rejected, cache)
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        yield GaugeMetricFamily(
+            "scheduler_pending_pods",
+            "Number of pending pods, by the queue: active, backoff, unschedulable or gated.",
+            labels=("queue",),
+        )
+        yield GaugeMetricFamily(
+            "scheduler_unschedulable_pods",
+            "Number of unschedulable pods by plugin; a pod counts for each plugin that caused it.",
+            labels=("plugin", "profile"),
+        )
+        yield GaugeMetricFamily(
+            "scheduler_cache_size",
+            "Number of nodes, pods, and assumed pods in the scheduler cache.",
+            labels=("type",),
+        )

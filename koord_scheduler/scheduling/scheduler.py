@@ -1,0 +1,220 @@
+"""The scheduler: pops pods, runs a scheduling cycle for each, and has them bound beside that.
+
+Source: Kubernetes, pkg/scheduler/scheduler.go and schedule_one.go.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from random import Random
+
+from koord.cluster import decoding
+from koord.util.health import OK, PartHealth, Status
+from koord.util.logs import LimitedLog, get_logger
+from koord.util.stop import Stop
+from koord_scheduler.cache.assumed import SchedulerState
+from koord_scheduler.framework.enqueueing import Enqueueing
+from koord_scheduler.framework.events import POD_DELETED
+from koord_scheduler.framework.handle import Services
+from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.queuedpod import QueuedPod
+from koord_scheduler.framework.status import Status as PodStatus
+from koord_scheduler.queue.backoff import BackoffOptions
+from koord_scheduler.queue.schedulingqueue import SchedulingQueue
+from koord_scheduler.scheduling.attempt import Attempt, Failure, ProfileCycle
+from koord_scheduler.scheduling.bindingcycle import BindingCycle
+from koord_scheduler.scheduling.cycle import SchedulingCycle
+from koord_scheduler.scheduling.failures import FailedAttempts
+from koord_scheduler.scheduling.metrics import SchedulingMetrics
+from koord_scheduler.scheduling.objectchanges import ObjectChanges
+from koord_scheduler.scheduling.podevents import PodEvents
+from koord_scheduler.scheduling.podstatus import PodStatuses
+
+TURN = 0.005  # real seconds of cycles in a row before others on the event loop have their turn
+MOST_BINDINGS = 1000  # that are ready to be bound, or almost; then the next cycle waits for them
+
+log = get_logger("koord_scheduler.scheduling")
+
+
+class Scheduler:
+    """Schedules the pods of all profiles.
+
+    It is made when the plugins are, and before the first list comes: it observes the state, and so
+    keeps the queue also while another replica leads. One event loop.
+    """
+
+    def __init__(
+        self,
+        profiles: Sequence[ProfilePlugins],
+        state: SchedulerState,
+        services: Services,
+        metrics: SchedulingMetrics,
+        *,
+        backoff: BackoffOptions | None = None,
+        draw: Random | None = None,
+    ) -> None:
+        """state is services.cluster. draw chooses among equally good nodes.
+
+        Raises:
+            ProfileError: the profiles do not go together; see Enqueueing.
+        """
+        clock, nominator = services.clock, services.nominator
+        self._clock = clock
+        self._limits = services.limits
+        self._state = state
+        self._profiles = {
+            each.settings.scheduler_name: ProfileCycle(each, nominator) for each in profiles
+        }
+        plugins = Enqueueing(profiles)
+        self.queue = SchedulingQueue(plugins, nominator, clock, backoff)
+        self._statuses = PodStatuses(services.client, clock)
+        self._changes = ObjectChanges(state, services, plugins, self.queue, self._statuses)
+        state.observe(self._changes)
+        metrics.observe(self.queue, state)
+        events = PodEvents(services.events)
+        draw = draw or Random()  # noqa: S311 - it protects nothing
+        self._cycle = SchedulingCycle(state, nominator, metrics, clock, draw)
+        self._binding = BindingCycle(
+            state, self.queue, services.waiting, self._statuses, events, metrics, clock
+        )
+        self._failed = FailedAttempts(
+            state, self.queue, nominator, self._statuses, events, metrics, clock
+        )
+        self._waiting = services.waiting
+        self._bindings: dict[asyncio.Task[None], Attempt] = {}
+        self._ended = asyncio.Event()  # a binding has
+        self._crashes = LimitedLog(log, clock)
+
+    @property
+    def bindings(self) -> int:
+        """How many pods are on their way from their reservation to the end of their binding."""
+        return len(self._bindings)
+
+    def activate(self, uids: Iterable[str]) -> None:
+        """See Services.activate."""
+        self.queue.activate(uids)
+
+    def health(self) -> PartHealth:
+        """Degraded while nothing is scheduled because bindings do not end."""
+        if self._is_full:
+            found = f"{self.bindings} bindings do not end; is the API server there?"
+            return PartHealth(Status.DEGRADED, found)
+        return OK
+
+    async def run(self, stop: Stop) -> None:
+        """Schedule pods until stop; bindings that are on their way then are given up.
+
+        Whether one of them was carried out says the API server: until its word comes such a pod is
+        on no node, and in the queue.
+        """
+        beside = Stop(self._clock)
+        with self._limits:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.queue.run(beside), name="queue")
+                group.create_task(self._statuses.run(beside), name="pod statuses")
+                try:
+                    await stop.bound(self._schedule())
+                finally:
+                    await self._give_up_bindings()
+                    beside.set()
+
+    async def _schedule(self) -> None:
+        turn_ends = time.perf_counter() + TURN
+        while True:
+            queued = self.queue.pop_now()
+            if queued is None:
+                queued = await self.queue.pop()
+                turn_ends = time.perf_counter() + TURN
+            await self._try(queued)
+            if self._is_full:
+                await self._wait_for_bindings()
+            if time.perf_counter() >= turn_ends:
+                await asyncio.sleep(0)
+                turn_ends = time.perf_counter() + TURN
+
+    async def _try(self, queued: QueuedPod) -> None:
+        """Run a scheduling cycle for a pod, and start its binding cycle."""
+        pod = self._state.get(decoding.POD, queued.pod.key)
+        profile = self._profiles.get(queued.pod.scheduler_name)
+        if (
+            pod is None
+            or profile is None
+            or pod.uid != queued.pod.uid
+            or not self._changes.is_wanted(pod)
+        ):
+            self.queue.done(queued.pod.uid)
+            return
+        attempt = Attempt(queued=queued, pod=pod, profile=profile, began=self._clock.monotonic())
+        try:
+            failure = await self._cycle.run(attempt)
+        except asyncio.CancelledError:
+            self._return(attempt)
+            raise
+        except Exception as err:  # one bad pod must not hold up all others
+            failure = self._crashed(attempt, err)
+            if attempt.node:
+                self._cycle.roll_back(attempt)
+        if failure is not None:
+            self._failed.handle(attempt, failure)
+            return
+        task = asyncio.create_task(self._bind(attempt), name=f"binding of {pod.key}")
+        self._bindings[task] = attempt
+        task.add_done_callback(self._binding_ended)
+
+    async def _bind(self, attempt: Attempt) -> None:
+        """Run the binding cycle of a pod, and handle its failure."""
+        try:
+            status = await self._binding.run(attempt)
+            failure = None if status.ok else Failure.on_node(status)
+        except asyncio.CancelledError:
+            if not self._is_bound(attempt):
+                self._cycle.roll_back(attempt)
+                self._return(attempt)
+            raise
+        except Exception as err:
+            failure = self._crashed(attempt, err)
+        if failure is None or self._is_bound(attempt):
+            await self._binding.bound(attempt)
+            return
+        placed = attempt.pod
+        self._cycle.roll_back(attempt)
+        self._failed.handle(attempt, failure)
+        self.queue.happened(POD_DELETED, placed, None, without=attempt.uid)
+
+    def _is_bound(self, attempt: Attempt) -> bool:
+        """Whether the API server says that the pod is on its node, whatever it answered to us."""
+        pod = self._state.get(decoding.POD, attempt.pod.key)
+        return pod is not None and (pod.uid, pod.node) == (attempt.uid, attempt.node)
+
+    def _crashed(self, attempt: Attempt, error: Exception) -> Failure:
+        """A fault of our own: log it, and have the pod be tried again."""
+        text = f"{type(error).__name__}: {error}"
+        self._crashes.error("attempt.crashed", pod=attempt.pod.key, error=text, exc_info=error)
+        return Failure(status=PodStatus.failed(text))
+
+    def _return(self, attempt: Attempt) -> None:
+        """Put a pod into the queue as if it had never been tried: this process stops."""
+        self.queue.done(attempt.uid)
+        pod = self._state.get(decoding.POD, attempt.pod.key)
+        if pod is not None and pod.uid == attempt.uid and self._changes.is_wanted(pod):
+            self.queue.add(pod)
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._bindings) - len(self._waiting) >= MOST_BINDINGS
+
+    async def _wait_for_bindings(self) -> None:
+        while self._is_full:
+            self._ended.clear()
+            await self._ended.wait()
+
+    def _binding_ended(self, task: "asyncio.Task[None]") -> None:
+        del self._bindings[task]
+        self._ended.set()
+
+    async def _give_up_bindings(self) -> None:
+        tasks = tuple(self._bindings)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
