@@ -10,6 +10,7 @@ from reference.descheduler import descheduler_page
 from reference.deschedulercommand import command_page
 from reference.metrics import metrics_page
 from reference.pluginapi import plugin_api_page
+from reference.scheduler import scheduler_page
 
 HERE = Path(__file__).parent
 PAGES = {
@@ -18,6 +19,7 @@ PAGES = {
     "koord-descheduler.md": command_page,
     "metrics.md": metrics_page,
     "plugin-api.md": plugin_api_page,
+    "scheduler-configuration.md": scheduler_page,
 }
 
 

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from koord.api.labelselector import LabelSelector
+from koord.controlplane.sections import ClientConnection
 from koord_descheduler.config.points import Point
-from koord_descheduler.config.v1alpha2 import ClientConnection, EvictionLedger, LeaderElection
+from koord_descheduler.config.v1alpha2 import EvictionLedger, LeaderElection
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,6 +14,7 @@ from koord.component.config.faults import (
     required,
     warning,
 )
+from koord.controlplane.sections import check_sections
 from koord.util.address import split_address
 from koord.util.nearest import nearest
 from koord_descheduler.config.configuration import Configuration, EvictionLimits, Profile
@@ -24,7 +25,6 @@ from koord_descheduler.config.v1alpha2 import (
     DeschedulerConfiguration,
     DeschedulerProfile,
     EvictionLedger,
-    LeaderElection,
     Plugins,
     PluginSet,
 )
@@ -114,11 +114,7 @@ def _configuration(
 
 def _check(external: DeschedulerConfiguration) -> Iterator[Fault]:
     """The rules of what concerns the whole process."""
-    if external.client_connection.burst < 0:
-        path: FieldPath = ("clientConnection", "burst")
-        yield invalid(path, external.client_connection.burst, "must be non-negative")
-    if external.leader_election.leader_elect:
-        yield from _check_leader_election(external.leader_election)
+    yield from check_sections(external.leader_election, external.client_connection)
     for key, address in (
         ("healthzBindAddress", external.healthz_bind_address),
         ("metricsBindAddress", external.metrics_bind_address),
@@ -136,28 +132,6 @@ def _check(external: DeschedulerConfiguration) -> Iterator[Fault]:
         if profile.name and profile.name in first:
             yield duplicate(("profiles", index, "name"), profile.name)
         first.add(profile.name)
-
-
-def _check_leader_election(election: LeaderElection) -> Iterator[Fault]:
-    durations = {
-        "leaseDuration": election.lease_duration,
-        "renewDeadline": election.renew_deadline,
-        "retryPeriod": election.retry_period,
-    }
-    for key, seconds in durations.items():
-        if seconds <= 0:
-            yield invalid_duration(("leaderElection", key), seconds, "must be greater than zero")
-    for longer, shorter in (("leaseDuration", "renewDeadline"), ("renewDeadline", "retryPeriod")):
-        if durations[longer] <= durations[shorter]:
-            wanted = f"must be greater than {shorter}"
-            yield invalid_duration(("leaderElection", longer), durations[longer], wanted)
-    for key, text in (
-        ("resourceLock", election.resource_lock),
-        ("resourceName", election.resource_name),
-        ("resourceNamespace", election.resource_namespace),
-    ):
-        if not text:
-            yield required(("leaderElection", key))
 
 
 def _check_ledger(ledger: EvictionLedger) -> Iterator[Fault]:

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from koord.api.labelselector import LabelSelector
-from koord.component.config.typed import Int32, Seconds, UInt
+from koord.component.config.typed import Seconds, UInt
+from koord.controlplane import sections
+from koord.controlplane.sections import ClientConnection
 from koord.util.address import split_address
 
 GROUP_VERSION = "descheduler/v1alpha2"
@@ -18,56 +20,12 @@ KIND = "DeschedulerConfiguration"
 DEFAULT_NAME = "koord-descheduler"
 DEFAULT_PORT = 10251
 
-_PROTOBUF, _JSON = "application/vnd.kubernetes.protobuf", "application/json"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LeaderElection:
+class LeaderElection(sections.LeaderElection):
     """One of several replicas is the leader, which holds a Lease and does the work."""
 
-    leader_elect: bool = True  # off: this process works whatever others do
-    lease_duration: Seconds = 15.0  # seconds after which another replica may take over
-    renew_deadline: Seconds = 10.0  # seconds for which the leader tries to renew
-    retry_period: Seconds = 2.0  # seconds between two tries
-    resource_lock: str = "leases"  # kind of the lock
     resource_name: str = DEFAULT_NAME  # name of the Lease
-    resource_namespace: str = "koordinator-system"  # its namespace
-
-    def complete(self) -> Self:
-        """Zero and empty values have the defaults."""
-        own = LeaderElection()
-        return replace(
-            self,
-            lease_duration=self.lease_duration or own.lease_duration,
-            renew_deadline=self.renew_deadline or own.renew_deadline,
-            retry_period=self.retry_period or own.retry_period,
-            resource_lock=self.resource_lock or own.resource_lock,
-            resource_name=self.resource_name or own.resource_name,
-            resource_namespace=self.resource_namespace or own.resource_namespace,
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClientConnection:
-    """How the API server is reached."""
-
-    kubeconfig: str = ""  # path of a kubeconfig; empty: the pod's service account
-    accept_content_types: str = ""  # has no effect: always JSON
-    content_type: str = ""  # has no effect: always JSON
-    qps: float = 50.0  # requests per second; 0: 50
-    burst: Int32 = 100  # requests at once; 0: 100
-
-    def complete(self) -> Self:
-        """Zero and empty values have the defaults."""
-        own = ClientConnection()
-        accept = self.accept_content_types if self.content_type else f"{_PROTOBUF},{_JSON}"
-        return replace(
-            self,
-            accept_content_types=accept,
-            content_type=self.content_type or _PROTOBUF,
-            qps=self.qps or own.qps,
-            burst=self.burst or own.burst,
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,97 +4,110 @@ Source: Kubernetes, pkg/scheduler/apis/config/v1/default_plugins.go (mergePlugin
 pkg/scheduler/framework/runtime/framework.go (expandMultiPointPlugins).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from koord.component.config.faults import Fault, FieldPath, duplicate, invalid, required, warning
 from koord.util.nearest import nearest
 from koord.util.snakecase import snake_case
-from koord_scheduler.config.defaults import DEFAULT_WEIGHTS
+from koord_scheduler.config.defaults import DEFAULT_POINTS, DEFAULT_WEIGHTS
+from koord_scheduler.config.known import KnownPlugins, is_not_built
 from koord_scheduler.config.points import Point
-from koord_scheduler.config.profiles import EnabledPlugin, Profile
-from koord_scheduler.config.v1 import (
-    ALL,
-    DEFAULT_SCHEDULER_NAME,
-    GROUP,
-    KubeSchedulerProfile,
-    NamedPlugin,
-    Plugins,
-    PluginSet,
-)
-
-Implements = Mapping[str, frozenset[Point]]
-"""The plugins that there are, and the extension points of each."""
+from koord_scheduler.config.profiles import EnabledPlugin
+from koord_scheduler.config.v1 import ALL, NamedPlugin, Plugins, PluginSet
 
 _DEFAULTS = tuple(NamedPlugin(name=name, weight=weight) for name, weight in DEFAULT_WEIGHTS.items())
 _ATTRIBUTES = {point: snake_case(point) for point in Point}
+_SORT = "PrioritySort"  # for a queue whose own sort is not built
+_OPAQUE = (
+    "its extension points are not known before it is made; enable it at each, or annotate what its "
+    "factory returns"
+)
 
 
-def profiles_of(
-    external: Sequence[KubeSchedulerProfile],
-    implements: Implements,
-    percentage: int | None = None,
-) -> tuple[tuple[Profile, ...], list[Fault]]:
-    """Return what profiles mean, and their faults; errors make them unusable.
+@dataclass(frozen=True, slots=True)
+class PointPlugins:
+    """The plugins of a profile, by extension point."""
 
-    Without a profile there is one of defaults. percentage is the percentageOfNodesToScore of all
-    profiles that have none of their own.
-    """
-    given = external or (KubeSchedulerProfile(),)
-    faults: list[Fault] = []
-    made, names, sorts = [], set[str](), set[str]()
-    for index, one in enumerate(given):
-        path: FieldPath = ("profiles", index)
-        name = one.scheduler_name or (DEFAULT_SCHEDULER_NAME if len(given) == 1 else "")
-        if not name:
-            faults.append(required((*path, "schedulerName")))
-        elif name in names:
-            faults.append(duplicate((*path, "schedulerName"), name))
-        names.add(name)
-        own = one.percentage_of_nodes_to_score
-        if own is not None and not 0 <= own <= 100:
-            place = (*path, "percentageOfNodesToScore")
-            faults.append(invalid(place, own, "not in valid range [0-100]"))
-        plugins, found = plugins_by_point(one.plugins, implements, (*path, "plugins"))
-        faults += found
-        faults += _check_args(one, path)
-        sorts |= {each.name for each in plugins[Point.QUEUE_SORT]}
-        made.append(
-            Profile(
-                scheduler_name=name,
-                plugins=plugins,
-                args={each.name: each.args for each in one.plugin_config if each.args is not None},
-                percentage_of_nodes_to_score=percentage if own is None else own,
-            )
-        )
-    if len(sorts) > 1:
-        hint = "wanted the same queueSort plugin in all profiles"
-        faults.append(invalid(("profiles",), sorted(sorts), hint))
-    return tuple(made), faults
+    enabled: Mapping[Point, tuple[EnabledPlugin, ...]]
+    not_built: tuple[str, ...]  # named, but not in this build
 
 
 def plugins_by_point(
-    plugins: Plugins, implements: Implements, path: FieldPath
-) -> tuple[dict[Point, tuple[EnabledPlugin, ...]], list[Fault]]:
+    plugins: Plugins, known: KnownPlugins, path: FieldPath
+) -> tuple[PointPlugins, list[Fault]]:
     """Return the plugins that run at each extension point, in their order, and all faults."""
-    faults = list(_check_names(plugins, implements, path))
+    faults = list(_check_names(plugins, known, path))
     multi = merged(_DEFAULTS, plugins.multi_point)
-    listed = {one.name for one in plugins.multi_point.enabled}
-    for one in multi:
-        if one.name not in implements and one.name not in listed:
-            text = f'the default plugin "{one.name}" is not built; disable it here'
-            faults.append(warning((*path, "multiPoint"), text))
-    weights = {one.name: one.weight for one in multi}
-    found: dict[Point, tuple[EnabledPlugin, ...]] = {}
-    for point in Point:
-        own: PluginSet = getattr(plugins, _ATTRIBUTES[point])
-        names = expanded([one.name for one in multi], own, point, implements)
-        mine = {one.name: one.weight for one in own.enabled}
-        found[point] = tuple(
-            EnabledPlugin(name, mine.get(name, weights.get(name, 0)) or 1) for name in names
-        )
+    found = {point: _at_point(point, plugins, multi, known) for point in Point}
+    not_built = _not_built(plugins, multi, known)
+    for name, (points, place) in not_built.items():
+        text = f'plugin "{name}" is not built: the profile runs without it at {", ".join(points)}'
+        faults.append(warning((*path, *place), text))
+    sorting = [one.name for one in plugins.queue_sort.enabled if is_not_built(one.name, known)]
+    if sorting and not found[Point.QUEUE_SORT] and _SORT in known:
+        found[Point.QUEUE_SORT] = (EnabledPlugin(_SORT),)
+        text = f'"{_SORT}" sorts the queue, as plugin "{sorting[0]}" is not built'
+        faults.append(warning((*path, Point.QUEUE_SORT.value), text))
     if all(fault.is_warning for fault in faults):
         faults += _check_needed(found, path)
-    return found, faults
+    return PointPlugins(found, tuple(not_built)), faults
+
+
+def _at_point(
+    point: Point, plugins: Plugins, multi: Sequence[NamedPlugin], known: KnownPlugins
+) -> tuple[EnabledPlugin, ...]:
+    own = _own(plugins, point)
+    scores = point is Point.SCORE
+    weights = {one.name: one.weight for one in (*multi, *own.enabled) if scores}
+    wide = [one.name for one in multi if _is_wide(one.name, point, known)]
+    return tuple(
+        EnabledPlugin(name, weights.get(name) or 1)
+        for name in expanded(wide, own)
+        if not is_not_built(name, known)
+    )
+
+
+def _own(plugins: Plugins, point: Point) -> PluginSet:
+    own: PluginSet = getattr(plugins, _ATTRIBUTES[point])
+    return own
+
+
+def _is_wide(name: str, point: Point, known: KnownPlugins) -> bool:
+    """Whether multiPoint enables a plugin at an extension point."""
+    plugin = known.get(name)
+    return plugin is not None and point in plugin.points and not plugin.is_opaque
+
+
+def _not_built(
+    plugins: Plugins, multi: Sequence[NamedPlugin], known: KnownPlugins
+) -> dict[str, tuple[list[str], FieldPath]]:
+    """Plugins that the profile names and this build lacks: their points, and where one is."""
+    found: dict[str, tuple[list[str], FieldPath]] = {}
+    given = [one.name for one in plugins.multi_point.enabled]
+    for one in multi:
+        if is_not_built(one.name, known):
+            points = [point for point in Point if point in DEFAULT_POINTS.get(one.name, Point)]
+            place: FieldPath = ("multiPoint",)
+            if one.name in given:
+                place = (*place, "enabled", given.index(one.name), "name")
+            left = [point.value for point in points if not _is_out(one.name, _own(plugins, point))]
+            if left:
+                found[one.name] = (left, place)
+    for point in Point:
+        for at, one in enumerate(_own(plugins, point).enabled):
+            if is_not_built(one.name, known):
+                points_of, _ = found.setdefault(
+                    one.name, ([], (point.value, "enabled", at, "name"))
+                )
+                if point.value not in points_of:
+                    points_of.append(point.value)
+    return found
+
+
+def _is_out(name: str, own: PluginSet) -> bool:
+    """Whether a plugin of multiPoint is disabled at an extension point."""
+    return bool({ALL, name} & {one.name for one in own.disabled})
 
 
 def merged(defaults: Sequence[NamedPlugin], own: PluginSet) -> tuple[NamedPlugin, ...]:
@@ -109,9 +122,7 @@ def merged(defaults: Sequence[NamedPlugin], own: PluginSet) -> tuple[NamedPlugin
     )
 
 
-def expanded(
-    multi: Iterable[str], own: PluginSet, point: Point, implements: Implements
-) -> tuple[str, ...]:
+def expanded(wide: Sequence[str], own: PluginSet) -> tuple[str, ...]:
     """Names at one extension point: those of multiPoint that have it, and the point's own.
 
     First come those of both, as the point lists them, then the rest of multiPoint, then the rest
@@ -121,22 +132,20 @@ def expanded(
     disabled = {one.name for one in own.disabled}
     if ALL in disabled:
         return listed
-    wide = tuple(
-        name for name in multi if point in implements.get(name, ()) and name not in disabled
-    )
-    overriding = tuple(name for name in listed if name in wide)
+    kept = tuple(name for name in wide if name not in disabled)
+    overriding = tuple(name for name in listed if name in kept)
     return (
         *overriding,
-        *(name for name in wide if name not in listed),
+        *(name for name in kept if name not in listed),
         *(name for name in listed if name not in overriding),
     )
 
 
-def _check_names(plugins: Plugins, implements: Implements, path: FieldPath) -> Iterator[Fault]:
+def _check_names(plugins: Plugins, known: KnownPlugins, path: FieldPath) -> Iterator[Fault]:
     """Plugins that are unknown, listed twice, or at a point that they do not have."""
     for point in (*Point, None):
         key = "multiPoint" if point is None else point.value
-        own = plugins.multi_point if point is None else getattr(plugins, _ATTRIBUTES[point])
+        own = plugins.multi_point if point is None else _own(plugins, point)
         seen: set[str] = set()
         for at, one in enumerate(own.enabled):
             place = (*path, key, "enabled", at, "name")
@@ -144,12 +153,15 @@ def _check_names(plugins: Plugins, implements: Implements, path: FieldPath) -> I
                 yield required(place)
             elif one.name in seen:
                 yield duplicate(place, one.name)
-            elif one.name not in implements:
-                close = nearest(one.name, implements)
-                hint = f'; did you mean "{close}"?' if close else ""
-                yield invalid(place, one.name, f'plugin "{one.name}" does not exist{hint}')
-            elif point is not None and point not in implements[one.name]:
-                points = ", ".join(sorted(implements[one.name]))
+            elif one.name not in known:
+                if not is_not_built(one.name, known):
+                    close = nearest(one.name, known)
+                    hint = f'; did you mean "{close}"?' if close else ""
+                    yield invalid(place, one.name, f'plugin "{one.name}" does not exist{hint}')
+            elif point is None and known[one.name].is_opaque:
+                yield invalid(place, one.name, f'plugin "{one.name}": {_OPAQUE}')
+            elif point is not None and point not in known[one.name].points:
+                points = ", ".join(sorted(known[one.name].points))
                 wanted = f'plugin "{one.name}" does not extend {key}; it is for {points}'
                 yield invalid(place, one.name, wanted)
             if one.weight < 0:
@@ -165,26 +177,3 @@ def _check_needed(
         yield invalid((*path, "queueSort"), sorts, "wanted exactly one queueSort plugin")
     if not found[Point.BIND]:
         yield required((*path, "bind"), "at least one bind plugin is needed")
-
-
-def _check_args(profile: KubeSchedulerProfile, path: FieldPath) -> Iterator[Fault]:
-    """The rules of pluginConfig: a name once, arguments of the plugin's own kind."""
-    seen: set[str] = set()
-    for index, one in enumerate(profile.plugin_config):
-        place: FieldPath = (*path, "pluginConfig", index)
-        if not one.name:
-            yield required((*place, "name"))
-        elif one.name in seen:
-            yield duplicate((*place, "name"), one.name)
-        seen.add(one.name)
-        if one.args is None:
-            continue
-        if not isinstance(one.args, Mapping):
-            yield invalid((*place, "args"), one.args, "wanted an object")
-            continue
-        kind = one.args.get("kind")
-        if kind is not None and kind != f"{one.name}Args":
-            yield invalid((*place, "args", "kind"), kind, f'wanted "{one.name}Args"')
-        version = one.args.get("apiVersion")
-        if version is not None and version != f"{GROUP}/v1":
-            yield invalid((*place, "args", "apiVersion"), version, f'wanted "{GROUP}/v1"')

@@ -20,8 +20,9 @@ class Profile:
 
     scheduler_name: str
     plugins: Mapping[Point, tuple[EnabledPlugin, ...]] = field(default_factory=dict)
-    args: Mapping[str, object] = field(default_factory=dict)  # by the plugin's name
+    args: Mapping[str, object] = field(default_factory=dict)  # of enabled plugins, by their names
     percentage_of_nodes_to_score: int | None = None  # None: all; 0: fewer, the more there are
+    not_built: tuple[str, ...] = ()  # plugins that it names, and that this build does not have
 
     def enabled(self, point: Point) -> tuple[EnabledPlugin, ...]:
         """The plugins of an extension point, in the order in which they run."""

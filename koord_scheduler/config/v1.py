@@ -1,15 +1,23 @@
-"""Profiles of a KubeSchedulerConfiguration v1, as files have them.
+"""KubeSchedulerConfiguration v1, as files have it.
 
 Source: Kubernetes, k8s.io/kube-scheduler/config/v1.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
-from koord.component.config.typed import Int32
+from koord.api.decoding.wire import wire
+from koord.component.config.typed import Int32, Seconds
+from koord.controlplane import sections
+from koord.controlplane.sections import ClientConnection
 
 GROUP = "kubescheduler.config.k8s.io"
+GROUP_VERSION = f"{GROUP}/v1"
+KIND = "KubeSchedulerConfiguration"
+DEFAULT_NAME = "koord-scheduler"
 ALL = "*"
 DEFAULT_SCHEDULER_NAME = "default-scheduler"
+DEFAULT_HTTP_TIMEOUT = 5.0  # seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,5 +69,82 @@ class KubeSchedulerProfile:
 
     scheduler_name: str = ""  # default-scheduler when it is the only profile
     percentage_of_nodes_to_score: Int32 | None = None  # not set: as for all profiles
-    plugins: Plugins = Plugins()  # differences to the default plugins
+    plugins: Plugins | None = None  # differences to the default plugins
     plugin_config: tuple[PluginConfig, ...] = ()  # arguments, one entry for a plugin
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExtenderTLSConfig:
+    """How an extender is reached by HTTPS. Data in base64; it wins over the file."""
+
+    insecure: bool = False  # its certificate is not verified
+    server_name: str = ""  # the name in its certificate; not set: the host of urlPrefix
+    cert_file: str = ""  # certificate in PEM by which the scheduler is known to it
+    key_file: str = ""  # its key
+    ca_file: str = ""  # CAs in PEM that its certificate is verified with; not set: the system's
+    cert_data: str = ""  # in place of certFile
+    key_data: str = ""  # in place of keyFile
+    ca_data: str = ""  # in place of caFile
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExtenderManagedResource:
+    """An extended resource that an extender looks after."""
+
+    name: str = ""  # such as example.com/gpu
+    ignored_by_scheduler: bool = False  # NodeResourcesFit does not look at it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Extender:
+    """A service that is asked about nodes by HTTP."""
+
+    url_prefix: str = ""  # each verb is asked at urlPrefix/verb
+    filter_verb: str = ""  # not set: it does not filter
+    preempt_verb: str = ""  # not set: it is not asked about preemption
+    prioritize_verb: str = ""  # not set: it does not score
+    weight: int = 0  # of its scores; more than 0 with prioritizeVerb
+    bind_verb: str = ""  # not set: it does not bind; of one extender at most
+    enable_https: bool = wire("enableHTTPS", False)  # without caFile, do not verify certificates
+    tls_config: ExtenderTLSConfig | None = None  # see below
+    http_timeout: Seconds = 0.0  # seconds for an answer; 0: 5s
+    node_cache_capable: bool = False  # it knows the nodes: only names are sent
+    managed_resources: tuple[ExtenderManagedResource, ...] = ()  # only pods with one; none: all
+    ignorable: bool = False  # pods are scheduled also while it fails
+
+    def complete(self) -> Self:
+        """Zero and empty values have the defaults."""
+        return replace(self, http_timeout=self.http_timeout or DEFAULT_HTTP_TIMEOUT)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeaderElection(sections.LeaderElection):
+    """One of several replicas is the leader, which holds a Lease and schedules pods."""
+
+    resource_name: str = DEFAULT_NAME  # name of the Lease
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KubeSchedulerConfiguration:
+    """The configuration of one koord-scheduler."""
+
+    parallelism: Int32 = 16  # has no effect: all nodes are looked at at once
+    leader_election: LeaderElection = LeaderElection()  # see below
+    client_connection: ClientConnection = ClientConnection()  # see below
+    enable_profiling: bool = True  # has no effect
+    enable_contention_profiling: bool = True  # has no effect
+    percentage_of_nodes_to_score: Int32 | None = None  # not set: all; 0: fewer, the more there are
+    pod_initial_backoff_seconds: int = 1  # a rejected pod's first wait; it doubles each time
+    pod_max_backoff_seconds: int = 10  # the longest; 0: it does not wait
+    profiles: tuple[KubeSchedulerProfile, ...] = ()  # none: one of defaults
+    extenders: tuple[Extender, ...] = ()  # asked by all profiles
+    delay_cache_until_active: bool = False  # has no effect: a standby follows the cluster, too
+
+    def complete(self) -> Self:
+        """Return it with all defaults but those of profiles."""
+        return replace(
+            self,
+            leader_election=self.leader_election.complete(),
+            client_connection=self.client_connection.complete(),
+            extenders=tuple(one.complete() for one in self.extenders),
+        )

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from koord.api.labelselector import LabelSelector, Requirement
 from koord.component.config.typed import to_json
 from koord.component.config.yamltext import to_yaml
+from koord.controlplane.sections import ClientConnection
 from koord_descheduler.config.configuration import Configuration
 from koord_descheduler.config.convert import convert
 from koord_descheduler.config.intree import IN_TREE
@@ -23,7 +24,6 @@ from koord_descheduler.config.pluginargs.parts import Namespaces
 from koord_descheduler.config.points import KnownPlugin, Point
 from koord_descheduler.config.read import parse_configuration
 from koord_descheduler.config.v1alpha2 import (
-    ClientConnection,
     DeschedulerConfiguration,
     DeschedulerProfile,
     EvictionLedger,

@@ -5,14 +5,18 @@ from typing import Any
 import pytest
 
 from koord.component.config.typed import Reader
+from koord_scheduler.config.convert import profiles_of
 from koord_scheduler.config.defaults import DEFAULT_POINTS, DEFAULT_WEIGHTS
+from koord_scheduler.config.known import KnownPlugin, KnownPlugins
 from koord_scheduler.config.points import Point
-from koord_scheduler.config.profileplugins import profiles_of
 from koord_scheduler.config.profiles import EnabledPlugin, Profile
 from koord_scheduler.config.v1 import KubeSchedulerProfile
 
 EVERY = frozenset({Point.FILTER, Point.SCORE, Point.PRE_SCORE})
-IMPLEMENTS = {**DEFAULT_POINTS, "Mine": EVERY, "Other": EVERY}
+IMPLEMENTS: KnownPlugins = {
+    name: KnownPlugin(points)
+    for name, points in {**DEFAULT_POINTS, "Mine": EVERY, "Other": EVERY}.items()
+}
 
 
 def read(*profiles: Any) -> tuple[KubeSchedulerProfile, ...]:
@@ -29,7 +33,8 @@ def plugins(section: Any) -> Profile:
 
 
 def faults(*profiles: Any) -> list[str]:
-    return [str(fault) for fault in profiles_of(read(*profiles), IMPLEMENTS)[1]]
+    _, found = profiles_of(read(*profiles), IMPLEMENTS)
+    return [str(fault) for fault in found if not fault.is_warning]
 
 
 def names(profile: Profile, point: Point) -> list[str]:
@@ -241,7 +246,7 @@ def test_what_is_wrong_is_named_with_its_field(profiles: list[Any], wanted: str)
 
 def test_profiles_with_different_queue_sorts_are_refused() -> None:
     """There is one queue."""
-    implements = {**IMPLEMENTS, "Sort": frozenset({Point.QUEUE_SORT})}
+    implements = {**IMPLEMENTS, "Sort": KnownPlugin(frozenset({Point.QUEUE_SORT}))}
     sort = {"queueSort": {"disabled": [{"name": "*"}], "enabled": [{"name": "Sort"}]}}
     both = read({"schedulerName": "a"}, {"schedulerName": "b", "plugins": sort})
     _, found = profiles_of(both, implements)
@@ -257,12 +262,13 @@ def test_a_default_plugin_that_is_not_built_is_named() -> None:
     (profile,), found = profiles_of((), implements)
     assert [(str(fault), fault.is_warning) for fault in found] == [
         (
-            'profiles[0].plugins.multiPoint: the default plugin "VolumeZone" is not built; '
-            "disable it here",
+            'profiles[0].plugins.multiPoint: plugin "VolumeZone" is not built: the profile runs '
+            "without it at preFilter, filter",
             True,
         )
     ]
     assert "VolumeZone" not in profile.names
+    assert profile.not_built == ("VolumeZone",)
     disabled = read({"plugins": {"multiPoint": {"disabled": [{"name": "VolumeZone"}]}}})
     assert profiles_of(disabled, implements)[1] == []
 
@@ -277,7 +283,9 @@ def test_percentages_of_a_profile_win_over_the_global_one() -> None:
 def test_arguments_are_handed_on_by_name() -> None:
     """As they are in the file."""
     args = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "MineArgs", "depth": 3}
-    given = read({"pluginConfig": [{"name": "Mine", "args": args}, {"name": "Other"}]})
+    enabled = {"multiPoint": {"enabled": [{"name": "Mine"}, {"name": "Other"}]}}
+    config = [{"name": "Mine", "args": args}, {"name": "Other"}]
+    given = read({"plugins": enabled, "pluginConfig": config})
     (profile,), found = profiles_of(given, IMPLEMENTS)
     assert found == []
     assert profile.args == {"Mine": args}

@@ -1,0 +1,212 @@
+"""From KubeSchedulerConfiguration v1 to the configuration that it means, with all its faults."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from koord.component.config.faults import (
+    Fault,
+    FieldPath,
+    Key,
+    duplicate,
+    invalid,
+    required,
+    warning,
+)
+from koord.controlplane.sections import check_sections
+from koord_scheduler.config.configuration import Configuration
+from koord_scheduler.config.extenders import check_extenders
+from koord_scheduler.config.known import DEFAULT_PRE_BIND, KnownPlugins, is_not_built
+from koord_scheduler.config.oldversions import version_hint
+from koord_scheduler.config.points import Point
+from koord_scheduler.config.profileplugins import plugins_by_point
+from koord_scheduler.config.profiles import Profile
+from koord_scheduler.config.v1 import (
+    ALL,
+    DEFAULT_SCHEDULER_NAME,
+    GROUP_VERSION,
+    KubeSchedulerConfiguration,
+    KubeSchedulerProfile,
+    NamedPlugin,
+    PluginConfig,
+    Plugins,
+)
+
+
+def convert(
+    external: KubeSchedulerConfiguration, known: KnownPlugins
+) -> tuple[Configuration, list[Fault]]:
+    """Return what a completed configuration means, and its faults; errors make it unusable."""
+    faults = [
+        *check_sections(external.leader_election, external.client_connection),
+        *_check(external),
+        *check_extenders(external.extenders),
+    ]
+    profiles, more = profiles_of(external.profiles, known, external.percentage_of_nodes_to_score)
+    return (
+        Configuration(
+            leader_election=external.leader_election,
+            client_connection=external.client_connection,
+            parallelism=external.parallelism,
+            enable_profiling=external.enable_profiling,
+            enable_contention_profiling=external.enable_contention_profiling,
+            delay_cache_until_active=external.delay_cache_until_active,
+            percentage_of_nodes_to_score=external.percentage_of_nodes_to_score,
+            pod_initial_backoff=external.pod_initial_backoff_seconds,
+            pod_max_backoff=external.pod_max_backoff_seconds,
+            profiles=profiles,
+            extenders=tuple(sorted(external.extenders, key=lambda one: one.ignorable)),
+        ),
+        [*faults, *more],
+    )
+
+
+def profiles_of(
+    external: Sequence[KubeSchedulerProfile],
+    known: KnownPlugins,
+    percentage: int | None = None,
+) -> tuple[tuple[Profile, ...], list[Fault]]:
+    """Return what profiles mean, and their faults; errors make them unusable.
+
+    Without a profile there is one of defaults. percentage is the percentageOfNodesToScore of all
+    profiles that have none of their own.
+    """
+    given = external or (KubeSchedulerProfile(),)
+    faults: list[Fault] = []
+    made, names, sorts = [], set[str](), set[str]()
+    for index, one in enumerate(given):
+        path: FieldPath = ("profiles", index)
+        name = one.scheduler_name or (DEFAULT_SCHEDULER_NAME if len(given) == 1 else "")
+        if not name:
+            faults.append(required((*path, "schedulerName")))
+        elif name in names:
+            faults.append(duplicate((*path, "schedulerName"), name))
+        names.add(name)
+        profile, found = _profile(name, one, known, path)
+        faults += found
+        sorts |= {each.name for each in profile.enabled(Point.QUEUE_SORT)}
+        own = one.percentage_of_nodes_to_score
+        faults += _check_percentage(own, path)
+        made.append(replace(profile, percentage_of_nodes_to_score=_either(own, percentage)))
+    if len(sorts) > 1:
+        hint = "wanted the same queueSort plugin in all profiles"
+        faults.append(invalid(("profiles",), sorted(sorts), hint))
+    return tuple(made), faults
+
+
+def _profile(
+    name: str, external: KubeSchedulerProfile, known: KnownPlugins, path: FieldPath
+) -> tuple[Profile, list[Fault]]:
+    plugins, faults = plugins_by_point(
+        _with_pre_bind(external.plugins, known), known, (*path, "plugins")
+    )
+    profile = Profile(scheduler_name=name, plugins=plugins.enabled, not_built=plugins.not_built)
+    faults += _check_plugin_config(external.plugin_config, path)
+    args, found = _args(external.plugin_config, profile, known, path)
+    return replace(profile, args=args), [*faults, *found]
+
+
+def _with_pre_bind(given: Plugins | None, known: KnownPlugins) -> Plugins:
+    """The plugins of a profile that says something of them: with what sends PreBind's patch.
+
+    Source: Koordinator, DefaultPreBind is added to preBind unless it is listed or disabled.
+    """
+    if given is None or DEFAULT_PRE_BIND not in known:
+        return given or Plugins()
+    own = given.pre_bind
+    out = {one.name for one in own.disabled} & {ALL, DEFAULT_PRE_BIND}
+    if out or DEFAULT_PRE_BIND in [one.name for one in own.enabled]:
+        return given
+    added = replace(own, enabled=(*own.enabled, NamedPlugin(name=DEFAULT_PRE_BIND)))
+    return replace(given, pre_bind=added)
+
+
+def _either(own: int | None, common: int | None) -> int | None:
+    return common if own is None else own
+
+
+def _check(external: KubeSchedulerConfiguration) -> Iterator[Fault]:
+    """The rules of what concerns the whole process."""
+    if external.parallelism <= 0:
+        yield invalid(("parallelism",), external.parallelism, "wanted more than 0")
+    yield from _check_percentage(external.percentage_of_nodes_to_score, ())
+    first, most = external.pod_initial_backoff_seconds, external.pod_max_backoff_seconds
+    if first <= 0:
+        yield invalid(("podInitialBackoffSeconds",), first, "wanted more than 0")
+    if most != 0 and most < first:
+        wanted = "wanted podInitialBackoffSeconds or more, or 0 for no backoff"
+        yield invalid(("podMaxBackoffSeconds",), most, wanted)
+
+
+def _check_percentage(percentage: int | None, path: FieldPath) -> Iterator[Fault]:
+    if percentage is not None and not 0 <= percentage <= 100:
+        place = (*path, "percentageOfNodesToScore")
+        yield invalid(place, percentage, "not in valid range [0-100]")
+
+
+def _check_plugin_config(given: Sequence[PluginConfig], path: FieldPath) -> Iterator[Fault]:
+    """The rules of pluginConfig: a name once, arguments of the plugin's own kind."""
+    seen: set[str] = set()
+    for index, one in enumerate(given):
+        place: FieldPath = (*path, "pluginConfig", index)
+        if not one.name:
+            yield required((*place, "name"))
+        elif one.name in seen:
+            yield duplicate((*place, "name"), one.name)
+        seen.add(one.name)
+        if one.args is None:
+            continue
+        if not isinstance(one.args, Mapping):
+            yield invalid((*place, "args"), one.args, "wanted an object")
+            continue
+        kind = one.args.get("kind")
+        if kind is not None and kind != f"{one.name}Args":
+            yield invalid((*place, "args", "kind"), kind, f'wanted "{one.name}Args"')
+        version = one.args.get("apiVersion")
+        if version is not None and version != GROUP_VERSION:
+            hint = version_hint(version)
+            wanted = f'wanted "{GROUP_VERSION}"{f"; {hint}" if hint else ""}'
+            yield invalid((*place, "args", "apiVersion"), version, wanted)
+
+
+def _args(
+    given: Sequence[PluginConfig], profile: Profile, known: KnownPlugins, path: FieldPath
+) -> tuple[dict[str, object], list[Fault]]:
+    """The arguments of the enabled plugins by their names, and the faults of all pluginConfig."""
+    args: dict[str, object] = {}
+    faults: list[Fault] = []
+    for index, one in enumerate(given):
+        place: FieldPath = (*path, "pluginConfig", index)
+        found, wrong = _read_args(one.name, one.args, (*place, "args"), known)
+        faults += wrong
+        if one.name not in profile.names:
+            faults += _unused(one.name, known, place)
+        elif found is not None:
+            args[one.name] = found
+    configured = {one.name for one in given}
+    for name in profile.names:
+        plugin = known.get(name)
+        if name not in configured and plugin is not None and plugin.args is not None:
+            place = (*path, "pluginConfig", Key(name), "args")
+            args[name], wrong = plugin.args.read(None, place)
+            faults += wrong
+    return args, faults
+
+
+def _read_args(
+    name: str, value: object, path: FieldPath, known: KnownPlugins
+) -> tuple[object, list[Fault]]:
+    """Return the arguments as the plugin gets them; those of an undeclared type as they are."""
+    args_type = known[name].args if name in known else None
+    if args_type is None or not isinstance(value, Mapping | None):
+        return value, []
+    return args_type.read(value, path)
+
+
+def _unused(name: str, known: KnownPlugins, place: FieldPath) -> Iterator[Fault]:
+    if not name or is_not_built(name, known):
+        return  # what is wrong with these is said elsewhere
+    if name not in known:
+        yield warning(place, f'"{name}" is configured, but there is no such plugin')
+    else:
+        places = " or ".join(f"plugins.{point}.enabled" for point in sorted(known[name].points))
+        yield warning(place, f'"{name}" is configured, but not enabled; add it to {places}')

@@ -1,0 +1,81 @@
+"""The bytes of a config file → the configuration that they mean, or all that is wrong in them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from koord.component.config import componentconfig
+from koord.component.config.componentconfig import accepted, read_component_config
+from koord.component.config.document import ParseConfig
+from koord.component.config.faults import Fault, independent
+from koord.component.config.places import PlacedDocument, decode_with_places
+from koord_scheduler.config.configuration import Configuration
+from koord_scheduler.config.convert import convert
+from koord_scheduler.config.known import KnownPlugins
+from koord_scheduler.config.oldversions import version_hint
+from koord_scheduler.config.v1 import GROUP_VERSION, KIND, KubeSchedulerConfiguration
+
+ReadConfig = componentconfig.ReadConfig[Configuration]
+
+Fields = Mapping[str, object]
+"""Fields of a section, by attribute, that flags set: they win over the file's."""
+
+
+def config_parser(known: KnownPlugins, leader_election: Fields) -> ParseConfig[ReadConfig]:
+    """Return the function that reads a file, for read_config."""
+
+    def parse(data: bytes, path: Path) -> ReadConfig:
+        return parse_configuration(data, path, known, leader_election)
+
+    return parse
+
+
+def parse_configuration(
+    data: bytes, path: Path, known: KnownPlugins, leader_election: Fields | None = None
+) -> ReadConfig:
+    """Return the configuration of a file's bytes, YAML or JSON. path is for messages.
+
+    Raises:
+        InvalidConfig: it has faults; all are named.
+        InvalidObject: it cannot be decoded at all.
+    """
+    placed = decode_with_places(data, str(path))
+    external, faults = read_component_config(
+        placed,
+        KubeSchedulerConfiguration,
+        group_version=GROUP_VERSION,
+        kind=KIND,
+        hint=version_hint,
+    )
+    return _settle(external, faults, placed, path, known, leader_election or {})
+
+
+def default_configuration(
+    known: KnownPlugins,
+    leader_election: Fields | None = None,
+    client_connection: Fields | None = None,
+) -> ReadConfig:
+    """Return the configuration of a start without a file. Raises InvalidConfig as above."""
+    own = KubeSchedulerConfiguration()
+    client = replace(own.client_connection, **(client_connection or {}))  # type: ignore[arg-type]
+    external = replace(own, client_connection=client)
+    placed = PlacedDocument({})
+    return _settle(external, [], placed, Path("flags"), known, leader_election or {})
+
+
+def _settle(
+    external: KubeSchedulerConfiguration | None,
+    faults: list[Fault],
+    placed: PlacedDocument,
+    path: Path,
+    known: KnownPlugins,
+    leader_election: Fields,
+) -> ReadConfig:
+    configuration = None
+    found = list(faults)
+    if external is not None:
+        completed = external.complete()
+        election = replace(completed.leader_election, **leader_election)  # type: ignore[arg-type]
+        configuration, more = convert(replace(completed, leader_election=election), known)
+        found += independent(more, faults)
+    return accepted(configuration, found, placed, path)
