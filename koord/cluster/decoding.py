@@ -1,6 +1,6 @@
 """The kinds of objects, and the facts that are kept of each."""
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -21,18 +21,20 @@ from koord.cluster.facts import (
     ClusterNamespace,
     ClusterNode,
     ClusterPod,
+    ClusterService,
     Condition,
     ContainerKind,
     ContainerState,
     DisruptionBudget,
     Owner,
     PriorityClass,
+    Selector,
     Taint,
     Volume,
     Workload,
 )
 from koord.cluster.podspecs import Sharing, read_amounts
-from koord.cluster.selectors import read_node_terms, read_selector
+from koord.cluster.selectors import equalities, read_node_terms, read_selector
 from koord.cluster.workloads import controller_of
 from koord.util import goduration
 from koord.util.errors import InvalidObject
@@ -76,6 +78,8 @@ class UsageReport:
 
 
 _AMOUNTS = msgspec.json.Decoder(wire.Amounts | None)
+_LABELS = msgspec.json.Decoder(wire.Labels | None)
+_LABEL_SELECTOR = msgspec.json.Decoder(wire.LabelSelector | None)
 
 
 def _read_pod(found: wire.Pod, sharing: Sharing) -> ClusterPod:
@@ -299,10 +303,27 @@ def _read_priority_class(found: wire.PriorityClass, _: Sharing) -> PriorityClass
     return PriorityClass(found.metadata.name, found.value or 0, bool(found.global_default))
 
 
-def _workload(kind: str) -> Kind[Workload]:
+def _read_service(found: wire.Service, _: Sharing) -> ClusterService:
+    meta, labels = found.metadata, (found.spec or wire.ServiceSpec()).selector
+    namespace = intern(meta.namespace or "default")
+    return ClusterService(namespace, meta.name, equalities(labels) if labels else None)
+
+
+def _selector_of_labels(found: Raw, where: str) -> Selector | None:
+    labels = _LABELS.decode(found)
+    return None if labels is None else equalities(labels)
+
+
+def _label_selector(found: Raw, where: str) -> Selector | None:
+    return read_selector(_LABEL_SELECTOR.decode(found), where)
+
+
+def _workload(
+    kind: str, read: Callable[[Raw, str], Selector | None] = _label_selector
+) -> Kind[Workload]:
     def keep(found: wire.Workload, _: Sharing) -> Workload:
-        meta = found.metadata
-        replicas = None if found.spec is None else found.spec.replicas
+        meta, spec = found.metadata, found.spec or wire.WorkloadSpec()
+        replicas = spec.replicas
         return Workload(
             kind=kind,
             namespace=intern(meta.namespace or "default"),
@@ -310,6 +331,7 @@ def _workload(kind: str) -> Kind[Workload]:
             uid=meta.uid or "",
             replicas=1 if replicas is None else replicas,  # Kubernetes' default
             controller=controller_of(_owners_of(meta)),
+            selector=read(spec.selector, f"{kind} {meta.namespace}/{meta.name}"),
         )
 
     return Kind(kind, wire.Workload, keep)
@@ -394,7 +416,8 @@ VOLUME = Kind("PersistentVolume", wire.Volume, _read_volume)
 NAMESPACE = Kind("namespace", wire.Named, _read_namespace)
 BUDGET = Kind("PodDisruptionBudget", wire.Budget, _read_budget)
 PRIORITY_CLASS = Kind("PriorityClass", wire.PriorityClass, _read_priority_class)
-REPLICATION_CONTROLLER = _workload("ReplicationController")
+SERVICE = Kind("Service", wire.Service, _read_service)
+REPLICATION_CONTROLLER = _workload("ReplicationController", _selector_of_labels)
 REPLICA_SET = _workload("ReplicaSet")
 DEPLOYMENT = _workload("Deployment")
 STATEFUL_SET = _workload("StatefulSet")

@@ -26,6 +26,7 @@ KINDS: Mapping[tuple[str, str], Kind[Any]] = {
     ("", "Node"): decoding.NODE,
     ("", "Pod"): decoding.POD,
     ("", "Namespace"): decoding.NAMESPACE,
+    ("", "Service"): decoding.SERVICE,
     ("", "PersistentVolumeClaim"): decoding.CLAIM,
     ("", "PersistentVolume"): decoding.VOLUME,
     ("", "ReplicationController"): decoding.REPLICATION_CONTROLLER,

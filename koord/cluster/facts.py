@@ -69,6 +69,13 @@ class AffinityTerm(Struct, frozen=True, gc=False):
     namespace_selector: Selector | None = None
 
 
+class PreferredAffinityTerm(Struct, frozen=True, gc=False):
+    """A preference for, or against, the domains of the pods that a term means."""
+
+    weight: int  # 1 to 100
+    term: AffinityTerm
+
+
 class SpreadConstraint(Struct, frozen=True, gc=False):
     """A topology spread constraint."""
 
@@ -109,6 +116,8 @@ class PodSpec(Struct, frozen=True, eq=False, weakref=True):
     affinity: tuple[AffinityTerm, ...] = ()  # required
     preferred_nodes: tuple[PreferredTerm, ...] = ()  # preferred node affinity
     anti_affinity: tuple[AffinityTerm, ...] = ()  # required
+    preferred_affinity: tuple[PreferredAffinityTerm, ...] = ()
+    preferred_anti_affinity: tuple[PreferredAffinityTerm, ...] = ()
     spread: tuple[SpreadConstraint, ...] = ()  # with DoNotSchedule
     soft_spread: tuple[SpreadConstraint, ...] = ()  # with ScheduleAnyway
     host_ports: tuple[HostPort, ...] = ()
@@ -215,6 +224,19 @@ class Workload(Struct, frozen=True, kw_only=True):
     uid: str
     replicas: int  # wanted
     controller: Owner | None = None  # of itself; None: nothing controls it
+    selector: Selector | None = None  # of its pods; None: it has none
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class ClusterService(Struct, frozen=True):
+    """A Service, as far as it says which pods belong together."""
+
+    namespace: str
+    name: str
+    selector: Selector | None = None  # None: it selects no pods
 
     @property
     def key(self) -> str:

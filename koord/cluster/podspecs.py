@@ -18,6 +18,7 @@ from koord.cluster.images import ImageSets
 from koord.cluster.selectors import (
     read_affinity,
     read_node_terms,
+    read_preferred_affinity,
     read_preferred_nodes,
     read_spread,
 )
@@ -94,6 +95,10 @@ def read_spec(found: wire.Spec, namespace: str, where: str) -> PodSpec:
         preferred_nodes=read_preferred_nodes(node_affinity),
         affinity=read_affinity(affinity.pod_affinity, namespace, where),
         anti_affinity=read_affinity(affinity.pod_anti_affinity, namespace, where),
+        preferred_affinity=read_preferred_affinity(affinity.pod_affinity, namespace, where),
+        preferred_anti_affinity=read_preferred_affinity(
+            affinity.pod_anti_affinity, namespace, where
+        ),
         spread=tuple(read_spread(spread, "DoNotSchedule", where)),
         soft_spread=tuple(read_spread(spread, "ScheduleAnyway", where)),
         host_ports=tuple(_host_ports(found)),

@@ -1,12 +1,13 @@
 """Selectors and affinity terms, from the wire to what is evaluated."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from koord.api.labelselector import Requirement
 from koord.cluster import wire
 from koord.cluster.facts import (
     AffinityTerm,
     NodeTerm,
+    PreferredAffinityTerm,
     PreferredTerm,
     Selector,
     SpreadConstraint,
@@ -14,7 +15,13 @@ from koord.cluster.facts import (
 from koord.util.errors import InvalidObject
 
 NODE_NAME = "metadata.name"  # the only field of a node that can be selected
+_HEAVIEST = 100  # weight of a preferred term
 _LONGEST_NUMBER = 20  # characters of a whole number of 64 bits
+
+
+def equalities(labels: Mapping[str, str]) -> Selector:
+    """Return the selector that wants each of these labels with its value."""
+    return tuple(Requirement(key, "In", (text,)) for key, text in labels.items())
 
 
 def read_selector(found: wire.LabelSelector | None, where: str) -> Selector | None:
@@ -25,7 +32,7 @@ def read_selector(found: wire.LabelSelector | None, where: str) -> Selector | No
     """
     if found is None:
         return None
-    labels = [Requirement(key, "In", (text,)) for key, text in (found.match_labels or {}).items()]
+    labels = list(equalities(found.match_labels or {}))
     for one in found.match_expressions or ():
         _check(one, where)
         labels.append(_requirement(one))
@@ -60,6 +67,23 @@ def read_affinity(
     """Return the required terms of a pod (anti-)affinity. Raises as read_selector."""
     terms = (found and found.required_during_scheduling_ignored_during_execution) or ()
     return tuple(_affinity_term(one, namespace, where) for one in terms)
+
+
+def read_preferred_affinity(
+    found: wire.PodAffinity | None, namespace: str, where: str
+) -> tuple[PreferredAffinityTerm, ...]:
+    """Return the preferred terms of a pod (anti-)affinity. Raises as read_selector.
+
+    matchLabelKeys and mismatchLabelKeys are in the selectors already: the API server merges them.
+    """
+    terms = (found and found.preferred_during_scheduling_ignored_during_execution) or ()
+    for one in terms:
+        if not 1 <= one.weight <= _HEAVIEST:
+            raise InvalidObject(f"{where}: weight", wanted=f"1 to {_HEAVIEST}", found=one.weight)
+    return tuple(
+        PreferredAffinityTerm(one.weight, _affinity_term(one.pod_affinity_term, namespace, where))
+        for one in terms
+    )
 
 
 def read_spread(

@@ -14,6 +14,7 @@ from koord.cluster.facts import (
     PriorityClass,
     Workload,
 )
+from koord.cluster.services import ServiceTable
 from koord.cluster.snapshot import Snapshot
 from koord.cluster.view import View
 from koord.cluster.workloads import Workloads
@@ -40,6 +41,7 @@ class ClusterState:
     def __init__(self) -> None:
         self.snapshot = Snapshot()
         self.workloads = Workloads()
+        self.services = ServiceTable()
         self.reports: dict[str, UsageReport] = {}  # NodeMetrics by node, of deleted nodes too
         self.budgets: dict[str, DisruptionBudget] = {}  # by namespace/name
         self.priority_classes: dict[str, PriorityClass] = {}  # by name
@@ -69,6 +71,12 @@ class ClusterState:
                 snapshot.put_namespace,
                 lambda key, _: snapshot.remove_namespace(key),
                 snapshot.namespace_names,
+            ),
+            decoding.SERVICE: _Table(
+                self.services.get,
+                self.services.put,
+                lambda key, _: self.services.remove(key),
+                self.services.keys,
             ),
             decoding.NODE_METRIC: _in(self.reports),
             decoding.BUDGET: _in(self.budgets),

@@ -206,8 +206,14 @@ class PodAffinityTerm(Wire):
     namespace_selector: LabelSelector | None = None
 
 
+class WeightedAffinityTerm(Wire):
+    weight: int
+    pod_affinity_term: PodAffinityTerm
+
+
 class PodAffinity(Wire):
     required_during_scheduling_ignored_during_execution: ManyOf[PodAffinityTerm] | None = None
+    preferred_during_scheduling_ignored_during_execution: ManyOf[WeightedAffinityTerm] | None = None
 
 
 class Affinity(Wire):
@@ -275,11 +281,21 @@ class PriorityClass(Wire):
 
 class WorkloadSpec(Wire):
     replicas: int | None = None
+    selector: Raw = NOTHING
 
 
 class Workload(Wire):
     metadata: Metadata
     spec: WorkloadSpec | None = None
+
+
+class ServiceSpec(Wire):
+    selector: Labels | None = None
+
+
+class Service(Wire):
+    metadata: Metadata
+    spec: ServiceSpec | None = None
 
 
 class ClaimSpec(Wire):

@@ -70,13 +70,20 @@ class Workloads:
             if controller.uid in self._missing:
                 _drop(self._missing, controller.uid, pod.key)
 
+    def controlling(self, pod: ClusterPod) -> Workload | None:
+        """The workload that controls a pod itself; None: as of().
+
+        Of a Deployment's pod that is a ReplicaSet.
+        """
+        controller = controller_of(pod.owners)
+        return None if controller is None else self._by_uid.get(controller.uid)
+
     def of(self, pod: ClusterPod) -> Workload | None:
         """The workload of a pod: of a ReplicaSet that a Deployment controls, that Deployment.
 
         None: the pod is bare, or its controller is not known, or another of that name is.
         """
-        controller = controller_of(pod.owners)
-        found = None if controller is None else self._by_uid.get(controller.uid)
+        found = self.controlling(pod)
         if found is None or found.controller is None:
             return found
         return self._by_uid.get(found.controller.uid, found)

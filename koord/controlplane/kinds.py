@@ -56,4 +56,13 @@ SERVED: Mapping[Kind[Any], Served] = {
         without=_WORKLOADS,
     ),
 }
+"""What every daemon of the control plane follows."""
+
+SERVED_TO_SCHEDULER: Mapping[Kind[Any], Served] = {
+    **SERVED,
+    decoding.SERVICE: Served(
+        Resource("v1", "services"),
+        without="pods without spread constraints are spread by their controller's selector alone",
+    ),
+}
 """All kinds that a ClusterState keeps."""

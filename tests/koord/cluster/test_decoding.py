@@ -16,12 +16,14 @@ from koord.api.nodemetric import Usage
 from koord.cluster.decoder import LARGEST_OBJECT, Decoder
 from koord.cluster.decoding import BUDGET, NODE, NODE_METRIC, POD
 from koord.cluster.facts import (
+    AffinityTerm,
     ClusterPod,
     Condition,
     ContainerKind,
     ContainerState,
     NodeTerm,
     Owner,
+    PreferredAffinityTerm,
     PreferredTerm,
 )
 from koord.util.errors import InvalidObject
@@ -147,6 +149,33 @@ def test_what_a_spec_prefers():
     assert [one.max_skew for one in found.soft_spread] == [1]
     assert found.images == ("", "a:1", "b:1")
     assert found.resource_claims
+
+
+def test_preferred_pod_affinity() -> None:
+    """With weights of 1 to 100; a term without namespaces means the pod's own."""
+    wanted = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "db"}}}
+    kinds = {"podAffinity": 7, "podAntiAffinity": 100}
+    affinity = {
+        kind: {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {"weight": weight, "podAffinityTerm": wanted}
+            ]
+        }
+        for kind, weight in kinds.items()
+    }
+    spec = read_pod(pod("a", namespace="shop", affinity=affinity)).spec
+    term = AffinityTerm("zone", (Requirement("app", "In", ("db",)),), ("shop",))
+    assert spec.preferred_affinity == (PreferredAffinityTerm(7, term),)
+    assert spec.preferred_anti_affinity == (PreferredAffinityTerm(100, term),)
+    assert spec.affinity == spec.anti_affinity == ()
+
+
+@pytest.mark.parametrize("weight", [0, -1, 101, 2**40])
+def test_a_weight_that_kubernetes_refuses(weight: int) -> None:
+    term = {"weight": weight, "podAffinityTerm": {"topologyKey": "zone"}}
+    affinity = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}
+    with pytest.raises(InvalidObject, match="1 to 100"):
+        read_pod(pod("a", affinity=affinity))
 
 
 def test_other_images_are_another_spec():

@@ -12,10 +12,10 @@ from clusters import node, pod
 from faults import begin, refuse
 from structlog.testing import capture_logs
 
-from koord.cluster.decoding import BUDGET, CLONE_SET, NODE, NODE_METRIC, POD
+from koord.cluster.decoding import BUDGET, CLONE_SET, NODE, NODE_METRIC, POD, SERVICE
 from koord.cluster.state import ClusterState
 from koord.controlplane.clusterfeed import ClusterFeed
-from koord.controlplane.kinds import SERVED, Served
+from koord.controlplane.kinds import SERVED, SERVED_TO_SCHEDULER, Served
 from koord.kube.client import ApiClient
 from koord.kube.resource import PODS
 from koord.util.health import OK, Status
@@ -70,7 +70,8 @@ async def following(server: ApiServer, follow: Follow, clock) -> Following:
 
 
 def test_all_kinds_of_the_state_are_followed() -> None:
-    assert set(SERVED) == set(ClusterState().kinds)
+    assert set(SERVED_TO_SCHEDULER) == set(ClusterState().kinds)
+    assert set(SERVED) == set(ClusterState().kinds) - {SERVICE}
 
 
 async def test_lists_then_changes(server: ApiServer, follow: Follow, clock) -> None:
