@@ -54,6 +54,7 @@ KEPT_ANNOTATIONS = frozenset(
 )
 KEPT_NODE_ANNOTATIONS = frozenset({"scheduling.koordinator.sh/usage-thresholds"})
 SCHEDULER_NAME = "scheduling.koordinator.sh/scheduler-name"  # a label in place of the spec's
+_ALWAYS_USED = ("cpu", "memory")  # resources
 RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"  # an annotation of nodes
 _MOST_DISRUPTED = 2000  # pods in the status of a PodDisruptionBudget; the API allows as many
 _LONGEST_ANNOTATION = 256  # characters; a longer one is cut
@@ -62,7 +63,7 @@ _LONGEST_NODE_ANNOTATION = 4096  # as above
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """The status of a NodeMetric. What it does not say is None."""
+    """A NodeMetric: its status, and how often there is to be one. What it does not say is None."""
 
     node: str
     update_time: float | None = None  # Unix seconds
@@ -71,6 +72,7 @@ class UsageReport:
     host_usage: Usage | None = None  # of all host applications together
     aggregated: tuple[AggregatedUsage, ...] = ()
     pods: tuple[PodMetric, ...] = ()
+    interval: float | None = None  # seconds from one report to the next
 
     @property
     def key(self) -> str:
@@ -341,6 +343,8 @@ def _read_usage(found: wire.NodeMetric, _: Sharing) -> UsageReport:
     where = f"NodeMetric {found.metadata.name}"
     status = found.status or wire.NodeMetricStatus()
     metric = status.node_metric or wire.NodeUsage()
+    policy = (found.spec or wire.NodeMetricSpec()).metric_collect_policy
+    interval = None if policy is None else policy.report_interval_seconds
     return UsageReport(
         node=found.metadata.name,
         update_time=_time(status.update_time, where),
@@ -361,6 +365,7 @@ def _read_usage(found: wire.NodeMetric, _: Sharing) -> UsageReport:
             for one in status.pods_metric or ()
             if (usage := _usage(one.pod_usage, where)) is not None
         ),
+        interval=None if interval is None else float(interval),
     )
 
 
@@ -383,11 +388,14 @@ def _total(found: Iterable[Usage | None]) -> Usage | None:
 
 
 def _usage(found: wire.ResourceMap | None, where: str) -> Usage | None:
-    """CPU and memory of a ResourceMap; None: it lacks one of them, as a cold window does."""
+    """The amounts of a ResourceMap; None: it lacks cpu or memory, as a cold window does."""
     amounts = read_amounts((found and found.resources) or {}, where)
     if "cpu" not in amounts or "memory" not in amounts:
         return None
-    return Usage(amounts["cpu"] / 1000, float(amounts["memory"]))
+    others: tuple[tuple[str, int], ...] = ()
+    if len(amounts) > len(_ALWAYS_USED):
+        others = tuple([one for one in amounts.items() if one[0] not in _ALWAYS_USED])
+    return Usage(amounts["cpu"] / 1000, float(amounts["memory"]), others)
 
 
 def _time(text: str | None, where: str) -> float | None:

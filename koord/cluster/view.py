@@ -84,9 +84,12 @@ class View:
         volumes: FrozenShards[Volume],
         namespaces: FrozenShards[ClusterNamespace],
         images: FrozenImages,
+        altered: frozenset[int] = frozenset(),
     ) -> None:
         self.traits = traits
         self._images = images
+        self.altered = altered
+        """Rows on which a what-if has added or removed pods; their generation is as it was."""
         self._nodes = nodes
         self._allocatable = allocatable
         self._usage = usage
@@ -171,8 +174,8 @@ class View:
         """This cluster, in which pods can be added and removed without changing this view."""
         return WhatIf(self, self._placement)
 
-    def with_placement(self, placement: FrozenPlacement) -> "View":
-        """The same nodes with other pods on them."""
+    def with_placement(self, placement: FrozenPlacement, altered: frozenset[int]) -> "View":
+        """The same nodes with other pods on some of them."""
         return View(
             traits=self.traits,
             nodes=self._nodes,
@@ -184,6 +187,7 @@ class View:
             volumes=self._volumes,
             namespaces=self._namespaces,
             images=self._images,
+            altered=altered,
         )
 
     @cached_property
@@ -272,6 +276,7 @@ class WhatIf:
     def __init__(self, view: View, placement: FrozenPlacement) -> None:
         self._origin = view
         self._placement = Placement(placement)
+        self._altered = set(view.altered)
         self._view: View | None = view
 
     def add(self, pod: ClusterPod, node: str) -> None:
@@ -285,6 +290,7 @@ class WhatIf:
         if self._find(row, pod.key) is not None:
             raise ValueError(f"{pod.key} is on node {node} already")
         self._placement.add(row, pod)
+        self._altered.add(row)
         self._view = None
 
     def remove(self, key: str, node: str) -> ClusterPod:
@@ -298,13 +304,16 @@ class WhatIf:
         if pod is None:
             raise KeyError(key)
         self._placement.remove(row, pod)
+        self._altered.add(row)
         self._view = None
         return pod
 
     def view(self) -> View:
         """The cluster as it would be. Further changes do not change it."""
         if self._view is None:
-            self._view = self._origin.with_placement(self._placement.freeze())
+            self._view = self._origin.with_placement(
+                self._placement.freeze(), frozenset(self._altered)
+            )
         return self._view
 
     def _find(self, row: int, key: str) -> ClusterPod | None:

@@ -374,8 +374,17 @@ class NodeMetricStatus(Wire):
     host_application_metric: ManyOf[HostUsage] | None = None
 
 
+class CollectPolicy(Wire):
+    report_interval_seconds: int | None = None
+
+
+class NodeMetricSpec(Wire):
+    metric_collect_policy: CollectPolicy | None = None
+
+
 class NodeMetric(Wire):
     metadata: Metadata
+    spec: NodeMetricSpec | None = None
     status: NodeMetricStatus | None = None
 
 

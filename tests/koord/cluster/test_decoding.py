@@ -383,7 +383,25 @@ def test_a_node_metric():
     assert (found.aggregated[0].duration, found.aggregated[0].avg) == (300.0, None)
     assert found.aggregated[0].p95 == found.usage
     assert [(one.name, one.qos, one.usage) for one in found.pods] == [("p", "BE", found.usage)]
+    assert found.interval is None
     assert read(NODE_METRIC, {"metadata": {"name": "new"}}).update_time is None
+
+
+def test_a_node_metric_has_its_interval_and_what_is_counted_beside_cpu_and_memory():
+    """Whatever resources there are, of the node and of pods."""
+    resources = {"cpu": "250m", "memory": "1Gi", "example.com/fpga": "2"}
+    pods = [{"name": "p", "namespace": "default", "podUsage": {"resources": resources}}]
+    obj = {
+        "metadata": {"name": "n"},
+        "spec": {"metricCollectPolicy": {"reportIntervalSeconds": 30}},
+        "status": {"nodeMetric": {"nodeUsage": {"resources": resources}}, "podsMetric": pods},
+    }
+    found = read(NODE_METRIC, obj)
+
+    assert found.interval == 30.0
+    assert found.usage == Usage(0.25, float(1 << 30), (("example.com/fpga", 2),))
+    assert found.pods[0].usage == found.usage
+    assert found.usage.to_json()["resources"]["example.com/fpga"] == "2"
 
 
 @pytest.mark.parametrize(

@@ -273,6 +273,8 @@ def test_a_what_if_leaves_its_view_alone():
     assert content(what_if.view())["b"][1] == {"cpu": 1000, "pods": 1}
     assert content(view) == before
     assert content(what_if.view().what_if().view()) == content(what_if.view())
+    assert (view.altered, removed.altered) == (frozenset(), {view.row("a")})
+    assert what_if.view().what_if().view().altered == {0, 1}
 
 
 def test_a_what_if_takes_a_pod_that_the_cluster_does_not_have():
