@@ -102,6 +102,12 @@ Cheap, and without the snapshot. One that raises counts as QUEUE.
 """
 
 
+def about_itself(pod: ClusterPod, old: object, new: object) -> QueueingHint:
+    """The hint of a plugin that only a change of the rejected pod itself can help."""
+    same = isinstance(new, ClusterPod) and new.uid == pod.uid
+    return QueueingHint.QUEUE if same else QueueingHint.SKIP
+
+
 @dataclass(frozen=True, slots=True)
 class HintedEvent:
     """Events that a plugin wants to learn of, and its hint; without one, each may help."""

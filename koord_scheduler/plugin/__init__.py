@@ -9,9 +9,13 @@ from koord.cluster.decoding import NODE, NODE_METRIC, POD, UsageReport
 from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.cluster.predicates.nodes import UNSCHEDULABLE as UNSCHEDULABLE_TAINT
 from koord.cluster.predicates.nodes import (
+    has_name,
+    intolerable_preferences,
     is_schedulable,
     matches_node_affinity,
+    tolerates,
     tolerates_taints,
+    untolerated_preferences,
 )
 from koord.cluster.predicates.podaffinity import matches_pod_affinity, matches_pod_anti_affinity
 from koord.cluster.predicates.ports import has_free_ports
@@ -25,6 +29,7 @@ from koord.component.config.typed import Int32, Seconds
 from koord.component.plugins.args import takes_args
 from koord.component.plugins.errors import PluginError
 from koord.component.plugins.shared import SharedPart, SharedParts
+from koord.kube.resource import PODS
 from koord.util.clock import Clock
 from koord.util.errors import KoordError
 from koord_scheduler.framework.changes import Changes, OnChange
@@ -44,6 +49,7 @@ from koord_scheduler.framework.events import (
     HintedEvent,
     HintFn,
     QueueingHint,
+    about_itself,
 )
 from koord_scheduler.framework.handle import Handle, NodeFilters, Services
 from koord_scheduler.framework.interfaces import (
@@ -92,6 +98,7 @@ __all__ = [
     "NODE",
     "NODE_METRIC",
     "POD",
+    "PODS",
     "POD_DELETED",
     "UNSCHEDULABLE_TAINT",
     "WILDCARD",
@@ -164,9 +171,12 @@ __all__ = [
     "WaitingPods",
     "WhatIf",
     "WrongStateType",
+    "about_itself",
     "default_normalize",
     "has_free_ports",
+    "has_name",
     "has_room",
+    "intolerable_preferences",
     "invalid",
     "is_schedulable",
     "keeps_spread",
@@ -177,6 +187,8 @@ __all__ = [
     "reaches_volumes",
     "required",
     "takes_args",
+    "tolerates",
     "tolerates_taints",
+    "untolerated_preferences",
     "warning",
 ]

@@ -7,6 +7,7 @@ nodeaffinity.
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from koord.api.labelselector import Requirement
 from koord.cluster.columns import CodedColumn, Mask
@@ -15,7 +16,8 @@ from koord.cluster.selectors import whole_number
 from koord.cluster.view import View
 
 UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "NoSchedule")
-_REPELLING = ("NoSchedule", "NoExecute")  # PreferNoSchedule forbids nothing
+_REPELLING = ("NoSchedule", "NoExecute")
+_PREFERENCE = "PreferNoSchedule"  # it forbids nothing
 
 
 def is_schedulable(pod: ClusterPod, view: View) -> Mask:
@@ -27,7 +29,23 @@ def is_schedulable(pod: ClusterPod, view: View) -> Mask:
 
 def tolerates_taints(pod: ClusterPod, view: View) -> Mask:
     """Nodes all of whose taints NoSchedule and NoExecute the pod tolerates; shape (nodes,)."""
-    return view.traits.taints.where(lambda taints: _tolerates_all(pod.spec, taints))
+    return view.traits.taints.where(lambda taints: tolerates(pod.spec, taints))
+
+
+def untolerated_preferences(pod: ClusterPod, view: View) -> NDArray[np.int64]:
+    """How many taints PreferNoSchedule of each node the pod does not tolerate; shape (nodes,)."""
+    return view.traits.taints.numbers(lambda taints: intolerable_preferences(pod.spec, taints))
+
+
+def has_name(pod: ClusterPod, view: View) -> Mask:
+    """The node that the pod's spec names; all nodes, if it names none; shape (nodes,)."""
+    if not pod.node:
+        return np.ones(len(view), np.bool_)
+    named = np.zeros(len(view), np.bool_)
+    row = view.row(pod.node)
+    if row is not None:
+        named[row] = True
+    return named
 
 
 def matches_node_affinity(pod: ClusterPod, view: View) -> Mask:
@@ -53,9 +71,18 @@ def matches_terms(terms: Iterable[NodeTerm], view: View) -> Mask:
     return matched
 
 
-def _tolerates_all(spec: PodSpec, taints: tuple[Taint, ...]) -> bool:
+def tolerates(spec: PodSpec, taints: Iterable[Taint]) -> bool:
+    """Whether a pod may run beside all taints of a node."""
     return all(
         taint.effect not in _REPELLING or any(one.tolerates(taint) for one in spec.tolerations)
+        for taint in taints
+    )
+
+
+def intolerable_preferences(spec: PodSpec, taints: Iterable[Taint]) -> int:
+    """How many taints PreferNoSchedule of a node a pod does not tolerate."""
+    return sum(
+        taint.effect == _PREFERENCE and not any(one.tolerates(taint) for one in spec.tolerations)
         for taint in taints
     )
 
