@@ -225,6 +225,9 @@ def _read_node(found: wire.Node, sharing: Sharing) -> ClusterNode:
         conditions=conditions,
         images=sharing.images.read(status.images),
         annotations=_kept_annotations(meta, KEPT_NODE_ANNOTATIONS, _LONGEST_NODE_ANNOTATION),
+        internal_ip=next(
+            (one.address or "" for one in status.addresses or () if one.type == "InternalIP"), ""
+        ),
     )
 
 

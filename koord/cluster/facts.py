@@ -285,6 +285,7 @@ class ClusterNode(Struct, frozen=True, kw_only=True):
     conditions: tuple[tuple[str, str], ...] = ()  # types with their status
     images: ImageSet = NO_IMAGES
     annotations: tuple[tuple[str, str], ...] = ()  # those of KEPT_NODE_ANNOTATIONS that it has
+    internal_ip: str = ""  # the first one of its addresses; "": it has none
 
     @property
     def key(self) -> str:

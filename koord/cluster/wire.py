@@ -249,8 +249,14 @@ class Condition(Wire):
     status: Text
 
 
+class NodeAddress(Wire):
+    type: Text | None = None
+    address: Text | None = None
+
+
 class NodeStatus(Wire):
     allocatable: Amounts | None = None
+    addresses: ManyOf[NodeAddress] | None = None
     conditions: ManyOf[Condition] | None = None
     images: Raw = NOTHING
 

@@ -46,6 +46,7 @@ class Limits:
     qps: float = 20.0  # requests a second on average; 0 for no bound
     burst: int = 30
     connections: int = 16  # at a time; each watch keeps one
+    keepalive: float = KEEPALIVE  # that a connection waits for its next request; 0: it closes
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,12 @@ class Call:
     body: bytes | None = None
     content_type: str = "application/json"
     accept: str = WHOLE
+    server: str = ""  # another one than the transport's, for the same user
 
     @property
     def where(self) -> str:
         """The request as errors name it."""
-        return f"{self.method} {self.path}"
+        return f"{self.method} {self.server}{self.path}"
 
 
 @dataclass(slots=True)
@@ -174,13 +176,14 @@ class Transport:
             headers["Authorization"] = f"Bearer {credential.token}"
         if call.body is not None:
             headers["Content-Type"] = call.content_type
+        url = self._url(call)
         deadline.enter("a connection", self._limits.connect)
         return await self._opened().request(
             call.method,
-            self._url(call),
+            url,
             headers=headers,
             data=call.body,
-            ssl=self._tls.current(credential) if self._is_tls else True,
+            ssl=self._tls.current(credential) if url.scheme == "https" else True,
             server_hostname=self._config.tls_server_name or None,
             proxy=self._config.proxy_url or None,
             allow_redirects=False,
@@ -189,13 +192,9 @@ class Transport:
             ),
         )
 
-    @property
-    def _is_tls(self) -> bool:
-        return self._config.server.startswith("https:")
-
     def _url(self, call: Call) -> URL:
         query = f"?{urlencode(call.query)}" if call.query else ""
-        return URL(f"{self._config.server}{call.path}{query}", encoded=True)
+        return URL(f"{call.server or self._config.server}{call.path}{query}", encoded=True)
 
     async def _check(
         self, response: aiohttp.ClientResponse, deadline: Deadline, traffic: Traffic
@@ -230,9 +229,7 @@ class Transport:
             connected.on_connection_create_end.append(_connected)
             connected.on_connection_reuseconn.append(_connected)
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=self._limits.connections, keepalive_timeout=KEEPALIVE
-                ),
+                connector=_connector(self._limits),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"User-Agent": self._user_agent},
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),  # see Deadline
@@ -243,9 +240,15 @@ class Transport:
 
     def _warn(self) -> None:
         config = self._config
-        if not (config.verify and self._is_tls):
+        if not (config.verify and config.server.startswith("https:")):
             hint = "anyone on the way can read what is sent and forge answers; set a CA and https"
             log.warning("server.unverified", server=config.server, source=config.source, hint=hint)
+
+
+def _connector(limits: Limits) -> aiohttp.TCPConnector:
+    if limits.keepalive <= 0:
+        return aiohttp.TCPConnector(limit=limits.connections, force_close=True)
+    return aiohttp.TCPConnector(limit=limits.connections, keepalive_timeout=limits.keepalive)
 
 
 async def _connected(_: aiohttp.ClientSession, context: SimpleNamespace, __: object) -> None:

@@ -29,9 +29,17 @@ from koord.component.config.typed import Int32, Seconds
 from koord.component.plugins.args import takes_args
 from koord.component.plugins.errors import PluginError
 from koord.component.plugins.shared import SharedPart, SharedParts
+from koord.kube.access.config import ApiConfig
+from koord.kube.errors import KubeError
 from koord.kube.resource import PODS
+from koord.kube.transport import Call, Transport
+from koord.kube.transport import Limits as RequestLimits
 from koord.util.clock import Clock
 from koord.util.errors import KoordError
+from koord.util.health import OK, PartHealth
+from koord.util.health import Status as HealthStatus
+from koord.util.logs import get_logger
+from koord.util.stop import Stop
 from koord_scheduler.framework.changes import Changes, OnChange
 from koord_scheduler.framework.cyclestate import (
     CycleState,
@@ -97,13 +105,16 @@ __all__ = [
     "MIN_NODE_SCORE",
     "NODE",
     "NODE_METRIC",
+    "OK",
     "POD",
     "PODS",
     "POD_DELETED",
     "UNSCHEDULABLE_TAINT",
     "WILDCARD",
     "Action",
+    "ApiConfig",
     "BindPlugin",
+    "Call",
     "Changes",
     "Clock",
     "ClusterEvent",
@@ -119,11 +130,13 @@ __all__ = [
     "FieldPath",
     "FilterPlugin",
     "Handle",
+    "HealthStatus",
     "HintFn",
     "HintedEvent",
     "Int32",
     "Kind",
     "KoordError",
+    "KubeError",
     "Mask",
     "NodeFilters",
     "NodeInfo",
@@ -133,6 +146,7 @@ __all__ = [
     "NormalizeScorePlugin",
     "Numbers",
     "OnChange",
+    "PartHealth",
     "PermitPlugin",
     "Plugin",
     "PluginError",
@@ -150,6 +164,7 @@ __all__ = [
     "QueueSortPlugin",
     "QueuedPod",
     "QueueingHint",
+    "RequestLimits",
     "ReservePlugin",
     "ScorePlugin",
     "Scores",
@@ -160,6 +175,8 @@ __all__ = [
     "StateData",
     "StateNotFound",
     "Status",
+    "Stop",
+    "Transport",
     "UsageReport",
     "VectorFilterPlugin",
     "VectorNormalizeScorePlugin",
@@ -173,6 +190,7 @@ __all__ = [
     "WrongStateType",
     "about_itself",
     "default_normalize",
+    "get_logger",
     "has_free_ports",
     "has_name",
     "has_room",

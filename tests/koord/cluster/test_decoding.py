@@ -320,6 +320,22 @@ def test_a_reservation_takes_from_allocatable(annotation: str | None, cpu: int):
 
 
 @pytest.mark.parametrize(
+    ("addresses", "found"),
+    [
+        (None, ""),
+        ([], ""),
+        ([{"type": "Hostname", "address": "n"}, {"type": "InternalIP"}], ""),
+        ([{"type": "InternalIP", "address": ip} for ip in ("10.0.0.7", "fd00::7")], "10.0.0.7"),
+    ],
+)
+def test_the_first_internal_address_of_a_node_is_kept(addresses, found):
+    """The others are not needed."""
+    obj = node("n")
+    obj["status"]["addresses"] = addresses
+    assert read_node(obj).internal_ip == found
+
+
+@pytest.mark.parametrize(
     ("conditions", "ready"),
     [
         ([], True),
