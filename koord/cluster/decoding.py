@@ -17,7 +17,6 @@ from koord.api.nodes.reservation import NODE_RESERVATION, reserved_amounts
 from koord.cluster import wire
 from koord.cluster.decoder import Kind
 from koord.cluster.facts import (
-    Claim,
     ClusterNamespace,
     ClusterNode,
     ClusterPod,
@@ -30,11 +29,10 @@ from koord.cluster.facts import (
     PriorityClass,
     Selector,
     Taint,
-    Volume,
     Workload,
 )
 from koord.cluster.podspecs import Sharing, read_amounts
-from koord.cluster.selectors import equalities, read_node_terms, read_selector
+from koord.cluster.selectors import equalities, read_selector
 from koord.cluster.workloads import controller_of
 from koord.util import goduration
 from koord.util.errors import InvalidObject
@@ -117,7 +115,9 @@ def _read_pod(found: wire.Pod, sharing: Sharing) -> ClusterPod:
         conditions=conditions,
         condition_times=_times([one.last_transition_time for one in found_conditions], where),
         deleting=meta.deletion_timestamp is not None,
-        local_storage=any(_given(one.empty_dir) or _given(one.host_path) for one in volumes),
+        local_storage=any(
+            wire.given(one.empty_dir) or wire.given(one.host_path) for one in volumes
+        ),
         claims=tuple([name for one in volumes if (name := _claim_name(one, meta.name))]),
         owners=_owners_of(meta),
         annotations=_kept_annotations(meta, KEPT_ANNOTATIONS, _LONGEST_ANNOTATION)
@@ -174,16 +174,11 @@ def _conditions(
     return conditions, any(one.type == "Ready" and one.status == "True" for one in conditions)
 
 
-def _given(found: Raw) -> bool:
-    """Whether a field is there and not null."""
-    return found is not wire.NOTHING and bytes(found) != wire.NULL
-
-
 def _claim_name(found: wire.PodVolume, pod: str) -> str:
     """The claim of a volume; "": it has none. Source: Kubernetes, ephemeral.VolumeClaimName."""
     if found.persistent_volume_claim is not None:
         return found.persistent_volume_claim.claim_name
-    return f"{pod}-{found.name}" if _given(found.ephemeral) else ""
+    return f"{pod}-{found.name}" if wire.given(found.ephemeral) else ""
 
 
 def _owners_of(meta: wire.Metadata) -> tuple[Owner, ...]:
@@ -271,22 +266,6 @@ def _reserved(annotations: Mapping[str, str]) -> dict[str, int]:
         name: amount.milli if name == "cpu" else amount.integer
         for name, amount in reserved_amounts(annotations).items()
     }
-
-
-def _read_claim(found: wire.Claim, _: Sharing) -> Claim:
-    meta, spec = found.metadata, found.spec or wire.ClaimSpec()
-    return Claim(
-        meta.namespace or "default",
-        meta.name,
-        spec.volume_name or "",
-        intern(spec.storage_class_name or ""),
-    )
-
-
-def _read_volume(found: wire.Volume, _: Sharing) -> Volume:
-    affinity = (found.spec or wire.VolumeSpec()).node_affinity
-    terms = None if affinity is None else affinity.required
-    return Volume(found.metadata.name, None if terms is None else read_node_terms(terms))
 
 
 def _read_namespace(found: wire.Named, _: Sharing) -> ClusterNamespace:
@@ -422,8 +401,6 @@ def _timestamp(text: str) -> float:
 POD = Kind("pod", wire.Pod, _read_pod)
 NODE = Kind("node", wire.Node, _read_node)
 NODE_METRIC = Kind("NodeMetric", wire.NodeMetric, _read_usage)
-CLAIM = Kind("PersistentVolumeClaim", wire.Claim, _read_claim)
-VOLUME = Kind("PersistentVolume", wire.Volume, _read_volume)
 NAMESPACE = Kind("namespace", wire.Named, _read_namespace)
 BUDGET = Kind("PodDisruptionBudget", wire.Budget, _read_budget)
 PRIORITY_CLASS = Kind("PriorityClass", wire.PriorityClass, _read_priority_class)

@@ -16,6 +16,7 @@ from msgspec import Raw
 from koord.cluster import decoding, wire
 from koord.cluster.decoder import Decoder, Kind
 from koord.cluster.state import ClusterState
+from koord.cluster.storage import kinds as storage
 from koord.util.documents import decode
 from koord.util.errors import InvalidObject
 
@@ -27,8 +28,8 @@ KINDS: Mapping[tuple[str, str], Kind[Any]] = {
     ("", "Pod"): decoding.POD,
     ("", "Namespace"): decoding.NAMESPACE,
     ("", "Service"): decoding.SERVICE,
-    ("", "PersistentVolumeClaim"): decoding.CLAIM,
-    ("", "PersistentVolume"): decoding.VOLUME,
+    ("", "PersistentVolumeClaim"): storage.CLAIM,
+    ("", "PersistentVolume"): storage.VOLUME,
     ("", "ReplicationController"): decoding.REPLICATION_CONTROLLER,
     ("apps", "ReplicaSet"): decoding.REPLICA_SET,
     ("apps", "Deployment"): decoding.DEPLOYMENT,
@@ -36,6 +37,11 @@ KINDS: Mapping[tuple[str, str], Kind[Any]] = {
     ("apps.kruise.io", "CloneSet"): decoding.CLONE_SET,
     ("policy", "PodDisruptionBudget"): decoding.BUDGET,
     ("scheduling.k8s.io", "PriorityClass"): decoding.PRIORITY_CLASS,
+    ("storage.k8s.io", "StorageClass"): storage.STORAGE_CLASS,
+    ("storage.k8s.io", "CSINode"): storage.CSI_NODE,
+    ("storage.k8s.io", "CSIDriver"): storage.CSI_DRIVER,
+    ("storage.k8s.io", "CSIStorageCapacity"): storage.STORAGE_CAPACITY,
+    ("storage.k8s.io", "VolumeAttachment"): storage.VOLUME_ATTACHMENT,
     ("slo.koordinator.sh", "NodeMetric"): decoding.NODE_METRIC,
 }
 """The kinds that are read, by API group and kind."""

@@ -103,6 +103,30 @@ class HostPort(Struct, frozen=True, gc=False):
         return self.address == other.address or every in (self.address, other.address)
 
 
+class Disk(Struct, frozen=True, gc=False):
+    """A disk that a pod names itself, without a claim."""
+
+    kind: (
+        str  # the field of the volume: "gcePersistentDisk", "awsElasticBlockStore", "iscsi", "rbd"
+    )
+    name: str  # of it among those of its kind
+    read_only: bool = False
+    monitors: tuple[str, ...] = ()  # of an rbd: where it is found
+
+    def conflicts(self, other: "Disk") -> bool:
+        """Whether pods with these two cannot be on one node.
+
+        Source: Kubernetes, plugins/volumerestrictions isVolumeConflict.
+        """
+        if (self.kind, self.name) != (other.kind, other.name):
+            return False
+        if self.kind == "awsElasticBlockStore":
+            return True
+        if self.kind == "rbd" and not set(self.monitors) & set(other.monitors):
+            return False
+        return not (self.read_only and other.read_only)
+
+
 class PodSpec(Struct, frozen=True, eq=False, weakref=True):
     """Rules and requests of a pod. Equal pods share one; it is compared by identity."""
 
@@ -124,6 +148,8 @@ class PodSpec(Struct, frozen=True, eq=False, weakref=True):
     images: tuple[str, ...] = ()  # of the regular containers, sorted
     other_images: tuple[str, ...] = ()  # of init containers and volumes that are images, sorted
     resource_claims: bool = False  # it has claims of dynamic resources
+    ephemeral_volumes: tuple[str, ...] = ()  # names of volumes whose claims are made for each pod
+    disks: tuple[Disk, ...] = ()
 
 
 class LabelSet(Struct, frozen=True, eq=False, weakref=True):
@@ -286,30 +312,6 @@ class ClusterNode(Struct, frozen=True, kw_only=True):
     images: ImageSet = NO_IMAGES
     annotations: tuple[tuple[str, str], ...] = ()  # those of KEPT_NODE_ANNOTATIONS that it has
     internal_ip: str = ""  # the first one of its addresses; "": it has none
-
-    @property
-    def key(self) -> str:
-        return self.name
-
-
-class Claim(Struct, frozen=True):
-    """A persistent volume claim."""
-
-    namespace: str
-    name: str
-    volume: str = ""  # "": it is bound to none
-    storage_class: str = ""  # "": it names none
-
-    @property
-    def key(self) -> str:
-        return f"{self.namespace}/{self.name}"
-
-
-class Volume(Struct, frozen=True):
-    """A persistent volume and the nodes that can reach it; None: all of them."""
-
-    name: str
-    node_terms: tuple[NodeTerm, ...] | None = None
 
     @property
     def key(self) -> str:

@@ -13,7 +13,7 @@ from koord.api.labelselector import Requirement
 from koord.api.pods.requests import amount
 from koord.api.pods.totals import Share, running_total
 from koord.cluster import wire
-from koord.cluster.facts import HostPort, LabelSet, PodSpec, Toleration
+from koord.cluster.facts import Disk, HostPort, LabelSet, PodSpec, Toleration
 from koord.cluster.images import ImageSets
 from koord.cluster.selectors import (
     read_affinity,
@@ -38,6 +38,13 @@ _LABELS = msgspec.json.Decoder(wire.Labels | None)
 _AFFINITY = msgspec.json.Decoder(wire.Affinity | None)
 _SPREAD = msgspec.json.Decoder(wire.ManyOf[wire.Spread] | None)
 _IMAGE = msgspec.json.Decoder(wire.Text | None)
+_DISK = msgspec.json.Decoder(wire.Disk | None)
+_DISK_KINDS = {
+    "gce_persistent_disk": "gcePersistentDisk",
+    "aws_elastic_block_store": "awsElasticBlockStore",
+    "iscsi": "iscsi",
+    "rbd": "rbd",
+}
 _ITEMS = msgspec.json.Decoder(wire.ManyOf[Raw] | None)
 
 
@@ -112,6 +119,10 @@ def read_spec(found: wire.Spec, namespace: str, where: str) -> PodSpec:
             )
         ),
         resource_claims=bool(_ITEMS.decode(found.resource_claims)),
+        ephemeral_volumes=tuple(
+            one.name for one in found.volumes or () if wire.given(one.ephemeral)
+        ),
+        disks=tuple(_disks(found)),
     )
 
 
@@ -244,6 +255,19 @@ def _host_ports(found: wire.Spec) -> Iterator[HostPort]:
                 yield HostPort(port.host_port, port.protocol or "TCP", address)
 
 
+def _disks(found: wire.Spec) -> Iterator[Disk]:
+    """Disks that are named in the pod, not by a claim."""
+    for volume in found.volumes or ():
+        for attribute, kind in _DISK_KINDS.items():
+            disk = _DISK.decode(getattr(volume, attribute))
+            if disk is not None:
+                name = disk.pd_name or disk.volume_id or disk.iqn or ""
+                if kind == "rbd":
+                    name = f"{disk.pool or 'rbd'}/{disk.image or ''}"
+                monitors = tuple(disk.monitors or ())
+                yield Disk(kind, name, bool(disk.read_only), monitors)
+
+
 def _digest(found: wire.Spec, namespace: str) -> bytes:
     """Sixteen bytes that only equal specs have in common, however large they are."""
     parts: list[Raw | bytes] = [
@@ -265,4 +289,10 @@ def _digest(found: wire.Spec, namespace: str) -> bytes:
     for volume in found.volumes or ():
         if volume.image is not None:
             parts += (b"v", (volume.image.reference or "").encode())
+        if wire.given(volume.ephemeral):
+            parts += (b"e", ascii(volume.name).encode())
+        for attribute in _DISK_KINDS:
+            disk: Raw = getattr(volume, attribute)
+            if disk is not wire.NOTHING:
+                parts += (attribute.encode(), disk)
     return blake2b(b"\0".join(parts), digest_size=16).digest()  # JSON has no zero bytes

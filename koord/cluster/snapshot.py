@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from koord.cluster.columns import CHUNK, Column, Shards
-from koord.cluster.facts import Claim, ClusterNamespace, ClusterNode, ClusterPod, Volume
+from koord.cluster.facts import ClusterNamespace, ClusterNode, ClusterPod
 from koord.cluster.images import NodeImages
 from koord.cluster.placement import Placement
+from koord.cluster.storage.facts import Claim, Volume
 from koord.cluster.view import Traits, View
 from koord.util.errors import InvalidObject
 

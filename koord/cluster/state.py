@@ -16,6 +16,9 @@ from koord.cluster.facts import (
 )
 from koord.cluster.services import ServiceTable
 from koord.cluster.snapshot import Snapshot
+from koord.cluster.storage import kinds as storage
+from koord.cluster.storage.facts import Volume
+from koord.cluster.storage.objects import StorageObjects
 from koord.cluster.view import View
 from koord.cluster.workloads import Workloads
 
@@ -42,6 +45,7 @@ class ClusterState:
         self.snapshot = Snapshot()
         self.workloads = Workloads()
         self.services = ServiceTable()
+        self.storage = StorageObjects()
         self.reports: dict[str, UsageReport] = {}  # NodeMetrics by node, of deleted nodes too
         self.budgets: dict[str, DisruptionBudget] = {}  # by namespace/name
         self.priority_classes: dict[str, PriorityClass] = {}  # by name
@@ -54,16 +58,16 @@ class ClusterState:
                 snapshot.node_names,
             ),
             decoding.POD: _Table(snapshot.pod, self._put_pod, self._remove_pod, snapshot.pod_keys),
-            decoding.CLAIM: _Table(
+            storage.CLAIM: _Table(
                 snapshot.claim,
                 snapshot.put_claim,
                 lambda key, _: snapshot.remove_claim(key),
                 snapshot.claim_keys,
             ),
-            decoding.VOLUME: _Table(
+            storage.VOLUME: _Table(
                 snapshot.volume,
-                snapshot.put_volume,
-                lambda key, _: snapshot.remove_volume(key),
+                self._put_volume,
+                lambda key, _: self._remove_volume(key),
                 snapshot.volume_names,
             ),
             decoding.NAMESPACE: _Table(
@@ -79,6 +83,16 @@ class ClusterState:
                 self.services.keys,
             ),
             decoding.NODE_METRIC: _in(self.reports),
+            storage.STORAGE_CLASS: self._storage_table(self.storage.classes),
+            storage.CSI_NODE: self._storage_table(self.storage.nodes),
+            storage.CSI_DRIVER: self._storage_table(self.storage.drivers),
+            storage.STORAGE_CAPACITY: self._storage_table(self.storage.capacities),
+            storage.VOLUME_ATTACHMENT: _Table(
+                self.storage.attachments.get,
+                self.storage.put_attachment,
+                lambda key, _: self.storage.drop_attachment(key),
+                lambda: self.storage.attachments,
+            ),
             decoding.BUDGET: _in(self.budgets),
             decoding.PRIORITY_CLASS: _in(self.priority_classes),
             **{kind: self._workload_table(kind) for kind in decoding.WORKLOADS},
@@ -141,6 +155,27 @@ class ClusterState:
         if old is not None and uid in ("", old.uid):
             self.workloads.remove_pod(old)
             self.snapshot.remove_pod(key, old.uid)
+
+    def _put_volume(self, volume: Volume) -> None:
+        self.storage.put_volume(self.snapshot.volume(volume.name), volume)
+        self.snapshot.put_volume(volume)
+
+    def _remove_volume(self, key: str) -> None:
+        self.storage.drop_volume(self.snapshot.volume(key))
+        self.snapshot.remove_volume(key)
+
+    def _storage_table(self, table: dict[str, Any]) -> _Table[Any]:
+        objects = self.storage
+
+        def put(item: Any) -> None:
+            table[item.key] = item
+            objects.version += 1
+
+        def remove(key: str, _: str) -> None:
+            table.pop(key, None)
+            objects.version += 1
+
+        return _Table(table.get, put, remove, lambda: table)
 
     def _workload_table(self, kind: Kind[Workload]) -> _Table[Workload]:
         workloads, name = self.workloads, kind.name

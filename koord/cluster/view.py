@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from koord.cluster.columns import CodedColumn, FrozenColumn, FrozenShards, Mask
 from koord.cluster.facts import (
     AffinityTerm,
-    Claim,
     ClusterNamespace,
     ClusterNode,
     ClusterPod,
@@ -17,11 +16,11 @@ from koord.cluster.facts import (
     PodSpec,
     Selector,
     Taint,
-    Volume,
     selects,
 )
 from koord.cluster.images import FrozenImages
 from koord.cluster.placement import FrozenPlacement, Placed, Placement
+from koord.cluster.storage.facts import Claim, Volume
 
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"  # the label that every namespace has
 

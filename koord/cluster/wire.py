@@ -21,6 +21,11 @@ NULL = b"null"
 NOTHING = Raw(NULL)
 
 
+def given(found: Raw) -> bool:
+    """Whether a field is there and not null."""
+    return found is not NOTHING and bytes(found) != NULL
+
+
 class Wire(Struct, rename="camel", gc=False):
     """Base of what is read and converted at once."""
 
@@ -83,6 +88,10 @@ class PodVolume(Wire):
     ephemeral: Raw = NOTHING
     empty_dir: Raw = NOTHING
     host_path: Raw = NOTHING
+    gce_persistent_disk: Raw = NOTHING
+    aws_elastic_block_store: Raw = NOTHING
+    iscsi: Raw = NOTHING
+    rbd: Raw = NOTHING
 
 
 class Spec(Wire):
@@ -158,6 +167,18 @@ class Port(Wire, rename={"host_port": "hostPort", "host_ip": "hostIP"}):
     host_ip: Text | None = None
 
 
+class Disk(Wire, rename={"volume_id": "volumeID", "pd_name": "pdName", "read_only": "readOnly"}):
+    """A disk in a pod: the fields of all its kinds."""
+
+    pd_name: Text | None = None
+    volume_id: Text | None = None
+    iqn: Text | None = None
+    monitors: Texts | None = None
+    pool: Text | None = None
+    image: Text | None = None
+    read_only: bool | None = None
+
+
 class Toleration(Wire):
     key: Text | None = None
     operator: Text | None = None
@@ -183,10 +204,6 @@ class NodeSelectorTerm(Wire):
 
 class NodeSelector(Wire):
     node_selector_terms: ManyOf[NodeSelectorTerm] | None = None
-
-
-class VolumeAffinity(Wire):
-    required: NodeSelector | None = None
 
 
 class PreferredTerm(Wire):
@@ -302,25 +319,6 @@ class ServiceSpec(Wire):
 class Service(Wire):
     metadata: Metadata
     spec: ServiceSpec | None = None
-
-
-class ClaimSpec(Wire):
-    volume_name: Name | None = None
-    storage_class_name: Name | None = None
-
-
-class Claim(Wire):
-    metadata: Metadata
-    spec: ClaimSpec | None = None
-
-
-class VolumeSpec(Wire):
-    node_affinity: VolumeAffinity | None = None
-
-
-class Volume(Wire):
-    metadata: Metadata
-    spec: VolumeSpec | None = None
 
 
 class BudgetSpec(Wire):

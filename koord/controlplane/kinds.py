@@ -6,6 +6,7 @@ from typing import Any
 
 from koord.cluster import decoding
 from koord.cluster.decoder import Kind
+from koord.cluster.storage import kinds as storage
 from koord.kube.listwatch import Absent
 from koord.kube.resource import NODE_METRICS, NODES, PODS, Resource
 
@@ -35,8 +36,8 @@ _WORKLOADS = "it is not known how many pods they want"
 SERVED: Mapping[Kind[Any], Served] = {
     decoding.NODE: Served(NODES, page_size=250),  # with their images, 20 kB each
     decoding.POD: Served(PODS),
-    decoding.CLAIM: Served(Resource("v1", "persistentvolumeclaims"), without=_VOLUMES),
-    decoding.VOLUME: Served(Resource("v1", "persistentvolumes"), without=_VOLUMES),
+    storage.CLAIM: Served(Resource("v1", "persistentvolumeclaims"), without=_VOLUMES),
+    storage.VOLUME: Served(Resource("v1", "persistentvolumes"), without=_VOLUMES),
     decoding.NAMESPACE: Served(Resource("v1", "namespaces")),
     decoding.NODE_METRIC: Served(NODE_METRICS, page_size=100, absent=_NODE_METRICS_MISSING),
     decoding.BUDGET: Served(
@@ -58,11 +59,29 @@ SERVED: Mapping[Kind[Any], Served] = {
 }
 """What every daemon of the control plane follows."""
 
+_STORAGE = "storage.k8s.io/v1"
+_CLASSES = "pods with claims that wait for their first pod are not scheduled"
+
 SERVED_TO_SCHEDULER: Mapping[Kind[Any], Served] = {
     **SERVED,
     decoding.SERVICE: Served(
         Resource("v1", "services"),
         without="pods without spread constraints are spread by their controller's selector alone",
+    ),
+    storage.STORAGE_CLASS: Served(Resource(_STORAGE, "storageclasses"), without=_CLASSES),
+    storage.CSI_NODE: Served(
+        Resource(_STORAGE, "csinodes"), without="limits of volumes on nodes are not known"
+    ),
+    storage.CSI_DRIVER: Served(
+        Resource(_STORAGE, "csidrivers"), without="volumes count as having room everywhere"
+    ),
+    storage.STORAGE_CAPACITY: Served(
+        Resource(_STORAGE, "csistoragecapacities"),
+        without="drivers that report room for volumes count as having none",
+    ),
+    storage.VOLUME_ATTACHMENT: Served(
+        Resource(_STORAGE, "volumeattachments"),
+        without="volumes that are attached without a pod are not counted",
     ),
 }
 """All kinds that a ClusterState keeps."""

@@ -20,7 +20,6 @@ from koord.cluster import decoding
 from koord.cluster.decoder import Kind
 from koord.cluster.decoding import UsageReport
 from koord.cluster.facts import (
-    Claim,
     ClusterNamespace,
     ClusterNode,
     ClusterPod,
@@ -29,8 +28,17 @@ from koord.cluster.facts import (
     LabelSet,
     PodSpec,
     PriorityClass,
-    Volume,
     Workload,
+)
+from koord.cluster.storage import kinds as storage
+from koord.cluster.storage.facts import (
+    Claim,
+    CsiDriver,
+    CsiNode,
+    StorageCapacity,
+    StorageClass,
+    Volume,
+    VolumeAttachment,
 )
 from koord.util.errors import InvalidObject
 from koord_descheduler.backtest.columns import (
@@ -50,8 +58,13 @@ _NO_LABELS, _NO_SPEC = LabelSet("", {}), PodSpec()
 _KINDS: tuple[tuple[Kind[Any], type], ...] = (
     (decoding.NODE, ClusterNode),
     (decoding.POD, ClusterPod),
-    (decoding.CLAIM, Claim),
-    (decoding.VOLUME, Volume),
+    (storage.CLAIM, Claim),
+    (storage.VOLUME, Volume),
+    (storage.STORAGE_CLASS, StorageClass),
+    (storage.CSI_NODE, CsiNode),
+    (storage.CSI_DRIVER, CsiDriver),
+    (storage.STORAGE_CAPACITY, StorageCapacity),
+    (storage.VOLUME_ATTACHMENT, VolumeAttachment),
     (decoding.NAMESPACE, ClusterNamespace),
     (decoding.SERVICE, ClusterService),
     (decoding.BUDGET, DisruptionBudget),

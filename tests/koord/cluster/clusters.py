@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from koord.cluster.decoder import Decoder, Kind
-from koord.cluster.decoding import CLAIM, NAMESPACE, NODE, POD, VOLUME
+from koord.cluster.decoding import NAMESPACE, NODE, POD
 from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.cluster.snapshot import Snapshot
+from koord.cluster.storage.kinds import CLAIM, VOLUME
 
 Json = dict[str, Any]
 DECODER = Decoder()

@@ -14,6 +14,13 @@ from structlog.testing import capture_logs
 
 from koord.cluster.decoding import BUDGET, CLONE_SET, NODE, NODE_METRIC, POD, SERVICE
 from koord.cluster.state import ClusterState
+from koord.cluster.storage.kinds import (
+    CSI_DRIVER,
+    CSI_NODE,
+    STORAGE_CAPACITY,
+    STORAGE_CLASS,
+    VOLUME_ATTACHMENT,
+)
 from koord.controlplane.clusterfeed import ClusterFeed
 from koord.controlplane.kinds import SERVED, SERVED_TO_SCHEDULER, Served
 from koord.kube.client import ApiClient
@@ -70,8 +77,16 @@ async def following(server: ApiServer, follow: Follow, clock) -> Following:
 
 
 def test_all_kinds_of_the_state_are_followed() -> None:
-    assert set(SERVED_TO_SCHEDULER) == set(ClusterState().kinds)
-    assert set(SERVED) == set(ClusterState().kinds) - {SERVICE}
+    every = set(ClusterState().kinds)
+    assert set(SERVED_TO_SCHEDULER) == every
+    assert every - set(SERVED) == {
+        SERVICE,
+        STORAGE_CLASS,
+        CSI_NODE,
+        CSI_DRIVER,
+        STORAGE_CAPACITY,
+        VOLUME_ATTACHMENT,
+    }
 
 
 async def test_lists_then_changes(server: ApiServer, follow: Follow, clock) -> None:

@@ -11,17 +11,36 @@ from clusters import pod as pod_json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.labelselector import Requirement
 from koord.api.nodemetric import AggregatedUsage, PodMetric, Usage
 from koord.cluster import decoding
 from koord.cluster.decoding import UsageReport
 from koord.cluster.facts import (
-    Claim,
     ClusterNamespace,
     DisruptionBudget,
     Owner,
     PriorityClass,
-    Volume,
     Workload,
+)
+from koord.cluster.storage.facts import (
+    Claim,
+    ClaimReference,
+    CsiDriver,
+    CsiNode,
+    NodeDriver,
+    StorageCapacity,
+    StorageClass,
+    Volume,
+    VolumeAttachment,
+)
+from koord.cluster.storage.kinds import (
+    CLAIM,
+    CSI_DRIVER,
+    CSI_NODE,
+    STORAGE_CAPACITY,
+    STORAGE_CLASS,
+    VOLUME,
+    VOLUME_ATTACHMENT,
 )
 from koord.util.errors import InvalidObject
 from koord_descheduler.backtest.columns import layout_of, pack, to_report, to_row, unpack
@@ -118,8 +137,13 @@ def test_objects_of_all_kinds_come_back() -> None:
     """Pods with the rules and labels that they share; removed ones as removed."""
     items = {
         decoding.NODE: read_node(node_json("n1", {"zone": "a"})),
-        decoding.CLAIM: Claim("ns", "data", "pv"),
-        decoding.VOLUME: Volume("pv", ()),
+        CLAIM: Claim("ns", "data", "pv", selector=(Requirement("a", "Exists", ()),)),
+        VOLUME: Volume("pv", (), labels={"a": "b"}, claim=ClaimReference("ns", "data", "u")),
+        STORAGE_CLASS: StorageClass("fast", "csi.test", True, ()),
+        CSI_NODE: CsiNode("n1", (NodeDriver("csi.test", 3, ("zone",)),)),
+        CSI_DRIVER: CsiDriver("csi.test", True),
+        STORAGE_CAPACITY: StorageCapacity("ns", "a", "fast", (), 5),
+        VOLUME_ATTACHMENT: VolumeAttachment("at", "csi.test", "n1", "pv"),
         decoding.NAMESPACE: ClusterNamespace("ns", MappingProxyType({"a": "b"})),
         decoding.BUDGET: DisruptionBudget("ns", "web", (), 3),
         decoding.PRIORITY_CLASS: PriorityClass("high", 10),

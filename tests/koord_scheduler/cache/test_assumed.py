@@ -10,13 +10,13 @@ from koord.cluster import decoding
 from koord.cluster.decoder import Kind
 from koord.cluster.decoding import NODE, POD, UsageReport
 from koord.cluster.facts import (
-    Claim,
     ClusterNamespace,
     ClusterPod,
     DisruptionBudget,
     PriorityClass,
-    Volume,
 )
+from koord.cluster.storage.facts import Claim, Volume
+from koord.cluster.storage.kinds import CLAIM, VOLUME
 from koord.controlplane.testing.objects import make_workload
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.cache.assumed import AssumeError, SchedulerState
@@ -221,8 +221,8 @@ def test_every_kind_is_found_by_its_key() -> None:
     objects: list[tuple[Kind[Any], Any]] = [
         (decoding.NODE, read_node(node("a"))),
         (decoding.POD, web()),
-        (decoding.CLAIM, Claim("default", "data")),
-        (decoding.VOLUME, Volume("pv")),
+        (CLAIM, Claim("default", "data")),
+        (VOLUME, Volume("pv")),
         (decoding.NAMESPACE, ClusterNamespace("default", {})),
         (decoding.NODE_METRIC, UsageReport("a")),
         (decoding.BUDGET, DisruptionBudget("default", "web", None)),

@@ -1,0 +1,1 @@
+"""Storage: claims, volumes, classes, CSI drivers and what they say of nodes."""
