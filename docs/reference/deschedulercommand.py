@@ -8,8 +8,7 @@ from koord.component.flags import FlagRow
 from koord.component.http.exposition import Exposition
 from koord.util.simulatedclock import SimulatedClock
 from koord_descheduler.cli.daemon import FAMILIES
-from koord_descheduler.daemon.connection import connect
-from koord_descheduler.daemon.run import Daemon
+from koord_descheduler.daemon.run import Daemon, connect_daemon
 from koord_descheduler.daemon.settings import load_settings, new_flags
 from koord_descheduler.framework.interfaces import EvictPlugin
 from koord_descheduler.framework.metrics import UNSUFFIXED_COUNTERS
@@ -144,7 +143,7 @@ def _exposition() -> Exposition:
         settings = load_settings(
             [f"--config={config}"], {"KUBECONFIG": str(access)}, discover=_discover
         )
-        connection = connect(settings, "x", clock, exposition.internal)
+        connection = connect_daemon(settings, exposition, clock, "x")
         Daemon(settings, connection, exposition, clock, "x")
     return exposition
 

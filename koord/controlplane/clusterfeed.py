@@ -45,7 +45,7 @@ class ClusterFeed:
         served: Mapping[Kind[Any], Served] = SERVED,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """draw returns a number from 0 to 1."""
+        """served: the kinds that are followed. draw returns a number from 0 to 1."""
         decoder = Decoder()
         self._kinds = {
             kind.name: _KindFeed(client, state, decoder, kind, place, clock, draw)

@@ -3,11 +3,14 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from koord.cluster.decoder import Kind
 from koord.cluster.state import ClusterState
 from koord.controlplane.clusterfeed import ClusterFeed
+from koord.controlplane.kinds import SERVED, Served
 from koord.kube.access.config import ApiConfig
 from koord.kube.access.findconfig import find_config
 from koord.kube.client import ApiClient
@@ -45,7 +48,12 @@ def find_cluster(kubeconfig: str) -> ApiConfig:
 
 
 async def read_cluster(
-    config: ApiConfig, name: str, warn: Callable[[str], None], *, patience: float = PATIENCE
+    config: ApiConfig,
+    name: str,
+    warn: Callable[[str], None],
+    *,
+    served: Mapping[Kind[Any], Served] = SERVED,
+    patience: float = PATIENCE,
 ) -> ClusterState:
     """Return all objects that decisions need, by one list of each kind.
 
@@ -59,7 +67,7 @@ async def read_cluster(
     client = ApiClient(Transport(config, clock, limits=limits, user_agent=name), clock)
     state = ClusterState()
     try:
-        feed, stop = ClusterFeed(client, state, clock), Stop(clock)
+        feed, stop = ClusterFeed(client, state, clock, served=served), Stop(clock)
         following = asyncio.create_task(feed.run(stop), name="cluster")
         try:
             async with asyncio.timeout(patience):

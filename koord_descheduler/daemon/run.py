@@ -5,29 +5,29 @@ import socket
 
 from prometheus_client import Counter
 
-import koord_descheduler
+from koord.cluster.state import ClusterState
 from koord.component.components import ComponentSet
 from koord.component.config.follower import AppliedConfig, ConfigFollower
-from koord.component.heap import leave_heap
 from koord.component.http.exposition import Exposition
-from koord.component.http.looplag import LoopLag
-from koord.component.leaderelection.config import ElectionConfig, unique_identity
-from koord.component.leaderelection.elector import LeaderElector
 from koord.component.leaderelection.metrics import LeaderMetrics
-from koord.component.signals import end_process_after, take_signals
 from koord.component.tasks import supervise
+from koord.controlplane.connection import Connection, connect
+from koord.controlplane.effective import effective_text
 from koord.controlplane.flags import CONFIG_VERBOSITY
+from koord.controlplane.kinds import SERVED
+from koord.controlplane.lifecycle import Lifecycle, add_common_components, lead, new_elector
+from koord.controlplane.program import Program
+from koord.controlplane.serving import HttpSources, Servers
 from koord.util.clock import Clock
-from koord.util.errors import KoordError
-from koord.util.health import OK, Health
+from koord.util.health import Health
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
-from koord_descheduler import PREFIX
+from koord_descheduler import NAME, PREFIX, __version__
 from koord_descheduler.config.read import ReadConfig, config_parser
-from koord_descheduler.daemon.connection import Connection, connect
+from koord_descheduler.config.write import to_document
 from koord_descheduler.daemon.live import LiveConfiguration
-from koord_descheduler.daemon.serving import HttpSources, Servers
-from koord_descheduler.daemon.settings import Settings, effective_text
+from koord_descheduler.daemon.serving import create_app
+from koord_descheduler.daemon.settings import Settings
 from koord_descheduler.framework.decisions import Decisions
 from koord_descheduler.framework.handle import Services
 from koord_descheduler.framework.metrics import FrameworkMetrics
@@ -36,13 +36,9 @@ from koord_descheduler.ledger.keeper import LedgerKeeper
 from koord_descheduler.ledger.ledger import Ledger
 from koord_descheduler.ledger.metrics import LedgerMetrics
 
-STOP_LIMIT = 9.0  # seconds for an orderly stop; Koordinator's manifest gives 10
+PROGRAM = Program(NAME, PREFIX, __version__)
 
 log = get_logger("koord_descheduler.daemon")
-
-
-class FinishedWithoutElection(KoordError):
-    """The work has ended, and no lease says that it may."""
 
 
 async def run_daemon(
@@ -56,11 +52,27 @@ async def run_daemon(
         KoordError: the daemon could not start; the message says why.
     """
     hostname = socket.gethostname()
-    connection = connect(settings, hostname, clock, exposition.internal)
+    connection = connect_daemon(settings, exposition, clock, hostname)
     try:
         await Daemon(settings, connection, exposition, clock, hostname).run(stop)
     finally:
         await connection.close()
+
+
+def connect_daemon(
+    settings: Settings, exposition: Exposition, clock: Clock, hostname: str
+) -> Connection[ClusterState]:
+    """Make what talks to the API server. Raises ConfigError; see connect."""
+    return connect(
+        settings.configuration.client_connection,
+        ClusterState(),
+        SERVED,
+        PROGRAM,
+        environ=settings.environ,
+        hostname=hostname,
+        clock=clock,
+        registry=exposition.internal,
+    )
 
 
 class Daemon:
@@ -69,7 +81,7 @@ class Daemon:
     def __init__(
         self,
         settings: Settings,
-        connection: Connection,
+        connection: Connection[ClusterState],
         exposition: Exposition,
         clock: Clock,
         hostname: str,
@@ -105,46 +117,40 @@ class Daemon:
             gate=ledger,
         )
         self._live = LiveConfiguration(settings.read, settings.registry, self._services, ledger)
-        self._elector = self._new_elector(hostname, LeaderMetrics(registry))
-        self._background = Stop(clock)
+        self._elector = new_elector(
+            election,
+            connection,
+            self._lead,
+            clock,
+            hostname=hostname,
+            metrics=LeaderMetrics(registry),
+            component=settings.configuration.profiles[0].name,
+        )
+        self._lifecycle = Lifecycle(self._components, clock)
         self._follower = self._new_follower(exposition)
+        sources = HttpSources(
+            exposition=exposition,
+            health=self._components.health,
+            clock=clock,
+            guard=connection.guard,
+            configuration=lambda: to_document(self._live.configuration),
+        )
+        config = settings.configuration
         self._servers = Servers(
-            settings,
-            HttpSources(
-                exposition=exposition,
-                health=self._components.health,
-                clock=clock,
-                guard=connection.guard,
-                configuration=lambda: self._live.configuration,
-                decisions=self._services.decisions,
-                leads=lambda: self._elector is None or self._elector.leading,
-            ),
+            (config.healthz_bind_address, config.metrics_bind_address),
+            settings.options,
+            sources,
+            lambda: create_app(sources, self._services.decisions, self._leads),
         )
         self._add_components(exposition)
 
     async def run(self, stop: Stop | None) -> None:
         """Start, work until stop, and stop. Raises as run_daemon."""
-        if stop is None:
-            stop = Stop(self._clock)
-            take_signals(stop, self._follower.ask if self._follower else None)
-            asyncio.ensure_future(_bound_the_end(stop))  # noqa: RUF006 - ends with the process
-        error: KoordError | None = None
-        try:
-            await self._servers.start()
-            async with asyncio.TaskGroup() as group:
-                self._start_components(group)
-                try:
-                    await self._work(stop)
-                except KoordError as err:  # a task group would wrap it
-                    error = err
-                finally:
-                    await self._live.close()
-                    self._background.set()
-        finally:
-            await self._servers.stop()
-        log.info("daemon.stopped")
-        if error is not None:
-            raise error
+        reread = self._follower.ask if self._follower else None
+        await self._lifecycle.run(self._servers, self._work, self._live.close, stop, reread)
+
+    def _leads(self) -> bool:
+        return self._elector is None or self._elector.leading
 
     async def _work(self, stop: Stop) -> None:
         """Build the profiles, wait for the lead, lead."""
@@ -152,11 +158,7 @@ class Daemon:
         if stop.is_set():
             return
         self._announce()
-        if self._elector is not None:
-            await self._elector.run(stop)
-        else:
-            await self._lead(stop)
-            raise FinishedWithoutElection("finished without leader elect")
+        await lead(self._elector, self._lead, stop)
 
     async def _lead(self, stop: Stop) -> None:
         """Run what plugins have beside the cycles, and cycles once the cluster is known."""
@@ -187,34 +189,6 @@ class Daemon:
         seconds = round(self._clock.monotonic() - began, 3)
         log.info("cluster.known", nodes=len(self._connection.state.snapshot), seconds=seconds)
 
-    async def _settle(self, stop: Stop) -> None:
-        """Have the garbage collector leave the cluster alone, once it is there."""
-        await stop.bound(self._connection.feed.wait_synced())
-        leave_heap()
-
-    def _new_elector(self, hostname: str, metrics: LeaderMetrics) -> LeaderElector | None:
-        """The candidate; None: this process leads whatever others do."""
-        election = self._settings.configuration.leader_election
-        if not election.leader_elect:
-            return None
-        config = ElectionConfig(
-            namespace=election.resource_namespace,
-            name=election.resource_name,
-            identity=unique_identity(hostname),
-            lease_duration=election.lease_duration,
-            renew_deadline=election.renew_deadline,
-            retry_period=election.retry_period,
-        )
-        return LeaderElector(
-            self._connection.client,
-            config,
-            self._lead,
-            self._clock,
-            metrics=metrics,
-            announce=self._connection.events.emit,
-            component=self._settings.configuration.profiles[0].name,
-        )
-
     def _new_follower(self, exposition: Exposition) -> ConfigFollower[ReadConfig] | None:
         """What reads the file again; None: there is none."""
         settings = self._settings
@@ -235,39 +209,23 @@ class Daemon:
         )
 
     async def _apply(self, read: ReadConfig) -> AppliedConfig:
-        applied = await self._background.bound(self._live.apply(read))
+        applied = await self._lifecycle.background.bound(self._live.apply(read))
         return applied or AppliedConfig(changed=())
 
     def _add_components(self, exposition: Exposition) -> None:
-        connection, components = self._connection, self._components
-        health, runs = components.health, components.runs
-        health.register("ping", lambda: OK, live=True)
-        if self._elector is not None:
-            health.register(self._elector.name, self._elector.health)
-        components.add("cluster", connection.feed, ready=True)
-        health.register_group("cluster", connection.feed.kinds_health)
-        health.register_group("informer", connection.informers.health)
-        health.register("tokens", connection.guard.health)
-        health.register("cycles", self._live.cycles.health)
-        health.register("ledger", self._keeper.health)
-        runs["informers"] = connection.informers.run
-        runs["events"] = connection.events.run
-        runs["heap"] = self._settle
-        runs["loop lag"] = LoopLag(exposition.internal, exposition.rules.prefix).run
+        components = self._components
+        add_common_components(components, self._connection, exposition, self._elector)
+        components.health.register("cycles", self._live.cycles.health)
+        components.health.register("ledger", self._keeper.health)
         components.add("config", self._follower)
         components.add("certificate", self._servers.certificate)
-
-    def _start_components(self, group: asyncio.TaskGroup) -> None:
-        stop, health = self._background, self._components.health
-        for name, run in self._components.runs.items():
-            group.create_task(supervise(name, run, stop, self._clock, health), name=name)
 
     def _announce(self) -> None:
         """Log that the daemon has started, and what of its settings has no effect."""
         settings, config = self._settings, self._settings.configuration
         log.info(
             "daemon.started",
-            version=koord_descheduler.__version__,
+            version=__version__,
             server=self._connection.server,
             config=str(settings.config_path or ""),
             interval_s=config.descheduling_interval,
@@ -278,10 +236,4 @@ class Daemon:
         for event, facts in settings.warnings():
             log.warning(event, **facts)
         if settings.options.v.value >= CONFIG_VERBOSITY:
-            log.info("config.effective", config=effective_text(config))
-
-
-async def _bound_the_end(stop: Stop) -> None:
-    await stop.wait()
-    log.info("daemon.stopping")
-    end_process_after(STOP_LIMIT)
+            log.info("config.effective", config=effective_text(settings.document()))

@@ -1,142 +1,20 @@
-"""HTTP and HTTPS: metrics and health for all, the configuration for clients that may see it."""
+"""The descheduler's endpoints beside those of every daemon."""
 
-import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
 from aiohttp import web
 
-from koord.component.http.certificate import ServingCertificate
-from koord.component.http.endpoints import (
-    Handler,
-    check_handler,
-    guarded,
-    health_handler,
-    metrics_handler,
-)
-from koord.component.http.exposition import Exposition
-from koord.component.http.guard import Guard
-from koord.component.http.middleware import MAX_BODY, limits
-from koord.component.http.responses import json_body, json_bytes
-from koord.component.http.site import HttpServer
-from koord.component.http.sockets import Address
-from koord.controlplane.flags import TLS_VERSIONS
-from koord.util.address import is_loopback
-from koord.util.clock import Clock
-from koord.util.health import Health
-from koord.util.logs import get_logger
-from koord_descheduler import PREFIX
-from koord_descheduler.config.configuration import Configuration
-from koord_descheduler.config.write import to_document
-from koord_descheduler.daemon.settings import Settings
+from koord.component.http.endpoints import guarded
+from koord.controlplane import serving
+from koord.controlplane.serving import HttpSources
 from koord_descheduler.framework.decisions import Decisions
 from koord_descheduler.planning.explain import explain_handler
 
-log = get_logger("koord_descheduler.server")
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HttpSources:
-    """The sources of the endpoints."""
-
-    exposition: Exposition
-    health: Health
-    clock: Clock
-    guard: Guard
-    configuration: Callable[[], Configuration]
-    decisions: Decisions
-    leads: Callable[[], bool]
-
-
-def create_app(sources: HttpSources) -> web.Application:
-    """The application. Its guard decides which clients may read more than health and metrics."""
-    app = web.Application(middlewares=[limits(sources.clock)], client_max_size=MAX_BODY)
-    get, health, clock = app.router.add_get, sources.health, sources.clock
-    get("/metrics", metrics_handler(sources.exposition))
-    get("/healthz", health_handler(health, clock))
-    get("/healthz/{check}", check_handler(health))
-    get("/livez", health_handler(health, clock, live=True))
-    get("/readyz", health_handler(health, clock, ready=True))
-    get("/configz", guarded(sources.guard, _configz(sources.configuration)))
-    get("/explain", guarded(sources.guard, explain_handler(sources.decisions, sources.leads)))
+def create_app(
+    sources: HttpSources, decisions: Decisions, leads: Callable[[], bool]
+) -> web.Application:
+    """The application."""
+    app = serving.create_app(sources)
+    app.router.add_get("/explain", guarded(sources.guard, explain_handler(decisions, leads)))
     return app
-
-
-class Servers:
-    """The listeners that the settings ask for."""
-
-    def __init__(self, settings: Settings, sources: HttpSources) -> None:
-        """Read the certificate.
-
-        Raises:
-            CertificateError: it cannot be used.
-        """
-        self._sources = sources
-        self._servers: list[tuple[HttpServer, Address, bool]] = []
-        config = settings.configuration
-        plain = dict.fromkeys([config.healthz_bind_address, config.metrics_bind_address])
-        for number, text in enumerate(plain):
-            self._add(Address.parse(text), None, f"{PREFIX}_plain{number or ''}")
-        self.certificate = _certificate(settings)
-        secure = Address(settings.options.bind_address.value, settings.options.secure_port.value)
-        if self.certificate is not None:
-            self._add(secure, self.certificate.context, f"{PREFIX}_secure")
-        elif secure.port and settings.options.secure_port.is_set:
-            note = "give --tls-cert-file and --tls-private-key-file to serve HTTPS"
-            log.warning("https.off", port=secure.port, note=note)
-
-    async def start(self) -> None:
-        """Listen.
-
-        Raises:
-            ListenError: an address cannot be listened on.
-        """
-        for server, address, tls in self._servers:
-            await server.start()
-            listening = Address(address.host, server.port)
-            log.info("server.listening", address=str(listening), tls=tls)
-            if not tls and not is_loopback(address.host):
-                log.warning("server.plain", address=str(listening), note=_PLAIN)
-
-    async def stop(self) -> None:
-        """Close all."""
-        for server, _, _ in self._servers:
-            await server.stop()
-
-    def _add(self, address: Address, tls: ssl.SSLContext | None, prefix: str) -> None:
-        """Serve on an address, unless its port is 0."""
-        if address.port:
-            server = HttpServer(
-                create_app(self._sources),
-                address,
-                tls,
-                clock=self._sources.clock,
-                registry=self._sources.exposition.internal,
-                prefix=prefix,
-            )
-            self._servers.append((server, address, tls is not None))
-
-
-_PLAIN = (
-    "as the file asks for: all can read /metrics and /healthz here, without encryption; /configz "
-    "and /explain need a token"
-)
-
-
-def _certificate(settings: Settings) -> ServingCertificate | None:
-    options = settings.options
-    certificate, key = options.tls_cert_file.value, options.tls_private_key_file.value
-    if not certificate or not options.secure_port.value:
-        return None
-    found = ServingCertificate(Path(certificate), Path(key))
-    if options.tls_min_version.value == TLS_VERSIONS[1]:
-        found.context.minimum_version = ssl.TLSVersion.TLSv1_3
-    return found
-
-
-def _configz(configuration: Callable[[], Configuration]) -> Handler:
-    async def configz(_: web.Request) -> web.Response:
-        return json_body(json_bytes({"componentconfig": to_document(configuration())}))
-
-    return configz

@@ -4,13 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import yaml
-
 from koord.component.config.document import read_config
 from koord.component.features import FeatureGates
 from koord.component.flags import FlagSet
+from koord.controlplane.effective import LogEvent, without_effect
 from koord.controlplane.flags import ControlPlaneDefaults, ControlPlaneFlags
-from koord.util.errors import KoordError, OptionError
+from koord.util.errors import OptionError
 from koord_descheduler import NAME
 from koord_descheduler.config.configuration import Configuration
 from koord_descheduler.config.points import KnownPlugins
@@ -48,15 +47,13 @@ class Settings:
         """The configuration of the start."""
         return self.read.configuration
 
-    def warnings(self) -> list[tuple[str, dict[str, object]]]:
+    def document(self) -> object:
+        """Return the effective configuration as JSON values that read back."""
+        return to_document(self.configuration)
+
+    def warnings(self) -> list[LogEvent]:
         """What the user should know about these settings, as log events with their facts."""
-        found: list[tuple[str, dict[str, object]]] = []
-        if inert := self.flags.inert_set():
-            found.append(("flags.without_effect", {"flags": inert}))
-        if missing := self.gates.not_built():
-            found.append(("gates.not_built", {"gates": missing}))
-        found += [("plugin.problem", {"error": problem}) for problem in self.plugin_problems]
-        return found
+        return without_effect(self.flags, self.gates, self.plugin_problems)
 
 
 def new_flags(*, terminal: bool = False) -> tuple[FlagSet, ControlPlaneFlags]:
@@ -103,24 +100,6 @@ def load_settings(
         config_path=path if options.config.value else None,
         environ=environ,
     )
-
-
-def write_configuration(config: Configuration, path: Path) -> None:
-    """Write the effective configuration.
-
-    Raises:
-        KoordError: the file cannot be written.
-    """
-    try:
-        path.write_text(effective_text(config))
-    except OSError as err:
-        hint = "name a file that this user can write to"
-        raise KoordError(f"--write-config-to: {path}: found {err.strerror}; {hint}") from err
-
-
-def effective_text(config: Configuration) -> str:
-    """Return a configuration as YAML that reads back."""
-    return str(yaml.safe_dump(to_document(config), sort_keys=False))
 
 
 def _without_file(options: ControlPlaneFlags, known: KnownPlugins) -> ReadConfig:

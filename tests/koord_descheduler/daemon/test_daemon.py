@@ -13,9 +13,9 @@ from replicas import LEASES, SHIPPED, Replica, Start, holder
 from structlog.testing import capture_logs
 
 from koord.component.leaderelection.elector import LostLease
+from koord.controlplane.lifecycle import FinishedWithoutElection
 from koord.util.errors import KoordError
 from koord.util.simulatedclock import SimulatedClock
-from koord_descheduler.daemon.run import FinishedWithoutElection
 from koord_descheduler.plugin import EvictOptions, Relief
 
 NODES, PODS, CONFIGS = "/api/v1/nodes", "/api/v1/pods", "/api/v1/configmaps"

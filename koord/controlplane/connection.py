@@ -1,0 +1,107 @@
+"""What talks to the API server: one client for all, and what it keeps of the cluster."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from prometheus_client import CollectorRegistry
+
+from koord.cluster.decoder import Kind
+from koord.cluster.state import ClusterState
+from koord.component.http.tokenguard import TokenGuard
+from koord.controlplane.clusterfeed import ClusterFeed
+from koord.controlplane.informers import LiveInformers
+from koord.controlplane.kinds import Served
+from koord.controlplane.program import Program
+from koord.controlplane.sections import ClientConnection
+from koord.kube.access.config import ApiConfig
+from koord.kube.access.findconfig import find_config
+from koord.kube.client import ApiClient
+from koord.kube.errors import ConfigError
+from koord.kube.events import EventLimits, EventRecorder
+from koord.kube.metrics import EventMetrics, KubeMetrics
+from koord.kube.reviews import Reviews, User
+from koord.kube.transport import Limits, Transport
+from koord.util.clock import Clock
+
+S = TypeVar("S", bound=ClusterState)
+
+_LARGEST_PAGE = 64 << 20  # bytes; 500 pods with all their managedFields
+_CONNECTIONS = 64  # a watch of each kind, and what plugins ask
+_EVENTS = EventLimits(waiting=2000, remembered=4096, rate=5.0, burst=100)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Connection(Generic[S]):
+    """The parts that need the API server. Close it at the end."""
+
+    server: str
+    client: ApiClient
+    state: S
+    feed: ClusterFeed
+    informers: LiveInformers
+    events: EventRecorder
+    guard: TokenGuard[User]
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.client.close()
+
+
+def connect(
+    wanted: ClientConnection,
+    state: S,
+    served: Mapping[Kind[Any], Served],
+    program: Program,
+    *,
+    environ: Mapping[str, str],
+    hostname: str,
+    clock: Clock,
+    registry: CollectorRegistry,
+    events: EventLimits = _EVENTS,
+    master: str = "",
+) -> Connection[S]:
+    """Make the parts. Nothing is sent yet: the API server may be away.
+
+    served: the kinds that the state is to have. master: the URL of the API server, in place of the
+    one that is configured.
+
+    Raises:
+        ConfigError: it is not clear which API server to use, or as which user.
+    """
+    config = _api_config(wanted.kubeconfig, master, environ)
+    limits = Limits(
+        qps=wanted.qps,
+        burst=wanted.burst,
+        answer_bytes=_LARGEST_PAGE,
+        connections=_CONNECTIONS,
+    )
+    observe = KubeMetrics(registry, program.prefix).observe
+    transport = Transport(config, clock, limits=limits, observe=observe, user_agent=program.name)
+    client = ApiClient(transport, clock)
+    count = EventMetrics(registry, program.prefix).count
+    return Connection(
+        server=config.server,
+        client=client,
+        state=state,
+        feed=ClusterFeed(client, state, clock, served=served),
+        informers=LiveInformers(client, clock),
+        events=EventRecorder(client, hostname, clock, count=count, limits=events),
+        guard=TokenGuard(Reviews(client, clock), clock, registry, name=program.prefix),
+    )
+
+
+def _api_config(kubeconfig: str, master: str, environ: Mapping[str, str]) -> ApiConfig:
+    home = Path(environ.get("HOME", "/nonexistent"))
+    found = find_config(kubeconfig, environ, home=home)
+    if found is not None:
+        return replace(found, server=master or found.server)
+    if master:
+        return ApiConfig(server=master, source="--master")
+    raise ConfigError(
+        "clientConnection.kubeconfig",
+        wanted="an API server",
+        found="no kubeconfig and no service account",
+        hint="name a kubeconfig there or with KUBECONFIG, or run as a pod",
+    )
