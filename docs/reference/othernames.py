@@ -34,6 +34,7 @@ _INTERFACE = {  # what follows node_network_ or container_network_ -> unit, mean
     "iface_link_mode": ("number", "link mode"),
     "info": ("1", "what the interface is"),
     "mtu_bytes": ("bytes", "largest packet"),
+    "speed_bytes": ("bytes per second", "what the link can carry in each direction"),
     "net_dev_group": ("number", "of the interface's group"),
     "protocol_type": ("number", "hardware type (ARPHRD_*)"),
     "transmit_queue_length": ("packets", "that the send queue takes"),

@@ -86,6 +86,10 @@ class NodeExporter:
         yield self._by_device("node_network_up", up)
         yield self._info(links)
 
+    def speeds(self, found: Mapping[str, int]) -> Metric:
+        """What links can carry, in bytes per second."""
+        return self._by_device("node_network_speed_bytes", found.items())
+
     def netstat(self, found: Protocols) -> Iterator[Metric]:
         """Protocol statistics of the netstat, snmp and snmp6 files together."""
         for protocol, fields in found.items():

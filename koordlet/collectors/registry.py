@@ -22,7 +22,7 @@ from koordlet.collectors.podgroups import PodGroups
 from koordlet.collectors.pressure import NodePressureCollector, PodPressureCollector
 from koordlet.collectors.qos_resource import QosResourceCollector
 from koordlet.collectors.system_resource import SystemResourceCollector
-from koordlet.host.net.network import NodeNetwork
+from koordlet.host.net.network import LinkSpeeds, NodeNetwork
 from koordlet.host.paths import HostPaths
 from koordlet.metriccache.kinds import Cadence
 
@@ -56,7 +56,7 @@ def build_collectors(
     groups = PodGroups()
     info = NodeInfoCollector(node, paths, publish)
     node_network = NodeNetwork(paths.proc)
-    interfaces = NodeNetworkCollector(node, network, node_network, exporter)
+    interfaces = NodeNetworkCollector(node, network, node_network, LinkSpeeds(paths.sys), exporter)
     return [
         info,
         NodeStorageCollector(node, paths, publish),

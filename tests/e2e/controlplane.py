@@ -23,12 +23,13 @@ _PROGRAMS = {
     "go": "Go 1.25 or newer (go.dev/dl)",
     "etcd": "etcd (Debian: apt-get install etcd-server)",
 }
+_OTHERS = {"prometheus": "prometheus (Debian: apt-get install prometheus)"}
 
 
 def missing(*programs: str) -> str:
     """What this machine lacks of them, by default of the control plane's; "" when nothing."""
     lacking = (name for name in programs or _PROGRAMS if not shutil.which(name))
-    return " and ".join(_PROGRAMS[name] for name in lacking)
+    return " and ".join({**_PROGRAMS, **_OTHERS}[name] for name in lacking)
 
 
 def build(package: str = ".", binary: Path = BINARY, source: Path = SOURCE) -> Path:

@@ -1,6 +1,7 @@
 """The node's network interfaces, from wherever this process can see them."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from koordlet.host.errors import KernelFileError, Unsupported
@@ -10,6 +11,8 @@ from koordlet.host.net.netfiles import InterfaceCounters, parse_net_dev, parse_t
 from koordlet.host.net.rtnetlink import LinkReader
 from koordlet.host.proc.namespaces import OWN, node_network_process
 from koordlet.host.proc.procfiles import parse_int
+
+BYTES_OF_MEGABIT = 125_000
 
 
 class NodeNetwork:
@@ -54,6 +57,28 @@ class NodeNetwork:
 
     def close(self) -> None:
         self._links.close()
+
+
+class LinkSpeeds:
+    """Reads the speed of the node's links."""
+
+    def __init__(self, sys: Path) -> None:
+        self._sys = sys
+
+    def read(self, names: Iterable[str]) -> dict[str, int]:
+        """Return the speeds that drivers know, in bytes per second, by interface.
+
+        Those of another network namespace than the one that sysfs was mounted in are not there.
+        """
+        found = {}
+        for name in names:
+            try:
+                speed = link_speed(self._sys, name)
+            except KernelFileError:
+                continue
+            if speed:
+                found[name] = speed * BYTES_OF_MEGABIT
+        return found
 
 
 def process_interfaces(proc: Path, pid: int) -> tuple[int, dict[str, InterfaceCounters]]:

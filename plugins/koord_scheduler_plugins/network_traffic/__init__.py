@@ -50,27 +50,27 @@ class NetworkTraffic(
             source = kind(args, transport, services.clock)
             return Meter(args, source, transport, services.cluster, services.clock)
 
-        self._meter = services.shared.get(f"NetworkTraffic {_source(args)}", make)
+        self.meter = services.shared.get(f"NetworkTraffic {_source(args)}", make)
 
     def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
-        return self._meter.measure.version
+        return self.meter.measure.version
 
     def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
-        return self._meter.measure.score(node.name)
+        return self.meter.measure.score(node.name)
 
     def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
-        return self._meter.measure.column(nodes)
+        return self.meter.measure.column(nodes)
 
     def normalize_score(
         self, state: CycleState, pod: ClusterPod, scores: list[NodeScore]
     ) -> Status | None:
         highest = max((one.score for one in scores), default=0)
         for one in scores:
-            one.score = self._meter.measure.normalize(one.score, highest)
+            one.score = self.meter.measure.normalize(one.score, highest)
         return None
 
     def normalize_scores(self, state: CycleState, pod: ClusterPod, scores: Scores) -> Scores:
-        return self._meter.measure.normalize_all(scores)
+        return self.meter.measure.normalize_all(scores)
 
 
 def transport_of(args: NetworkTrafficArgs, handle: Handle) -> Transport:

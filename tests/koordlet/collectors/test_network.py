@@ -128,6 +128,8 @@ def test_node_interfaces(machine):
     """Counters at once, rates from the second reading on."""
     machine.gates |= GATES
     machine.host.use_network("eth0", 1000, 2000)
+    machine.host.write("sys/class/net/eth0/speed", "1000\n")
+    machine.host.write("sys/class/net/lo/speed", "-1\n")
     machine.tick()
     assert machine.value(kinds.NODE_NETWORK_RECEIVE, "eth0") is None
     machine.host.use_network("eth0", 5000, 1000)
@@ -141,6 +143,9 @@ def test_node_interfaces(machine):
     rate = "koordlet_node_network_receive_bytes_per_second"
     assert machine.metric(rate, **own) == pytest.approx(10_000)
     assert machine.metric("koordlet_node_network_receive_bytes_total", device="veth1") is None
+    assert machine.metric("koordlet_node_network_speed_bytes", **own) == 125_000_000
+    assert machine.metric("koordlet_node_network_speed_bytes", device="lo") is None
+    assert machine.metric("node_network_speed_bytes", device="eth0", zone="a") == 125_000_000
     compat = "node_network_receive_bytes_total"
     assert machine.metric(compat, device="eth0", zone="a") == 6000
     assert machine.metric(compat, device="veth1") == 7

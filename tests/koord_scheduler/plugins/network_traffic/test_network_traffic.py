@@ -49,7 +49,7 @@ class Traffic:
             profile="p", services=self.kit.services, filters=lambda: pytest.fail("not here")
         )
         plugin = NetworkTraffic(args, handle)
-        self.meter = plugin._meter
+        self.meter = plugin.meter
         profile = await self.kit.profile(score={"NetworkTraffic": plugin})
         self._scoring, self._kept = NodeScoring(profile), KeptResults()
 
@@ -203,5 +203,5 @@ def test_both_forms_agree(raw: dict[str, int], count: int, by_capacity: bool) ->
     if by_capacity:
         raw = {name: min(one, 100) for name, one in raw.items()}
     plugin = NetworkTraffic.__new__(NetworkTraffic)
-    plugin._meter = SimpleNamespace(measure=Measure(raw, by_capacity=by_capacity))  # type: ignore[assignment]
+    plugin.meter = SimpleNamespace(measure=Measure(raw, by_capacity=by_capacity))  # type: ignore[assignment]
     assert_forms_agree(plugin, make_pod(), make_view(**{f"n{at}": "4" for at in range(count)}))
