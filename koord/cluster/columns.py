@@ -110,9 +110,17 @@ class CodedColumn(Generic[H]):
             np.intp,
         )
 
-    @property
+    @cached_property
     def present(self) -> Mask:
-        return self.codes >= 0
+        """Rows that have a value; it cannot be written."""
+        present: Mask = self.codes >= 0
+        present.flags.writeable = False
+        return present
+
+    @cached_property
+    def complete(self) -> bool:
+        """Whether all rows have a value."""
+        return bool(self.present.all())
 
     def where(self, holds: Callable[[H], bool], *, absent: bool = False) -> Mask:
         """Rows whose value fulfils a condition, which is asked once for each value."""
@@ -132,11 +140,18 @@ class CodedColumn(Generic[H]):
                 wanted[code] = True
         return wanted[self.codes]
 
-    def totals(self, amounts: NDArray[np.intp], counted: Mask) -> NDArray[np.intp]:
-        """Sums over the counted rows that have a value, by code; shape (values,)."""
-        rows = counted & self.present
-        sums = np.bincount(self.codes[rows], amounts[rows], minlength=len(self.index))
-        return sums.astype(np.intp)
+    def totals(self, amounts: NDArray[Any], counted: Mask | None = None) -> NDArray[np.int64]:
+        """Sums over the counted rows, by default all, that have a value; shape (values + 1,).
+
+        By code; the last one is 0, and found by the code of rows without a value.
+        """
+        rows = None if self.complete else self.present
+        if counted is not None:
+            rows = counted if rows is None else counted & rows
+        codes = self.codes if rows is None else self.codes[rows]
+        wanted = amounts if rows is None else amounts[rows]
+        sums = np.bincount(codes, wanted, minlength=len(self.index) + 1)
+        return sums.astype(np.int64)
 
     def _table(self, answers: Iterator[bool], *, absent: bool) -> Mask:
         table = np.fromiter(chain(answers, (absent,)), np.bool_, len(self.index) + 1)

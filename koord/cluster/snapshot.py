@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from koord.cluster.census import Census
 from koord.cluster.columns import CHUNK, Column, Shards
 from koord.cluster.facts import ClusterNamespace, ClusterNode, ClusterPod
 from koord.cluster.images import NodeImages
@@ -36,6 +37,7 @@ class Snapshot:
         self._rows: dict[str, int] = {}
         self._pods: dict[str, ClusterPod] = {}
         self._waiting: dict[str, dict[str, ClusterPod]] = {}  # by node that is not known, by key
+        self._census = Census()
         self._claims: Shards[Claim] = Shards()
         self._volumes: Shards[Volume] = Shards()
         self._namespaces: Shards[ClusterNamespace] = Shards()
@@ -207,6 +209,7 @@ class Snapshot:
                 claims=self._claims.freeze(),
                 volumes=self._volumes.freeze(),
                 namespaces=self._namespaces.freeze(),
+                census=self._census,
                 images=self._images.freeze(),
             )
         return self._view

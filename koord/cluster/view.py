@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
-from koord.cluster.columns import CodedColumn, FrozenColumn, FrozenShards, Mask
+from koord.cluster.census import Census, Counts, Wish, labels_of, means
+from koord.cluster.columns import CodedColumn, Column, FrozenColumn, FrozenShards, Mask
 from koord.cluster.facts import (
     AffinityTerm,
     ClusterNamespace,
@@ -16,13 +18,12 @@ from koord.cluster.facts import (
     PodSpec,
     Selector,
     Taint,
-    selects,
 )
 from koord.cluster.images import FrozenImages
 from koord.cluster.placement import FrozenPlacement, Placed, Placement
 from koord.cluster.storage.facts import Claim, Volume
 
-_NAMESPACE_NAME = "kubernetes.io/metadata.name"  # the label that every namespace has
+_imagined = count(-1, -1)  # generations of rows in what-ifs: no snapshot has them
 
 
 class Traits:
@@ -47,6 +48,11 @@ class Traits:
     @cached_property
     def taints(self) -> CodedColumn[tuple[Taint, ...]]:
         return CodedColumn(node.taints for node in self._nodes)
+
+    @cached_property
+    def tainted(self) -> bool:
+        """Whether any node has a taint."""
+        return any(node.taints for node in self._nodes)
 
     @cached_property
     def unschedulable(self) -> Mask:
@@ -83,12 +89,14 @@ class View:
         volumes: FrozenShards[Volume],
         namespaces: FrozenShards[ClusterNamespace],
         images: FrozenImages,
+        census: Census,
         altered: frozenset[int] = frozenset(),
     ) -> None:
+        """census: shared by all views of a snapshot."""
         self.traits = traits
         self._images = images
         self.altered = altered
-        """Rows on which a what-if has added or removed pods; their generation is as it was."""
+        """Rows on which a what-if has added or removed pods."""
         self._nodes = nodes
         self._allocatable = allocatable
         self._usage = usage
@@ -96,7 +104,8 @@ class View:
         self._placement = placement
         self._claims = claims
         self._volumes = volumes
-        self._namespaces = namespaces
+        self.namespaces = namespaces
+        self._census = census
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -147,7 +156,7 @@ class View:
 
     @property
     def generation(self) -> NDArray[np.int64]:
-        """(nodes,): a number that grows with each change of a row, and never repeats."""
+        """(nodes,): a number of what the row has; with other pods, too, it has another one."""
         return self._generation.array
 
     def node(self, row: int) -> ClusterNode:
@@ -171,20 +180,23 @@ class View:
 
     def what_if(self) -> "WhatIf":
         """This cluster, in which pods can be added and removed without changing this view."""
-        return WhatIf(self, self._placement)
+        return WhatIf(self, self._placement, self._generation)
 
-    def with_placement(self, placement: FrozenPlacement, altered: frozenset[int]) -> "View":
-        """The same nodes with other pods on some of them."""
+    def with_placement(
+        self, placement: FrozenPlacement, generation: FrozenColumn, altered: frozenset[int]
+    ) -> "View":
+        """The same nodes with other pods on some of them, which have another generation."""
         return View(
             traits=self.traits,
             nodes=self._nodes,
             allocatable=self._allocatable,
             usage=self._usage,
-            generation=self._generation,
+            generation=generation,
             placement=placement,
             claims=self._claims,
             volumes=self._volumes,
-            namespaces=self._namespaces,
+            namespaces=self.namespaces,
+            census=self._census,
             images=self._images,
             altered=altered,
         )
@@ -198,20 +210,6 @@ class View:
     def specs(self) -> list[PodSpec | None]:
         """By the number that placed has; None: none has that number."""
         return list(self._placement.specs.array)
-
-    @cached_property
-    def anti_affinity(self) -> Mapping[str, list[tuple[int, AffinityTerm]]]:
-        """Required anti-affinity of pods: number of the spec and term, by the namespace it names.
-
-        Those with a namespace selector are under "".
-        """
-        found: dict[str, list[tuple[int, AffinityTerm]]] = {}
-        for number, spec in enumerate(self.specs):
-            for term in spec.anti_affinity if spec else ():
-                everywhere = ("",) if term.namespace_selector is not None else ()
-                for namespace in (*term.namespaces, *everywhere):
-                    found.setdefault(namespace, []).append((number, term))
-        return found
 
     def pods_per_node(self, chosen: Mask) -> NDArray[np.intp]:
         """How many of the chosen pods of placed each node has; shape (nodes,)."""
@@ -240,14 +238,25 @@ class View:
         """Pods of placed in one namespace that a selector matches; shape (pods,)."""
         return self.pods_matching(AffinityTerm("", selector, (namespace,)))
 
+    def pods_meant(self, *terms: AffinityTerm, deleting: bool = True) -> Counts:
+        """How many pods each node has that all of the terms mean; shape (nodes,).
+
+        deleting: those that are being deleted count as well. It costs what has changed since the
+        last question to any view of the snapshot, or, the first time, what the terms mean.
+        """
+        return self._census.count(self, terms, deleting=deleting)
+
+    def wishes_about(self, label_set: LabelSet) -> Mapping[tuple[Wish, str], Counts]:
+        """What affinity terms of pods on each node want for pods with these labels.
+
+        By kind of the term and topology key; a preferred term counts with its weight, a required
+        one with 1. It costs as pods_meant().
+        """
+        return self._census.wishes(self, label_set)
+
     def means(self, term: AffinityTerm, label_set: LabelSet) -> bool:
         """Whether an affinity term means pods with this namespace and these labels."""
-        if not selects(term.selector, label_set.labels):
-            return False
-        return label_set.namespace in term.namespaces or (
-            term.namespace_selector is not None
-            and selects(term.namespace_selector, self.namespace_labels(label_set.namespace))
-        )
+        return means(term, label_set, self.namespaces)
 
     @cached_property
     def _by_namespace(self) -> Mapping[str, list[tuple[int, LabelSet]]]:
@@ -265,16 +274,16 @@ class View:
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
         """Of a namespace that is not known, the one label that every namespace has."""
-        found = self._namespaces.get(name)
-        return {_NAMESPACE_NAME: name} if found is None else found.labels
+        return labels_of(name, self.namespaces)
 
 
 class WhatIf:
     """A view with pods added and removed. Belongs to one thread."""
 
-    def __init__(self, view: View, placement: FrozenPlacement) -> None:
+    def __init__(self, view: View, placement: FrozenPlacement, generation: FrozenColumn) -> None:
         self._origin = view
         self._placement = Placement(placement)
+        self._generation = Column(np.int64, base=generation)
         self._altered = set(view.altered)
         self._view: View | None = view
 
@@ -289,8 +298,7 @@ class WhatIf:
         if self._find(row, pod.key) is not None:
             raise ValueError(f"{pod.key} is on node {node} already")
         self._placement.add(row, pod)
-        self._altered.add(row)
-        self._view = None
+        self._touch(row)
 
     def remove(self, key: str, node: str) -> ClusterPod:
         """Take a pod, namespace/name, off a node, and return it.
@@ -303,17 +311,21 @@ class WhatIf:
         if pod is None:
             raise KeyError(key)
         self._placement.remove(row, pod)
-        self._altered.add(row)
-        self._view = None
+        self._touch(row)
         return pod
 
     def view(self) -> View:
         """The cluster as it would be. Further changes do not change it."""
         if self._view is None:
             self._view = self._origin.with_placement(
-                self._placement.freeze(), frozenset(self._altered)
+                self._placement.freeze(), self._generation.freeze(), frozenset(self._altered)
             )
         return self._view
+
+    def _touch(self, row: int) -> None:
+        self._altered.add(row)
+        self._generation[row] = next(_imagined)
+        self._view = None
 
     def _find(self, row: int, key: str) -> ClusterPod | None:
         return next((one for one in self._placement.pods(row) if one.key == key), None)

@@ -26,7 +26,6 @@ class Moves:
         self._free = (view.allocatable - view.requested).T[:, rows].copy()  # (resources, rows)
         self._settled: dict[tuple[PodSpec, str, tuple[str, ...]], Mask] = {}
         self._excluded: dict[LabelSet, bool] = {}  # whether some pod's anti-affinity means these
-        self._excluding = view.anti_affinity.keys()  # namespaces; "": any
         self._what_if: WhatIf = view.what_if()
         self._pending: list[tuple[ClusterPod, int | None]] = []  # moves that what_if lacks
 
@@ -79,8 +78,6 @@ class Moves:
         spec = pod.spec
         if spec.host_ports or spec.affinity or spec.anti_affinity or spec.spread:
             return True
-        if pod.namespace not in self._excluding and "" not in self._excluding:
-            return False
         excluded = self._excluded.get(pod.label_set)
         if excluded is None:
             excluded = self._excluded[pod.label_set] = is_excluded(pod, self._view)

@@ -1,0 +1,261 @@
+"""Counts that are kept from view to view are those of the pods that are there."""
+
+from collections import Counter
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord.api.labelselector import Requirement
+from koord.cluster import census
+from koord.cluster.census import Wish
+from koord.cluster.facts import (
+    AffinityTerm,
+    ClusterNamespace,
+    ClusterNode,
+    ClusterPod,
+    LabelSet,
+    PodSpec,
+    PreferredAffinityTerm,
+    selects,
+)
+from koord.cluster.snapshot import Snapshot
+from koord.cluster.view import View
+
+NODES, NAMESPACES = ("n1", "n2", "n3", "n4"), ("default", "shop")
+
+
+def wants(**labels: str) -> tuple[Requirement, ...]:
+    return tuple(Requirement(key, "In", (value,)) for key, value in labels.items())
+
+
+WEB = AffinityTerm("zone", wants(app="web"), ("default",))
+TERMS = (
+    WEB,
+    AffinityTerm("host", wants(app="web", tier="front"), ("default", "shop")),
+    AffinityTerm("host", (Requirement("tier", "Exists"),), ("shop",)),
+    AffinityTerm("zone", (Requirement("app", "NotIn", ("web",)),), (), wants(team="red")),
+    AffinityTerm("zone", (), ("default",)),
+    AffinityTerm("zone", None, ("default",)),
+)
+LABEL_SETS = tuple(
+    LabelSet(namespace, MappingProxyType(labels))
+    for namespace in NAMESPACES
+    for labels in ({"app": "web"}, {"app": "web", "tier": "front"}, {"app": "db"}, {})
+)
+SPECS = (
+    PodSpec(),
+    PodSpec(anti_affinity=(WEB,)),
+    PodSpec(affinity=(TERMS[1],), anti_affinity=(TERMS[3], WEB)),
+    PodSpec(
+        preferred_affinity=(PreferredAffinityTerm(7, WEB), PreferredAffinityTerm(2, WEB)),
+        preferred_anti_affinity=(PreferredAffinityTerm(100, TERMS[2]),),
+    ),
+)
+
+
+def make_pod(name: str, node: str, labels: int, spec: int, state: str = "") -> ClusterPod:
+    return ClusterPod(
+        name=name,
+        uid=name,
+        label_set=LABEL_SETS[labels],
+        spec=SPECS[spec],
+        node=node,
+        phase="Succeeded" if state == "finished" else "Running",
+        deleting=state == "deleting",
+    )
+
+
+def make_node(name: str) -> ClusterNode:
+    return ClusterNode(name=name, labels={})
+
+
+def means(view: View, term: AffinityTerm, label_set: LabelSet) -> bool:
+    labels = view.namespace_labels(label_set.namespace)
+    near = label_set.namespace in term.namespaces or selects(term.namespace_selector, labels)
+    return near and selects(term.selector, label_set.labels)
+
+
+def placed(view: View) -> list[tuple[int, ClusterPod]]:
+    rows = range(len(view))
+    return [(row, pod) for row in rows for pod in view.pods(row) if not pod.finished]
+
+
+def counted(view: View, terms: tuple[AffinityTerm, ...], *, deleting: bool) -> list[int]:
+    """Node by node, pod by pod."""
+    found = Counter(
+        row
+        for row, pod in placed(view)
+        if (deleting or not pod.deleting)
+        and all(means(view, term, pod.label_set) for term in terms)
+    )
+    return [found[row] for row in range(len(view))]
+
+
+def wished(view: View, label_set: LabelSet) -> dict[tuple[Wish, str, int], int]:
+    """Node by node, pod by pod, term by term."""
+    found: Counter[tuple[Wish, str, int]] = Counter()
+    for row, pod in placed(view):
+        spec = pod.spec
+        terms = [(Wish.AFFINITY, term, 1) for term in spec.affinity]
+        terms += [(Wish.ANTI_AFFINITY, term, 1) for term in spec.anti_affinity]
+        terms += [(Wish.PREFERRED_AFFINITY, e.term, e.weight) for e in spec.preferred_affinity]
+        terms += [
+            (Wish.PREFERRED_ANTI_AFFINITY, e.term, e.weight) for e in spec.preferred_anti_affinity
+        ]
+        for wish, term, weight in terms:
+            if means(view, term, label_set):
+                found[wish, term.topology_key, row] += weight
+    return dict(found)
+
+
+def check(view: View, question: Any) -> None:
+    terms, deleting, label_set = question
+    found = view.pods_meant(*terms, deleting=deleting)
+    assert found.tolist() == counted(view, terms, deleting=deleting)
+    assert not found.flags.writeable
+    wishes = {
+        (*key, row): count
+        for key, counts in view.wishes_about(label_set).items()
+        for row, count in enumerate(counts.tolist())
+        if count
+    }
+    assert wishes == wished(view, label_set)
+
+
+names, nodes = st.sampled_from([f"p{at}" for at in range(6)]), st.sampled_from(NODES)
+labels, specs = st.integers(0, len(LABEL_SETS) - 1), st.integers(0, len(SPECS) - 1)
+states = st.sampled_from(["", "", "deleting", "finished"])
+pods = st.tuples(st.just("pod"), st.builds(make_pod, names, nodes, labels, specs, states))
+questions = st.tuples(
+    st.lists(st.sampled_from(TERMS), min_size=1, max_size=2).map(tuple),
+    st.booleans(),
+    st.sampled_from(LABEL_SETS),
+)
+events = st.one_of(
+    pods,
+    pods,
+    st.tuples(st.just("no pod"), names),
+    st.tuples(st.just("node"), nodes),
+    st.tuples(st.just("no node"), nodes),
+    st.tuples(st.just("namespace"), st.sampled_from(NAMESPACES), st.sampled_from(["red", "blue"])),
+    st.tuples(st.just("usage"), nodes),
+    st.tuples(st.just("ask"), questions),
+    st.tuples(st.just("imagine"), st.lists(pods, max_size=3), names, questions),
+    st.tuples(st.just("ask earlier"), questions),
+)
+
+
+def happen(snapshot: Snapshot, event: Any) -> None:
+    match event:
+        case "pod", pod:
+            snapshot.put_pod(pod)
+        case "no pod", name:
+            for namespace in NAMESPACES:
+                snapshot.remove_pod(f"{namespace}/{name}", name)
+        case "node", name:
+            snapshot.put_node(make_node(name))
+        case "no node", name:
+            snapshot.remove_node(name)
+        case "usage", name:
+            snapshot.set_usage(name, (1.0,))
+        case "namespace", name, team:
+            snapshot.put_namespace(ClusterNamespace(name, {"team": team}))
+
+
+def imagine(view: View, added: list[Any], removed: str) -> View:
+    what_if = view.what_if()
+    for row in range(len(view)):
+        for pod in view.pods(row):
+            if pod.name == removed:
+                what_if.remove(pod.key, view.node(row).name)
+    for _, pod in added:
+        target = view.row(pod.node)
+        there = () if target is None else what_if.view().pods(target)
+        if target is not None and pod.key not in {one.key for one in there}:
+            what_if.add(pod, pod.node)
+    return what_if.view()
+
+
+@given(st.lists(events, max_size=30), st.integers(1, 3))
+def test_whatever_happens_and_whichever_view_is_asked(history: list[Any], most: int) -> None:
+    """Also what-ifs, earlier views, and after more questions than are kept."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(census, "MOST_QUESTIONS", most)
+        patch.setattr(census, "_FEW_ROWS", 1)
+        snapshot = Snapshot(("cpu",))
+        for name in NODES[:2]:
+            snapshot.put_node(make_node(name))
+        earlier = snapshot.view()
+        for event in history:
+            match event:
+                case "ask", question:
+                    earlier = snapshot.view()
+                    check(earlier, question)
+                case "ask earlier", question:
+                    check(earlier, question)
+                case "imagine", added, removed, question:
+                    view = snapshot.view()
+                    check(imagine(view, added, removed), question)
+                    check(view, question)
+                case _:
+                    happen(snapshot, event)
+        for number in range(len(LABEL_SETS)):
+            check(snapshot.view(), ((TERMS[number % len(TERMS)],), True, LABEL_SETS[number]))
+
+
+def test_what_was_read_stays_as_it_was() -> None:
+    """A reader's column is not the one that the next pod is counted in."""
+    snapshot = Snapshot()
+    snapshot.put_node(make_node("n1"))
+    before = snapshot.view().pods_meant(WEB)
+    wishes = snapshot.view().wishes_about(LABEL_SETS[0])
+    snapshot.put_pod(make_pod("a", "n1", 0, 1))
+    assert snapshot.view().pods_meant(WEB).tolist() == [1]
+    assert snapshot.view().wishes_about(LABEL_SETS[0])[Wish.ANTI_AFFINITY, "zone"].tolist() == [1]
+    assert before.tolist() == [0]
+    assert not wishes
+    with pytest.raises(ValueError, match="read-only"):
+        before[0] = 7
+
+
+def test_nothing_is_kept_of_what_is_gone() -> None:
+    """A pod's labels and spec live no longer than it does, however many come and go."""
+    snapshot = Snapshot()
+    snapshot.put_node(make_node("n1"))
+    snapshot.view().pods_meant(WEB)
+    for number in range(100):
+        label_set = LabelSet("default", MappingProxyType({"app": "web", "pod": str(number)}))
+        pod = ClusterPod(
+            name="a", uid=str(number), label_set=label_set, spec=PodSpec(anti_affinity=(WEB,)),
+            node="n1",
+        )  # fmt: skip
+        snapshot.put_pod(pod)
+        assert snapshot.view().pods_meant(WEB).tolist() == [1]
+        snapshot.view().wishes_about(LABEL_SETS[0])
+    kept = snapshot._census
+    assert len(kept._labelled) == len(kept._wishing) == len(kept._wishes) == 1
+    (tally,) = kept._questions.values()
+    assert len(tally.groups) == 1
+    assert len(kept._terms.candidates(LABEL_SETS[0])) == 1
+
+
+def test_a_row_of_a_what_if_has_a_generation_of_its_own() -> None:
+    """Two what-ifs of one view do not take each other's rows for their own."""
+    snapshot = Snapshot()
+    for name in NODES:
+        snapshot.put_node(make_node(name))
+    view = snapshot.view()
+    first, second = view.what_if(), view.what_if()
+    first.add(make_pod("a", "n1", 0, 0), "n1")
+    second.add(make_pod("b", "n1", 0, 0), "n1")
+    rows = [each.generation for each in (view, first.view(), second.view())]
+    changed = view.row("n1")
+    assert len({int(row[changed]) for row in rows}) == 3
+    others = np.arange(len(view)) != changed
+    assert (rows[0][others] == rows[1][others]).all()
+    first.remove("default/a", "n1")
+    assert len({int(row[changed]) for row in (*rows, first.view().generation)}) == 4
