@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cached_property
-from itertools import chain
+from itertools import chain, repeat, zip_longest
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -41,6 +41,25 @@ class FrozenColumn:
 
     def __len__(self) -> int:
         return self.length
+
+    def other_rows(self, before: "FrozenColumn | None") -> list[int]:
+        """Rows whose value is another object than before, or that only one of the two has.
+
+        Of a column of objects. It costs little where the two share their chunks; None is empty.
+        """
+        old = () if before is None else before.chunks
+        rows: list[int] = []
+        for number, (one, other) in enumerate(zip_longest(self.chunks, old)):
+            if one is not other:
+                begin, nothing = number * CHUNK, repeat(0)
+                pairs = zip(
+                    nothing if one is None else one.tolist(),
+                    nothing if other is None else other.tolist(),
+                    range(begin, begin + CHUNK),
+                    strict=False,
+                )
+                rows += [row for value, last, row in pairs if value is not last]
+        return rows
 
 
 class Column:

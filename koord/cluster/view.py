@@ -172,6 +172,11 @@ class View:
         found: tuple[ClusterPod, ...] = self._placement.pods[row]
         return found
 
+    @property
+    def pods_by_row(self) -> FrozenColumn:
+        """The pods of each node, as pods says it: a tuple that is another one after a change."""
+        return self._placement.pods
+
     def claim(self, namespace: str, name: str) -> Claim | None:
         return self._claims.get(f"{namespace}/{name}")
 

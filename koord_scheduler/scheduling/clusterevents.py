@@ -10,7 +10,7 @@ from typing import Any
 from koord.cluster import decoding
 from koord.cluster.decoder import Kind
 from koord.cluster.facts import ClusterNode, ClusterPod
-from koord.controlplane.kinds import SERVED
+from koord.controlplane.kinds import SERVED_TO_SCHEDULER
 from koord.kube.resource import Resource
 from koord_scheduler.framework.events import Action, ClusterEvent, EventResource
 
@@ -99,6 +99,6 @@ def _resource_of(kind: Kind[Any], served: Resource) -> str:
 
 
 RESOURCES: Mapping[Kind[Any], str] = {
-    kind: _resource_of(kind, place.resource) for kind, place in SERVED.items()
+    kind: _resource_of(kind, place.resource) for kind, place in SERVED_TO_SCHEDULER.items()
 }
 """What events about a kind name, such as "Node" or "nodemetrics.v1alpha1.slo.koordinator.sh"."""

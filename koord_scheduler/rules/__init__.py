@@ -1,0 +1,1 @@
+"""What only a scheduler decides: pure rules."""
