@@ -5,6 +5,7 @@ Source: Kubernetes, pkg/scheduler/framework/runtime/framework.go.
 
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -15,6 +16,9 @@ from koord_scheduler.config.points import Point
 from koord_scheduler.framework.calls import Loaded, PointFailed
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import NodeStatuses
+from koord_scheduler.framework.extension.podchanges import PreBindExtensions, pod_changes
+from koord_scheduler.framework.extension.suggestions import suggestion_of
+from koord_scheduler.framework.extension.transformers import Transformers
 from koord_scheduler.framework.forms import status_of
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
@@ -40,6 +44,7 @@ class PodBinding:
     def __init__(self, plugins: ProfilePlugins) -> None:
         self._plugins = plugins
         self._calls = plugins.calls
+        self._transformers = Transformers(plugins)
         self._waiting = plugins.services.waiting
         self._clock = plugins.services.clock
 
@@ -55,6 +60,17 @@ class PodBinding:
 
         With neither, the reasons of all are the answer, and the last nomination counts.
         """
+        result = await self._post_filter(state, pod, nodes, statuses)
+        suggestion = suggestion_of(state)
+        if suggestion is not None:
+            reasons = (*result.status.reasons, str(suggestion))
+            result = replace(result, status=replace(result.status, reasons=reasons))
+        self._transformers.after_post_filter(state, pod, statuses, result)
+        return result
+
+    async def _post_filter(
+        self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
+    ) -> PostFilterResult:
         rejection: PostFilterResult | None = None
         with self._calls.timed(Point.POST_FILTER.label) as ended:
             for loaded in self._plugins.at(Point.POST_FILTER):
@@ -137,7 +153,10 @@ class PodBinding:
         return SUCCESS if work else Status.skip()
 
     async def pre_bind(self, state: CycleState, pod: ClusterPod, node: str) -> Status:
-        """Call PreBind of all plugins, one after the other, until one fails."""
+        """Call PreBind of all plugins, one after the other, until one fails.
+
+        What they have changed about the pod is applied at the end, by the first plugin that can.
+        """
         with self._calls.timed(Point.PRE_BIND.label) as ended:
             for loaded in self._plugins.at(Point.PRE_BIND):
                 if loaded.name in state.skipped_pre_binds:
@@ -148,7 +167,22 @@ class PodBinding:
                 if not status.ok:
                     ended(status.code)
                     return status
-        return SUCCESS
+            status = await self._apply_changes(state, pod)
+            ended(status.code)
+            return status
+
+    async def _apply_changes(self, state: CycleState, pod: ClusterPod) -> Status:
+        changes = pod_changes(state)
+        if not changes.metadata:
+            return SUCCESS
+        for loaded in self._plugins.at(Point.PRE_BIND):
+            if isinstance(loaded.plugin, PreBindExtensions):
+                make = partial(loaded.plugin.apply_patch, state, pod, changes)
+                status = await self._later(loaded, Point.PRE_BIND, state, make, Code.SKIP)
+                if status.code is not Code.SKIP:
+                    return status
+        wanted = "a preBind plugin that applies them, such as DefaultPreBind"
+        return Status.failed(f"plugins have changed the pod: wanted {wanted}, found none")
 
     async def bind(self, state: CycleState, pod: ClusterPod, node: str) -> Status:
         """Call Bind of the plugins, one after the other, until one does not skip."""

@@ -17,6 +17,7 @@ from koord.cluster.view import View
 from koord_scheduler.config.points import Point
 from koord_scheduler.framework.calls import Loaded
 from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.extension.transformers import Subject, Transformers
 from koord_scheduler.framework.forms import Rows, StatusFailed, normalized, score_nodes, status_of
 from koord_scheduler.framework.interfaces import PreScorePlugin, Scoring
 from koord_scheduler.framework.kept import KindResults
@@ -44,6 +45,7 @@ class NodeScoring:
 
     def __init__(self, plugins: ProfilePlugins) -> None:
         self._calls = plugins.calls
+        self._transformers = Transformers(plugins)
         self._pre_scores = plugins.at(Point.PRE_SCORE)
         self._scores = plugins.at(Point.SCORE)
         self._weights = {one.name: one.weight or 1 for one in plugins.settings.enabled(Point.SCORE)}
@@ -61,12 +63,15 @@ class NodeScoring:
         kept: results of earlier cycles; None: everything is computed.
 
         Raises:
-            PointFailed: a plugin has failed.
+            PointFailed: a plugin has failed, or a transformer has ended the cycle.
         """
         feasible = feasible.copy()
         feasible.flags.writeable = False
         with self._calls.limits:
-            return self._score(state, pod, nodes, feasible, kept)
+            subject = Subject(pod, nodes)
+            seen, feasible = self._transformers.before_score(state, subject, feasible)
+            kept = None if seen.is_altered or seen.pod is not pod else kept
+            return self._score(state, seen.pod, seen.nodes, feasible, kept)
 
     def _score(
         self,

@@ -4,7 +4,7 @@ Source: Kubernetes, pkg/scheduler/schedule_one.go and framework/runtime/framewor
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
@@ -24,6 +24,8 @@ from koord_scheduler.framework.diagnosis import (
     Diagnosis,
     NodeStatuses,
 )
+from koord_scheduler.framework.extension.plans import NodePlans
+from koord_scheduler.framework.extension.transformers import Subject, Transformers
 from koord_scheduler.framework.forms import (
     Rows,
     StatusFailed,
@@ -63,6 +65,7 @@ class Found:
     """The feasible nodes, or why there is none."""
 
     status: Status  # Success: there are some; a rejection: none; Error: a plugin failed
+    subject: Subject  # the pod and the nodes as plugins have seen them in the end
     feasible: Mask
     diagnosis: Diagnosis
     statuses: NodeStatuses | None = None  # None: Filter was not reached, or a plugin failed
@@ -80,6 +83,8 @@ class NodeSearch:
         self._percentage = plugins.settings.percentage_of_nodes_to_score
         self._kept = KeptResults()
         self._start = 0
+        self._transformers = Transformers(plugins)
+        self._plans = NodePlans(plugins)
         plugins.complete(self)
 
     def kept(self, pod: ClusterPod) -> KindResults:
@@ -90,32 +95,35 @@ class NodeSearch:
         """Return the nodes that all plugins allow. Raises nothing that a plugin raises."""
         diagnosis, nothing = Diagnosis(nodes=len(nodes)), np.zeros(len(nodes), np.bool_)
         if not len(nodes):
-            return Found(Status.unresolvable(NO_NODES), nothing, diagnosis)
+            rejection = Status.unresolvable(NO_NODES)
+            return Found(rejection, Subject(pod, nodes), nothing, diagnosis)
         with self._calls.limits:
             return self._search(state, pod, nodes, diagnosis, nothing)
 
     def _search(
         self, state: CycleState, pod: ClusterPod, nodes: View, diagnosis: Diagnosis, nothing: Mask
     ) -> Found:
-        before = self.pre_filter(state, pod, nodes)
-        diagnosis.unschedulable_plugins.update(before.plugins)
-        if not before.status.ok:
-            if before.status.rejected:
-                self._rejected_by_pre_filter(diagnosis, before.status)
-            return Found(before.status, nothing, diagnosis)
+        subject = Subject(pod, nodes)
         try:
-            statuses = self._filtered(state, pod, nodes, before)
+            subject, before = self._before_filter(state, subject, diagnosis)
+            subject = self._transformers.before_filter(state, subject)
         except PointFailed as err:
-            return Found(err.status, nothing, diagnosis)
+            if err.status.rejected:
+                self._rejected_by_pre_filter(diagnosis, err.status)
+            return Found(err.status, subject, nothing, diagnosis)
+        try:
+            statuses = self._filtered(state, subject, before)
+        except PointFailed as err:
+            return Found(err.status, subject, nothing, diagnosis)
         feasible: Mask = statuses.numbers == FEASIBLE
         if feasible.any():
-            return Found(SUCCESS, feasible, diagnosis, statuses)
+            return Found(SUCCESS, subject, feasible, diagnosis, statuses)
         diagnosis.node_statuses = statuses
         for number in np.unique(statuses.numbers).tolist():
             if number != ABSENT:
                 diagnosis.note(statuses.statuses[number - 1])
         rejection = Status.unschedulable(diagnosis.message())
-        return Found(rejection, feasible, diagnosis, statuses)
+        return Found(rejection, subject, feasible, diagnosis, statuses)
 
     def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> PreFiltered:
         """Call PreFilter of all plugins; note in the state which of them skip Filter."""
@@ -231,10 +239,43 @@ class NodeSearch:
         diagnosis.pre_filter_message = status.message
         diagnosis.note(status)
 
-    def _filtered(
-        self, state: CycleState, pod: ClusterPod, nodes: View, before: PreFiltered
-    ) -> NodeStatuses:
+    def _before_filter(
+        self, state: CycleState, subject: Subject, diagnosis: Diagnosis
+    ) -> tuple[Subject, PreFiltered]:
+        """PreFilter with what Koordinator has around it.
+
+        Raises:
+            PointFailed: a plugin has failed, or rejects the pod.
+        """
+        subject = self._transformers.before_pre_filter(state, subject)
+        before = self.pre_filter(state, subject.pod, subject.nodes)
+        diagnosis.unschedulable_plugins.update(before.plugins)
+        if not before.status.ok:
+            raise PointFailed(before.status)
+        names = before.node_names
+        result = None if names is None else PreFilterResult(names)
+        subject = self._transformers.after_pre_filter(state, subject, result)
+        only = self._planned(state, subject, result)
+        return subject, before if only is None else replace(before, node_names=only)
+
+    def _planned(
+        self, state: CycleState, subject: Subject, result: PreFilterResult | None
+    ) -> frozenset[str] | None:
+        """The node of a plan, or the first feasible one of those that are preferred."""
+        found = self._plans.node(state, subject, result)
+        if found is None:
+            for name in self._plans.preferred(state, subject, result):
+                row = subject.nodes.row(name)
+                if row is not None and (result is None or name in result.node_names):
+                    status = self.filter_row(state, subject.pod, subject.nodes, row)
+                    if status.ok:
+                        return frozenset((name,))
+            return None
+        return frozenset((found,))
+
+    def _filtered(self, state: CycleState, subject: Subject, before: PreFiltered) -> NodeStatuses:
         """Filter on the node that the pod is nominated to, or else on all that PreFilter names."""
+        pod, nodes = subject.pod, subject.nodes
         wanted, absent = np.ones(len(nodes), np.bool_), NO_STATUS
         if before.node_names is not None:
             wanted[:] = False
@@ -245,7 +286,7 @@ class NodeSearch:
                 f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(before.plugins))}]"
             )
         rivals = self._nominator.rivals(pod)
-        kept = self._kept.of(pod)
+        kept = None if subject.is_altered else self._kept.of(pod)
         nominated = self._nominator.node_of(pod.key)
         row = None if nominated is None else nodes.row(nominated)
         with self._calls.timed(Point.FILTER.label):
@@ -265,7 +306,7 @@ class NodeSearch:
         pod: ClusterPod,
         nodes: View,
         wanted: Mask,
-        kept: KindResults,
+        kept: KindResults | None,
     ) -> "_Walk":
         """Filter all of the wanted nodes, or in their order as many as it takes."""
         walk, count = _Walk(len(nodes)), int(np.count_nonzero(wanted))
@@ -295,7 +336,7 @@ class NodeSearch:
         pod: ClusterPod,
         nodes: View,
         wanted: Mask,
-        kept: KindResults,
+        kept: KindResults | None,
     ) -> None:
         """Filter; a node must also pass with the pods that are nominated to it."""
         for name, pods in rivals.items():

@@ -67,7 +67,8 @@ class Decider:
         table, status = None, found.status
         if status.ok and np.count_nonzero(found.feasible) > 1:
             try:
-                table = self._scoring.scores(state, pod, nodes, found.feasible)
+                seen = found.subject
+                table = self._scoring.scores(state, seen.pod, seen.nodes, found.feasible)
             except PointFailed as err:
                 status = err.status
         return Decision(

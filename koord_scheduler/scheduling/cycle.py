@@ -65,9 +65,10 @@ class SchedulingCycle:
             return found.status if found.status.code is Code.ERROR else found
         if np.count_nonzero(found.feasible) == 1:
             return nodes.node(int(found.feasible.argmax())).name
+        seen = found.subject
+        kept = None if seen.is_altered else profile.search.kept(seen.pod)
         try:
-            kept = profile.search.kept(pod)
-            table = profile.scoring.scores(state, pod, nodes, found.feasible, kept)
+            table = profile.scoring.scores(state, seen.pod, seen.nodes, found.feasible, kept)
         except PointFailed as err:
             return err.status
         return nodes.node(table.choose(self._draw)).name

@@ -1,0 +1,1 @@
+"""What Koordinator's FrameworkExtender adds to the framework: further interfaces and hooks."""
