@@ -333,7 +333,11 @@ class WhatIf:
         self._view = None
 
     def _find(self, row: int, key: str) -> ClusterPod | None:
-        return next((one for one in self._placement.pods(row) if one.key == key), None)
+        namespace, _, name = key.partition("/")
+        for one in self._placement.pods(row):
+            if one.name == name and one.label_set.namespace == namespace:
+                return one
+        return None
 
     def _row(self, node: str) -> int:
         row = self._origin.row(node)

@@ -15,6 +15,7 @@ from koord.util.clock import Clock
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 PAGE_SIZE = 100  # objects; a page of pods is about a megabyte
 ATTEMPTS = 4  # of a request that the server asks to repeat later
 PATIENCE = 30.0  # seconds; when the server asks to wait longer, the caller decides

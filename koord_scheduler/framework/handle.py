@@ -45,6 +45,9 @@ class NodeFilters(Protocol):
     def filter_row(self, state: CycleState, pod: ClusterPod, nodes: View, row: int) -> Status:
         """Call Filter for one node: Success or a rejection."""
 
+    def count_pods(self, state: CycleState) -> bool:
+        """Whether any plugin has to be asked to add and remove pods; otherwise it does nothing."""
+
     def add_pod(
         self, state: CycleState, pod: ClusterPod, added: ClusterPod, nodes: View, row: int
     ) -> None:

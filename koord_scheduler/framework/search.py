@@ -183,6 +183,14 @@ class NodeSearch:
                     return status
         return SUCCESS
 
+    def count_pods(self, state: CycleState) -> bool:
+        """Whether a plugin counts pods that are added and removed, in a cycle with this state."""
+        return any(
+            isinstance(loaded.plugin, PreFilterExtensions)
+            and loaded.name not in state.skipped_filters
+            for loaded in self._pre_filters
+        )
+
     def add_pod(
         self, state: CycleState, pod: ClusterPod, added: ClusterPod, nodes: View, row: int
     ) -> None:

@@ -6,7 +6,7 @@ Plugins import this module and koord.api, nothing else of the daemon.
 from koord.cluster.columns import CodedColumn, Mask
 from koord.cluster.decoder import Kind
 from koord.cluster.decoding import NODE, NODE_METRIC, POD, UsageReport
-from koord.cluster.facts import ClusterNode, ClusterPod
+from koord.cluster.facts import ClusterNode, ClusterPod, DisruptionBudget
 from koord.cluster.predicates.nodes import UNSCHEDULABLE as UNSCHEDULABLE_TAINT
 from koord.cluster.predicates.nodes import (
     has_name,
@@ -30,7 +30,10 @@ from koord.component.plugins.args import takes_args
 from koord.component.plugins.errors import PluginError
 from koord.component.plugins.shared import SharedPart, SharedParts
 from koord.kube.access.config import ApiConfig
-from koord.kube.errors import KubeError
+from koord.kube.client import STRATEGIC_MERGE_PATCH
+from koord.kube.deadline import Deadline
+from koord.kube.errors import Conflict, KubeError, NotFound
+from koord.kube.eventobjects import Event, EventType, ObjectRef
 from koord.kube.resource import PODS
 from koord.kube.transport import Call, Transport
 from koord.kube.transport import Limits as RequestLimits
@@ -40,6 +43,7 @@ from koord.util.health import OK, PartHealth
 from koord.util.health import Status as HealthStatus
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
+from koord_scheduler.framework.calls import PointFailed
 from koord_scheduler.framework.changes import Changes, OnChange
 from koord_scheduler.framework.cyclestate import (
     CycleState,
@@ -47,7 +51,7 @@ from koord_scheduler.framework.cyclestate import (
     StateNotFound,
     WrongStateType,
 )
-from koord_scheduler.framework.diagnosis import NodeStatuses
+from koord_scheduler.framework.diagnosis import ABSENT, Diagnosis, NodeStatuses
 from koord_scheduler.framework.events import (
     POD_DELETED,
     WILDCARD,
@@ -97,6 +101,7 @@ from koord_scheduler.framework.interfaces import (
     VectorScorePlugin,
 )
 from koord_scheduler.framework.nodeinfo import NodeInfo, nodes_of
+from koord_scheduler.framework.nodewhatif import NodeWhatIf
 from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.queuedpod import QueuedPod
 from koord_scheduler.framework.registry import PluginFactory, PluginRegistry
@@ -114,8 +119,20 @@ from koord_scheduler.framework.results import (
 )
 from koord_scheduler.framework.status import Code, Status
 from koord_scheduler.framework.waitingpods import WaitingPod, WaitingPods
+from koord_scheduler.rules.preemption import (
+    BudgetsByNamespace,
+    Candidate,
+    LowerPods,
+    NodeTrial,
+    by_namespace,
+    candidates_wanted,
+    choose,
+    find_victims,
+    may_preempt,
+)
 
 __all__ = [
+    "ABSENT",
     "MAX_NODE_SCORE",
     "MIN_NODE_SCORE",
     "NODE",
@@ -124,12 +141,15 @@ __all__ = [
     "POD",
     "PODS",
     "POD_DELETED",
+    "STRATEGIC_MERGE_PATCH",
     "UNSCHEDULABLE_TAINT",
     "WILDCARD",
     "Action",
     "ApiConfig",
     "BindPlugin",
+    "BudgetsByNamespace",
     "Call",
+    "Candidate",
     "Changes",
     "Clock",
     "ClusterEvent",
@@ -138,9 +158,15 @@ __all__ = [
     "ClusterState",
     "Code",
     "CodedColumn",
+    "Conflict",
     "CycleState",
+    "Deadline",
+    "Diagnosis",
+    "DisruptionBudget",
     "EnqueueExtensions",
+    "Event",
     "EventResource",
+    "EventType",
     "Fault",
     "FieldPath",
     "FilterPlugin",
@@ -154,14 +180,19 @@ __all__ = [
     "Kind",
     "KoordError",
     "KubeError",
+    "LowerPods",
     "Mask",
     "NodeFilters",
     "NodeInfo",
     "NodeScore",
     "NodeStatuses",
+    "NodeTrial",
+    "NodeWhatIf",
     "Nominator",
     "NormalizeScorePlugin",
+    "NotFound",
     "Numbers",
+    "ObjectRef",
     "OnChange",
     "PartHealth",
     "PermitPlugin",
@@ -170,6 +201,7 @@ __all__ = [
     "PluginFactory",
     "PluginRegistry",
     "PodChanges",
+    "PointFailed",
     "PostBindPlugin",
     "PostFilterPlugin",
     "PostFilterResult",
@@ -216,7 +248,11 @@ __all__ = [
     "WhatIf",
     "WrongStateType",
     "about_itself",
+    "by_namespace",
+    "candidates_wanted",
+    "choose",
     "default_normalize",
+    "find_victims",
     "get_logger",
     "has_free_ports",
     "has_name",
@@ -228,6 +264,7 @@ __all__ = [
     "matches_node_affinity",
     "matches_pod_affinity",
     "matches_pod_anti_affinity",
+    "may_preempt",
     "nodes_of",
     "pod_changes",
     "reaches_volumes",

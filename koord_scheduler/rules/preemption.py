@@ -1,0 +1,218 @@
+"""Preemption: which pods leave a node so that a pod of higher priority has room there. Pure.
+
+Source: Kubernetes, pkg/scheduler/framework/preemption and plugins/defaultpreemption.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord.cluster.facts import PODS, ClusterPod, DisruptionBudget
+from koord.cluster.view import View
+
+NOTHING: Mapping[str, int] = MappingProxyType({})
+BudgetsByNamespace = Mapping[str, Sequence[DisruptionBudget]]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A node on which a pod would have room without its victims."""
+
+    node: str
+    victims: tuple[ClusterPod, ...]  # at least one; the most important first
+    violations: int = 0  # victims whose eviction a PodDisruptionBudget does not allow
+
+
+class NodeTrial(Protocol):
+    """One node on which pods leave and come back, to see whether the preemptor fits beside them."""
+
+    def remove(self, pods: Sequence[ClusterPod]) -> None:
+        """Have pods leave the node."""
+
+    def add(self, pods: Sequence[ClusterPod]) -> None:
+        """Have pods that have left come back."""
+
+    def fits(self) -> bool:
+        """Whether the preemptor fits now."""
+
+
+def priority_of(pod: ClusterPod) -> int:
+    """The priority; 0 of a pod that has none."""
+    return pod.priority or 0
+
+
+def may_preempt(pod: ClusterPod, victim: ClusterPod) -> bool:
+    """Whether a pod goes before another one that takes room."""
+    return not victim.finished and priority_of(victim) < priority_of(pod)
+
+
+def importance(pod: ClusterPod) -> tuple[int, float]:
+    """Sorts the most important pod first: highest priority, then earliest start."""
+    return -priority_of(pod), math.inf if pod.started is None else pod.started
+
+
+def by_namespace(budgets: Iterable[DisruptionBudget]) -> BudgetsByNamespace:
+    """The budgets of each namespace."""
+    found: dict[str, list[DisruptionBudget]] = {}
+    for budget in budgets:
+        found.setdefault(budget.namespace, []).append(budget)
+    return found
+
+
+def violating(pods: Iterable[ClusterPod], budgets: BudgetsByNamespace) -> set[str]:
+    """Keys of the pods whose eviction some budget does not allow, if they go in this order.
+
+    A pod whose eviction a budget has counted already takes nothing from it.
+    """
+    left: dict[str, int] = {}
+    found = set()
+    for pod in pods:
+        for budget in budgets.get(pod.namespace, ()):
+            if pod.name in budget.disrupted or not budget.covers(pod):
+                continue
+            left[budget.key] = left.get(budget.key, budget.allowed) - 1
+            if left[budget.key] < 0:
+                found.add(pod.key)
+    return found
+
+
+def find_victims(
+    pod: ClusterPod,
+    on_node: Iterable[ClusterPod],
+    trial: NodeTrial,
+    budgets: BudgetsByNamespace,
+    lacking: Mapping[str, int] = NOTHING,
+) -> tuple[list[ClusterPod], int] | None:
+    """Return the pods that have to leave, the most important first, and how many violate budgets.
+
+    All pods of lower priority leave; then each comes back if the preemptor still fits beside it:
+    those first whose eviction violates a budget, the more important before the others. So none of
+    those that are left as victims could stay. None: it does not fit without all of them either.
+
+    lacking: what the preemptor is known to need of the resources of the victims, at least. Where
+    nothing else forbids it the node, the pods are found by these sums.
+    """
+    lower = sorted((one for one in on_node if may_preempt(pod, one)), key=importance)
+    protected = violating(lower, budgets)
+    groups = (
+        [one for one in lower if one.key in protected],
+        [one for one in lower if one.key not in protected],
+    )
+    victims = _by_amounts([*groups[0], *groups[1]], lacking) if lacking else None
+    if victims is None:
+        trial.remove(lower)
+    else:
+        trial.remove(victims)
+        if trial.fits():
+            return _found(victims, protected)
+        gone = {one.key for one in victims}
+        trial.remove([one for one in lower if one.key not in gone])
+    if not trial.fits():
+        return None
+    victims = [one for group in groups for one in _left_out(group, trial)]
+    return _found(victims, protected)
+
+
+def choose(candidates: Iterable[Candidate]) -> Candidate | None:
+    """Return the candidate that costs least; of several equal ones the first. None: there is none.
+
+    Fewest violations of budgets, then the lowest priority of the most important victim, then the
+    lowest sum of priorities, then fewest victims, then the latest start of the most important ones.
+    """
+    return min(candidates, key=_cost, default=None)
+
+
+def candidates_wanted(nodes: int, percentage: int, absolute: int) -> int:
+    """How many candidates are enough, of so many nodes that may become one."""
+    return min(max(nodes * percentage // 100, absolute), nodes)
+
+
+class LowerPods:
+    """What the pods of lower priority than a pod's take on each node; a column is (nodes,)."""
+
+    def __init__(self, pod: ClusterPod, nodes: View) -> None:
+        self._nodes = nodes
+        self._chosen = nodes.placed.priority < priority_of(pod)
+        self.count: NDArray[np.intp] = nodes.pods_per_node(self._chosen)
+
+    def amount(self, resource: str) -> NDArray[np.int64]:
+        """The sum of their requests; of "pods", their number."""
+        if resource == PODS:
+            return self.count.astype(np.int64)
+        placed, specs = self._nodes.placed, self._nodes.specs
+        requests = (() if spec is None else spec.requests for spec in specs)
+        of_spec = np.fromiter((dict(one).get(resource, 0) for one in requests), np.int64)
+        amounts = of_spec[placed.spec[self._chosen]]
+        found = np.zeros(len(self._nodes), np.int64)
+        np.add.at(found, placed.row[self._chosen], amounts)
+        return found
+
+    def short_of(self, resource: str, wanted: int) -> NDArray[np.bool_]:
+        """Nodes that have not so much of a resource free, even without these pods."""
+        column = self._nodes.resources.get(resource)
+        if column is None:
+            return np.full(len(self._nodes), wanted > 0)
+        free = self._nodes.allocatable[:, column] - self._nodes.requested[:, column]
+        short: NDArray[np.bool_] = free + self.amount(resource) < wanted
+        return short
+
+
+def _found(victims: list[ClusterPod], protected: set[str]) -> tuple[list[ClusterPod], int]:
+    return sorted(victims, key=importance), sum(one.key in protected for one in victims)
+
+
+def _by_amounts(pods: Sequence[ClusterPod], lacking: Mapping[str, int]) -> list[ClusterPod] | None:
+    """The pods that cannot come back, in their order, for the rest to fit; None: it never does."""
+    requests = [{PODS: 1, **dict(one.spec.requests)} for one in pods]
+    free = {
+        name: sum(each.get(name, 0) for each in requests) - amount
+        for name, amount in lacking.items()
+    }
+    if min(free.values()) < 0:
+        return None
+    found = []
+    for pod, amounts in zip(pods, requests, strict=True):
+        if all(amounts.get(name, 0) <= left for name, left in free.items()):
+            for name in free:
+                free[name] -= amounts.get(name, 0)
+        else:
+            found.append(pod)
+    return found
+
+
+def _left_out(
+    pods: Sequence[ClusterPod], trial: NodeTrial, *, fits: bool | None = None
+) -> list[ClusterPod]:
+    """Have pods come back in their order, but those beside which the preemptor does not fit.
+
+    As one by one, for rules that further pods never make easier: a part beside which it fits comes
+    back whole, another one is halved. fits: with all of these, if that is known.
+    """
+    if not pods:
+        return []
+    if fits is None:
+        trial.add(pods)
+        if trial.fits():
+            return []
+        trial.remove(pods)
+    if len(pods) == 1:
+        return list(pods)
+    middle = len(pods) // 2
+    first = _left_out(pods[:middle], trial)
+    # With all of the first half back, the second one is what all of them were together.
+    return first + _left_out(pods[middle:], trial, fits=None if first else False)
+
+
+def _cost(candidate: Candidate) -> tuple[int, int, int, int, float]:
+    victims = candidate.victims
+    highest = max(map(priority_of, victims))
+    starts = (one.started for one in victims if priority_of(one) == highest)
+    earliest = min(math.inf if start is None else start for start in starts)
+    # Raised so that all are positive: otherwise one victim more of a negative priority costs less.
+    total = sum(priority_of(one) + 2**31 for one in victims)
+    return candidate.violations, highest, total, len(victims), -earliest
