@@ -288,8 +288,8 @@ class Image(Struct, frozen=True, gc=False):
     size: int  # bytes
 
 
-class ImageSet(Struct, frozen=True, eq=False, weakref=True):
-    """The images of a node. Nodes with equal ones share one; it is compared by identity."""
+class ImageSet(Struct, frozen=True, weakref=True):
+    """The images of a node. Nodes with equal ones share one."""
 
     images: tuple[Image, ...] = ()
 

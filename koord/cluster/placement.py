@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from koord.cluster.columns import CHUNK, Column, FrozenColumn, Ids
+from koord.cluster.columns import Column, FrozenColumn, Ids
 from koord.cluster.facts import PODS, ClusterPod, LabelSet, PodSpec
 
 BASE_RESOURCES = (PODS, "cpu", "memory", "ephemeral-storage")  # columns that are always there
@@ -161,7 +161,7 @@ class Placement:
         if pod.finished:
             return
         spec = pod.spec
-        amounts = self._amounts.writable(row)[row % CHUNK]
+        amounts = self._amounts.writable(row)
         amounts[0] += times * spec.nonzero_cpu
         amounts[1] += times * spec.nonzero_memory
         amounts[_NONZERO + self.resources[PODS]] += times

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from koord.cluster.census import Census
-from koord.cluster.columns import CHUNK, Column, Shards
+from koord.cluster.columns import Column, Shards
 from koord.cluster.facts import ClusterNamespace, ClusterNode, ClusterPod
 from koord.cluster.images import NodeImages
 from koord.cluster.placement import Placement
@@ -255,11 +255,11 @@ class Snapshot:
         narrow, self._allocatable = self._allocatable, Column(np.int64, len(resources))
         for row in range(len(narrow)):
             self._allocatable.append(0)
-            self._allocatable.writable(row)[row % CHUNK][: len(known)] = narrow[row]
+            self._allocatable.writable(row)[: len(known)] = narrow[row]
         self._view = None
 
     def _write_allocatable(self, row: int, node: ClusterNode) -> None:
-        amounts = self._allocatable.writable(row)[row % CHUNK]
+        amounts = self._allocatable.writable(row)
         amounts[:] = 0
         for name, amount in node.allocatable:
             amounts[self._placement.resources[name]] = amount

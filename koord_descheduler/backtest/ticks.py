@@ -20,6 +20,7 @@ from koord.cluster import decoding
 from koord.cluster.decoder import Kind
 from koord.cluster.decoding import UsageReport
 from koord.cluster.facts import (
+    NO_IMAGES,
     ClusterNamespace,
     ClusterNode,
     ClusterPod,
@@ -213,6 +214,8 @@ class TickEncoder:
         name, item = change.kind.name, change.item
         if item is None:
             return _Change(name, change.key)
+        if isinstance(item, ClusterNode):  # no plugin of the descheduler looks at images
+            item = replace(item, images=NO_IMAGES)
         if not isinstance(item, ClusterPod):
             return _Change(name, change.key, _encode(item))
         labels = _number(self._labels, item.label_set, block.labels)

@@ -6,6 +6,7 @@ Plugins import this module and koord.api, nothing else of the daemon.
 from koord.cluster.columns import CodedColumn, Mask
 from koord.cluster.decoder import Kind
 from koord.cluster.decoding import NODE, NODE_METRIC, POD, UsageReport
+from koord.cluster.facts import PODS as POD_COUNT
 from koord.cluster.facts import ClusterNode, ClusterPod, DisruptionBudget
 from koord.cluster.predicates.nodes import UNSCHEDULABLE as UNSCHEDULABLE_TAINT
 from koord.cluster.predicates.nodes import (
@@ -24,7 +25,15 @@ from koord.cluster.predicates.spread import keeps_spread
 from koord.cluster.predicates.volumes import reaches_volumes
 from koord.cluster.state import ClusterState
 from koord.cluster.view import View, WhatIf
-from koord.component.config.faults import Fault, FieldPath, invalid, required, warning
+from koord.component.config.faults import (
+    Fault,
+    FieldPath,
+    duplicate,
+    invalid,
+    required,
+    unsupported,
+    warning,
+)
 from koord.component.config.typed import Int32, Seconds
 from koord.component.plugins.args import takes_args
 from koord.component.plugins.errors import PluginError
@@ -119,6 +128,7 @@ from koord_scheduler.framework.results import (
 )
 from koord_scheduler.framework.status import Code, Status
 from koord_scheduler.framework.waitingpods import WaitingPod, WaitingPods
+from koord_scheduler.rules.insufficient import Demand, demand_of, shortage_at, shortages
 from koord_scheduler.rules.preemption import (
     BudgetsByNamespace,
     Candidate,
@@ -130,6 +140,22 @@ from koord_scheduler.rules.preemption import (
     find_victims,
     may_preempt,
 )
+from koord_scheduler.rules.resourcescores import (
+    Balanced,
+    LeastAllocated,
+    MostAllocated,
+    RequestedToCapacityRatio,
+    Scorer,
+)
+from koord_scheduler.rules.resourceuse import (
+    Use,
+    UseColumns,
+    is_extended,
+    pod_amount,
+    use_of_all,
+    use_of_node,
+)
+from koord_scheduler.rules.resourceweights import ResourceSpec, weighted
 
 __all__ = [
     "ABSENT",
@@ -140,12 +166,14 @@ __all__ = [
     "OK",
     "POD",
     "PODS",
+    "POD_COUNT",
     "POD_DELETED",
     "STRATEGIC_MERGE_PATCH",
     "UNSCHEDULABLE_TAINT",
     "WILDCARD",
     "Action",
     "ApiConfig",
+    "Balanced",
     "BindPlugin",
     "BudgetsByNamespace",
     "Call",
@@ -161,6 +189,7 @@ __all__ = [
     "Conflict",
     "CycleState",
     "Deadline",
+    "Demand",
     "Diagnosis",
     "DisruptionBudget",
     "EnqueueExtensions",
@@ -180,8 +209,10 @@ __all__ = [
     "Kind",
     "KoordError",
     "KubeError",
+    "LeastAllocated",
     "LowerPods",
     "Mask",
+    "MostAllocated",
     "NodeFilters",
     "NodeInfo",
     "NodeScore",
@@ -219,10 +250,13 @@ __all__ = [
     "QueuedPod",
     "QueueingHint",
     "RequestLimits",
+    "RequestedToCapacityRatio",
     "ReservePlugin",
+    "ResourceSpec",
     "SchedulingTransformer",
     "ScorePlugin",
     "ScoreTransformer",
+    "Scorer",
     "Scores",
     "Seconds",
     "Services",
@@ -237,6 +271,8 @@ __all__ = [
     "Transformed",
     "Transport",
     "UsageReport",
+    "Use",
+    "UseColumns",
     "VectorFilterPlugin",
     "VectorNormalizeScorePlugin",
     "VectorScorePlugin",
@@ -252,6 +288,8 @@ __all__ = [
     "candidates_wanted",
     "choose",
     "default_normalize",
+    "demand_of",
+    "duplicate",
     "find_victims",
     "get_logger",
     "has_free_ports",
@@ -259,6 +297,7 @@ __all__ = [
     "has_room",
     "intolerable_preferences",
     "invalid",
+    "is_extended",
     "is_schedulable",
     "keeps_spread",
     "matches_node_affinity",
@@ -266,13 +305,20 @@ __all__ = [
     "matches_pod_anti_affinity",
     "may_preempt",
     "nodes_of",
+    "pod_amount",
     "pod_changes",
     "reaches_volumes",
     "required",
+    "shortage_at",
+    "shortages",
     "suggest",
     "takes_args",
     "tolerates",
     "tolerates_taints",
+    "unsupported",
     "untolerated_preferences",
+    "use_of_all",
+    "use_of_node",
     "warning",
+    "weighted",
 ]
