@@ -68,6 +68,11 @@ class ClusterFeed:
         for kind in self._kinds.values():
             await kind.protocol.wait_answered()
 
+    async def wait_watching(self) -> None:
+        """Return when all kinds that have been listed are watched, or that was tried once."""
+        for kind in self._kinds.values():
+            await kind.protocol.wait_watching()
+
     async def run(self, stop: Stop) -> None:
         """Follow the server until stop is set."""
         async with asyncio.TaskGroup() as group:

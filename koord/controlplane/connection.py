@@ -37,7 +37,9 @@ class Connection(Generic[S]):
     """The parts that need the API server. Close it at the end."""
 
     server: str
+    transport: Transport
     client: ApiClient
+    events_client: ApiClient  # has its own rate of requests
     state: S
     feed: ClusterFeed
     informers: LiveInformers
@@ -47,6 +49,7 @@ class Connection(Generic[S]):
     async def close(self) -> None:
         """Close all connections."""
         await self.client.close()
+        await self.events_client.close()
 
 
 def connect(
@@ -80,14 +83,19 @@ def connect(
     observe = KubeMetrics(registry, program.prefix).observe
     transport = Transport(config, clock, limits=limits, observe=observe, user_agent=program.name)
     client = ApiClient(transport, clock)
+    apart = replace(limits, connections=2)
+    of_events = Transport(config, clock, limits=apart, observe=observe, user_agent=program.name)
+    events_client = ApiClient(of_events, clock)
     count = EventMetrics(registry, program.prefix).count
     return Connection(
         server=config.server,
+        transport=transport,
         client=client,
+        events_client=events_client,
         state=state,
         feed=ClusterFeed(client, state, clock, served=served),
         informers=LiveInformers(client, clock),
-        events=EventRecorder(client, hostname, clock, count=count, limits=events),
+        events=EventRecorder(events_client, hostname, clock, count=count, limits=events),
         guard=TokenGuard(Reviews(client, clock), clock, registry, name=program.prefix),
     )
 

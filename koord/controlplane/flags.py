@@ -37,6 +37,7 @@ class ControlPlaneDefaults:
     namespace: str  # of its Lease
     port: int  # of plain HTTP
     secure_port: int
+    file_has_addresses: bool = False  # of plain HTTP: flags count only without a file
 
 
 _INERT = (
@@ -113,18 +114,25 @@ class ControlPlaneFlags:
             return "console"
         return "console" if self.logging_format.value == "text" else "json"
 
+    @property
+    def plain_address(self) -> str:
+        """Where plain HTTP is served, HOST:PORT."""
+        host, port = self.address.value, self.port.value
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
     def leader_election(self) -> dict[str, object]:
         """The fields of LeaderElection, by attribute, that flags set: they win over the file's."""
         return {name: flag.value for name, flag in self._election.items() if flag.is_set}
 
     def _define_serving(self, flags: FlagSet, defaults: ControlPlaneDefaults) -> None:
+        unless = "; the file's with --config" if defaults.file_has_addresses else ""
         self.address = flags.string(
-            "address", "127.0.0.1", "IP address of plain HTTP; the file's with --config", check=_ip
+            "address", "127.0.0.1", f"IP address of plain HTTP{unless}", check=_ip
         )
         self.port = flags.int(
             "port",
             defaults.port,
-            "port of plain HTTP, 0 for none; the file's with --config",
+            f"port of plain HTTP, 0 for none{unless}",
             check=within(0, 65535),
         )
         self.bind_address = flags.string(

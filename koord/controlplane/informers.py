@@ -50,6 +50,11 @@ class LiveInformers:
         """The health of each, by the plural of its kind."""
         return {resource.plural: one.health() for resource, one in self._informers.items()}
 
+    async def wait_synced(self) -> None:
+        """Return when all that have been asked for until now are listed; others run them."""
+        for one in tuple(self._informers.values()):
+            await one.wait_synced()
+
     async def run(self, stop: Stop) -> None:
         """Run all informers, those that are asked for meanwhile too, until stop."""
         running: set[Resource] = set()

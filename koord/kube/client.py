@@ -238,11 +238,14 @@ class ApiClient:
         data = await self._patiently(call, attempts)
         return await read_object(data, call.where)
 
+    async def _exchange(self, call: Call) -> bytes:
+        return await self._transport.exchange(call)
+
     async def _patiently(self, call: Call, attempts: int) -> bytes:
         while True:
             attempts -= 1
             try:
-                return await self._transport.exchange(call)
+                return await self._exchange(call)
             except (TooManyRequests, ServerError) as err:
                 wanted = err.retry_after
                 if wanted is None or wanted > PATIENCE or attempts <= 0:

@@ -93,6 +93,7 @@ class ListWatch:
         self._reason = ""
         self.synced = False  # whether a list has come at all
         self._answered = asyncio.Event()
+        self._tried = asyncio.Event()
 
     @property
     def trouble(self) -> str:
@@ -111,6 +112,13 @@ class ListWatch:
         collection says that the rest can do without.
         """
         await self._answered.wait()
+
+    async def wait_watching(self) -> None:
+        """Return when a watch has begun, or the server did not answer the first one well.
+
+        Or where wait_answered returns without a list.
+        """
+        await self._tried.wait()
 
     async def run(self, stop: Stop) -> None:
         """Follow the server until stop is set."""
@@ -157,10 +165,16 @@ class ListWatch:
         query = {**(self._collection.query or {}), "resourceVersion": self._version}
         async with self._copy.watch(query, limits) as versions:
             self._works()
+            self._tried.set()
             async for version in versions:
                 self._version = version
 
     def _failed(self, err: KubeError) -> None:
+        self._note(err)
+        if self._answered.is_set():
+            self._tried.set()
+
+    def _note(self, err: KubeError) -> None:
         if isinstance(err, BadAnswer) or (isinstance(err, ApiError) and err.status not in BUSY):
             self._watchable = False  # what we know may no longer lead to what is
         name = self._collection.name

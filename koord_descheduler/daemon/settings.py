@@ -21,7 +21,11 @@ from koord_descheduler.framework.configured import known_plugins
 from koord_descheduler.framework.registry import PluginRegistry
 
 DEFAULTS = ControlPlaneDefaults(
-    name=NAME, namespace="koordinator-system", port=DEFAULT_PORT, secure_port=10258
+    name=NAME,
+    namespace="koordinator-system",
+    port=DEFAULT_PORT,
+    secure_port=10258,
+    file_has_addresses=True,
 )
 
 Discover = Callable[[PluginRegistry], Sequence[str]]
@@ -104,8 +108,7 @@ def load_settings(
 
 def _without_file(options: ControlPlaneFlags, known: KnownPlugins) -> ReadConfig:
     read = default_configuration(known, options.leader_election())
-    host, port = options.address.value, options.port.value
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    address = options.plain_address
     configuration = replace(
         read.configuration, healthz_bind_address=address, metrics_bind_address=address
     )

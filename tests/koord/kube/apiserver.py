@@ -212,6 +212,8 @@ class ApiServer:
                 return web.json_response(self._list(request, place))
             case "POST" if place.subresource == "eviction":
                 return web.json_response(self._evict(place, json.loads(body)), status=201)
+            case "POST" if place.subresource == "binding":
+                return web.json_response(self._bind(place, json.loads(body)), status=201)
             case "POST":
                 return web.json_response(self._create(place, json.loads(body)), status=201)
             case "PUT":
@@ -257,6 +259,16 @@ class ApiServer:
         options = eviction.get("deleteOptions") or {}
         uid = (options.get("preconditions") or {}).get("uid", "")
         self.objects.delete(place.collection, place.key, uid)
+        return {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}
+
+    def _bind(self, place: Place, binding: Object) -> Object:
+        found = self.objects.get(place.collection, place.key)
+        if binding["metadata"].get("uid") not in (None, "", found["metadata"].get("uid")):
+            raise Refused(409, "Conflict", "the pod has another uid")
+        if found["spec"].get("nodeName"):
+            raise Refused(409, "Conflict", f"pod {place.name} is already assigned to a node")
+        spec = found["spec"] | {"nodeName": binding["target"]["name"]}
+        self.objects.replace(place.collection, found | {"spec": spec})
         return {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}
 
     def _patch(self, request: web.Request, place: Place, patch: Any) -> Object:

@@ -1,0 +1,32 @@
+"""A client for work that only the leader may do."""
+
+from collections.abc import Callable
+
+from koord.kube.client import ApiClient
+from koord.kube.errors import KubeError
+from koord.kube.transport import Call, Transport
+from koord.util.clock import Clock
+
+
+class NotLeading(KubeError):
+    """A request that changes something was not sent, because this replica does not lead."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(f"{where}: not sent, as this replica does not lead (any more)")
+
+
+class LeaderClient(ApiClient):
+    """Reads always, and sends what changes something only while this process leads.
+
+    That is asked right before each request, so that also a process that was held up for longer than
+    its lease changes nothing.
+    """
+
+    def __init__(self, transport: Transport, clock: Clock, leads: Callable[[], bool]) -> None:
+        super().__init__(transport, clock)
+        self._leads = leads
+
+    async def _exchange(self, call: Call) -> bytes:
+        if call.method != "GET" and not self._leads():
+            raise NotLeading(call.where)
+        return await super()._exchange(call)

@@ -1,0 +1,88 @@
+"""Flags of kube-scheduler and of Koordinator's scheduler beside those of every daemon.
+
+Source: Kubernetes, cmd/kube-scheduler/app/options; Koordinator, cmd/koord-scheduler.
+"""
+
+from typing import Any
+
+from koord.component.flagchecks import at_least
+from koord.component.flagkinds import BOOL, DURATION, INT, STRING, STRING_LIST
+from koord.component.flags import Flag, FlagSet
+from koord.component.inertflags import InertFlag, define_inert_flags
+
+_NO_LOOKUP = "tokens are checked by the API server that the scheduler works for"
+_NO_CERTIFICATES = "clients are known by their tokens only"
+_NOT_BUILT = "not built"
+
+_INERT = (
+    InertFlag("authentication-kubeconfig", STRING, "", _NO_LOOKUP),
+    InertFlag("authentication-skip-lookup", BOOL, False, _NO_LOOKUP),
+    InertFlag("authentication-token-webhook-cache-ttl", DURATION, 10.0, _NO_LOOKUP),
+    InertFlag("authentication-tolerate-lookup-failure", BOOL, True, _NO_LOOKUP),
+    InertFlag(
+        "authorization-always-allow-paths",
+        STRING,
+        "/healthz,/readyz,/livez",
+        "health and metrics are for all, the rest is not",
+    ),
+    InertFlag("authorization-kubeconfig", STRING, "", _NO_LOOKUP),
+    InertFlag("authorization-webhook-cache-authorized-ttl", DURATION, 10.0, _NO_LOOKUP),
+    InertFlag("authorization-webhook-cache-unauthorized-ttl", DURATION, 10.0, _NO_LOOKUP),
+    InertFlag("client-ca-file", STRING, "", _NO_CERTIFICATES),
+    InertFlag("requestheader-allowed-names", STRING_LIST, (), _NO_CERTIFICATES),
+    InertFlag("requestheader-client-ca-file", STRING, "", _NO_CERTIFICATES),
+    InertFlag("requestheader-extra-headers-prefix", STRING_LIST, (), _NO_CERTIFICATES),
+    InertFlag("requestheader-group-headers", STRING_LIST, (), _NO_CERTIFICATES),
+    InertFlag("requestheader-uid-headers", STRING_LIST, (), _NO_CERTIFICATES),
+    InertFlag("requestheader-username-headers", STRING_LIST, (), _NO_CERTIFICATES),
+    InertFlag("contention-profiling", BOOL, True, "no profiles are served"),
+    InertFlag("profiling", BOOL, True, "no profiles are served"),
+    InertFlag("disable-http2-serving", BOOL, False, "HTTP/2 is not served"),
+    InertFlag("emulated-version", STRING_LIST, (), "the version of Kubernetes to behave like"),
+    InertFlag("emulation-forward-compatible", BOOL, False, "see --emulated-version"),
+    InertFlag("min-compatibility-version", STRING_LIST, (), "see --emulated-version"),
+    InertFlag("kube-api-content-type", STRING, "", "always JSON"),
+    InertFlag(
+        "pod-max-in-unschedulable-pods-duration",
+        DURATION,
+        300.0,
+        "time after which a rejected pod is tried again without an event: always 5m0s",
+    ),
+    InertFlag("debug-filters", BOOL, False, _NOT_BUILT),
+    InertFlag("f", BOOL, False, _NOT_BUILT),
+    InertFlag("debug-scores", INT, 0, _NOT_BUILT, at_least(0)),
+    InertFlag("s", INT, 0, _NOT_BUILT, at_least(0)),
+    InertFlag("debug-diagnosis", BOOL, False, _NOT_BUILT),
+    InertFlag("d", BOOL, False, _NOT_BUILT),
+    InertFlag("debug-diagnosis-blocking", BOOL, False, _NOT_BUILT),
+    InertFlag("debug-diagnosis-queue-size", INT, 1000, _NOT_BUILT, at_least(0)),
+    InertFlag("debug-diagnosis-worker-count", INT, 10, _NOT_BUILT, at_least(0)),
+    InertFlag("controller-plugins", STRING_LIST, ("*",), _NOT_BUILT),
+    InertFlag("enable-network-topology-manager", BOOL, False, _NOT_BUILT),
+    InertFlag("scheduler-monitor-period", DURATION, 10.0, _NOT_BUILT),
+    InertFlag("scheduling-timeout", DURATION, 30.0, _NOT_BUILT),
+    InertFlag("scheduling-drop-unhandled-timeout", DURATION, 5.0, _NOT_BUILT),
+)
+
+
+class SchedulerFlags:
+    """The flags as attributes."""
+
+    def __init__(self, flags: FlagSet) -> None:
+        """Define all flags."""
+        self.master = flags.string(
+            "master", "", "URL of the API server, in place of the kubeconfig's"
+        )
+        unless = "; the file's with --config"
+        self._client: dict[str, Flag[Any]] = {
+            "kubeconfig": flags.string("kubeconfig", "", f"path of a kubeconfig{unless}"),
+            "qps": flags.float("kube-api-qps", 50.0, f"requests per second{unless}"),
+            "burst": flags.int(
+                "kube-api-burst", 100, f"requests at once{unless}", check=at_least(0)
+            ),
+        }
+        define_inert_flags(flags, _INERT)
+
+    def client_connection(self) -> dict[str, object]:
+        """The fields of ClientConnection, by attribute, that flags set; the file wins."""
+        return {name: flag.value for name, flag in self._client.items() if flag.is_set}

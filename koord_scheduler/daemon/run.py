@@ -1,0 +1,271 @@
+"""The life of the daemon: plugins, the cluster, stand by, lead, stop."""
+
+import asyncio
+import socket
+from collections.abc import Iterable
+
+from koord.cluster import decoding
+from koord.component.components import ComponentSet
+from koord.component.http.exposition import Exposition
+from koord.component.leaderelection.metrics import LeaderMetrics
+from koord.component.plugins.shared import SharedParts
+from koord.controlplane.connection import Connection, connect
+from koord.controlplane.effective import effective_text
+from koord.controlplane.flags import CONFIG_VERBOSITY
+from koord.controlplane.kinds import SERVED_TO_SCHEDULER
+from koord.controlplane.leaderclient import LeaderClient
+from koord.controlplane.lifecycle import Lifecycle, add_common_components, lead, new_elector
+from koord.controlplane.program import Program
+from koord.controlplane.serving import HttpSources, Servers, create_app
+from koord.kube.events import EventLimits
+from koord.util.clock import Clock
+from koord.util.errors import KoordError, OptionError
+from koord.util.health import OK, Health, PartHealth, Status
+from koord.util.logs import get_logger
+from koord.util.stop import Stop
+from koord_scheduler import NAME, PREFIX, __version__
+from koord_scheduler.cache.assumed import SchedulerState
+from koord_scheduler.config.write import to_document, without_secrets
+from koord_scheduler.daemon.settings import Settings
+from koord_scheduler.framework.changes import Changes
+from koord_scheduler.framework.handle import Services
+from koord_scheduler.framework.metrics import FrameworkMetrics
+from koord_scheduler.framework.nominator import Nominator
+from koord_scheduler.framework.profile import ProfileError, ProfilePlugins, build_profile
+from koord_scheduler.framework.waitingpods import WaitingPods
+from koord_scheduler.queue.backoff import BackoffOptions
+from koord_scheduler.scheduling.metrics import SchedulingMetrics
+from koord_scheduler.scheduling.scheduler import Scheduler
+
+PROGRAM = Program(NAME, PREFIX, __version__)
+_UNUSED = (decoding.DEPLOYMENT, decoding.CLONE_SET, decoding.PRIORITY_CLASS)
+FOLLOWED = {kind: place for kind, place in SERVED_TO_SCHEDULER.items() if kind not in _UNUSED}
+"""The kinds that a scheduler follows."""
+
+log = get_logger("koord_scheduler.daemon")
+
+
+class ProfileErrors(KoordError):
+    """Several profiles cannot be built."""
+
+
+async def run_daemon(
+    settings: Settings, exposition: Exposition, clock: Clock, *, stop: Stop | None = None
+) -> None:
+    """Run until stop is set, or until SIGINT or SIGTERM when there is none.
+
+    Raises:
+        LostLease: another replica may lead.
+        FinishedWithoutElection: stop came, and there is no leader election.
+        KoordError: the daemon could not start; the message says why.
+    """
+    hostname = socket.gethostname()
+    connection = connect_daemon(settings, exposition, clock, hostname)
+    try:
+        await Daemon(settings, connection, exposition, clock, hostname).run(stop)
+    finally:
+        await connection.close()
+
+
+def connect_daemon(
+    settings: Settings, exposition: Exposition, clock: Clock, hostname: str
+) -> Connection[SchedulerState]:
+    """Make what talks to the API server. Raises ConfigError; see connect."""
+    client = settings.configuration.client_connection
+    return connect(
+        client,
+        SchedulerState(clock),
+        FOLLOWED,
+        PROGRAM,
+        environ=settings.environ,
+        hostname=hostname,
+        clock=clock,
+        registry=exposition.internal,
+        events=EventLimits(waiting=2000, remembered=4096, rate=client.qps, burst=client.burst),
+        master=settings.own.master.value,
+    )
+
+
+class Daemon:
+    """One daemon, run once."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        connection: Connection[SchedulerState],
+        exposition: Exposition,
+        clock: Clock,
+        hostname: str,
+    ) -> None:
+        """Build all parts but the plugins.
+
+        Raises:
+            KoordError: the certificate cannot be used.
+        """
+        self._settings = settings
+        self._connection = connection
+        self._clock = clock
+        self._components = ComponentSet(Health())
+        self._elector = new_elector(
+            settings.configuration.leader_election,
+            connection,
+            self._lead,
+            clock,
+            hostname=hostname,
+            metrics=LeaderMetrics(exposition.internal),
+            component=NAME,
+        )
+        self._services = Services(
+            client=LeaderClient(connection.transport, clock, self._leads),
+            events=connection.events,
+            informers=connection.informers,
+            cluster=connection.state,
+            changes=Changes(clock),
+            waiting=WaitingPods(clock),
+            nominator=Nominator(),
+            activate=self._activate,
+            clock=clock,
+            metrics=FrameworkMetrics(exposition.internal),
+            shared=SharedParts(),
+        )
+        self._metrics = SchedulingMetrics(exposition.internal)
+        self._profiles: list[ProfilePlugins] = []
+        self._scheduler: Scheduler | None = None  # until its plugins are made
+        self._made = Stop(clock)  # they are
+        self._lifecycle = Lifecycle(self._components, clock)
+        sources = HttpSources(
+            exposition=exposition,
+            health=self._components.health,
+            clock=clock,
+            guard=connection.guard,
+            configuration=lambda: to_document(without_secrets(settings.configuration)),
+        )
+        self._servers = Servers(
+            (settings.options.plain_address,),
+            settings.options,
+            sources,
+            lambda: create_app(sources),
+        )
+        self._add_components(exposition)
+
+    async def run(self, stop: Stop | None) -> None:
+        """Start, work until stop, and stop. Raises as run_daemon."""
+        await self._lifecycle.run(self._servers, self._work, self._close, stop)
+
+    async def _work(self, stop: Stop) -> None:
+        """Make the plugins, follow the cluster, wait for the lead, schedule."""
+        self._announce()
+        began = self._clock.monotonic()
+        scheduler = await stop.bound(self._build())
+        if scheduler is None or stop.is_set():
+            return
+        self._scheduler = scheduler
+        self._made.set()
+        await stop.bound(self._know_cluster())
+        if stop.is_set():
+            return
+        state = self._connection.state
+        log.info(
+            "scheduler.ready",
+            nodes=len(state.snapshot),
+            pods=state.snapshot.pod_count,
+            seconds=round(self._clock.monotonic() - began, 3),
+        )
+        await lead(self._elector, self._lead, stop)
+
+    async def _build(self) -> Scheduler:
+        """Make all plugins of all profiles, and what schedules with them.
+
+        Raises:
+            ProfileError, ProfileErrors: everything that is wrong.
+        """
+        config, errors = self._settings.configuration, list[ProfileError]()
+        if config.extenders:
+            hint = "remove them, or let kube-scheduler ask them"
+            found = ", ".join(one.url_prefix for one in config.extenders)
+            raise OptionError("extenders", found, f"this build does not ask extenders; {hint}")
+        for profile in config.profiles:
+            try:
+                made = await build_profile(profile, self._settings.registry, self._services)
+                self._profiles.append(made)
+            except ProfileError as err:
+                errors.append(err)
+        if errors:
+            raise ProfileErrors("; ".join(map(str, errors)))
+        backoff = BackoffOptions(initial=config.pod_initial_backoff, most=config.pod_max_backoff)
+        return Scheduler(
+            self._profiles, self._connection.state, self._services, self._metrics, backoff=backoff
+        )
+
+    async def _know_cluster(self) -> None:
+        """Return when everything has been listed and is watched."""
+        await self._connection.feed.wait_synced()
+        await self._connection.informers.wait_synced()
+        await self._connection.feed.wait_watching()
+
+    async def _lead(self, stop: Stop) -> None:
+        """Run what plugins have beside the cycles, and schedule once that is ready."""
+        assert self._scheduler is not None  # noqa: S101 - plugins are made before
+        shared = self._services.shared
+        parts, health = Stop(self._clock), self._components.health
+        async with asyncio.TaskGroup() as group:
+            group.create_task(shared.run(parts, self._clock, health))
+            try:
+                await stop.bound(shared.wait_ready())
+                if not stop.is_set():
+                    await self._scheduler.run(stop)
+            finally:
+                parts.set()
+
+    def _leads(self) -> bool:
+        return self._elector is None or self._elector.leading
+
+    def _activate(self, uids: Iterable[str]) -> None:
+        """Have pods be tried now; before the first list there are none."""
+        if self._scheduler is not None:
+            self._scheduler.activate(uids)
+
+    async def _follow(self, stop: Stop) -> None:
+        """Follow the cluster, from when the plugins are made: they learn of every object."""
+        await stop.bound(self._made.wait())
+        if not stop.is_set():
+            await self._connection.feed.run(stop)
+
+    async def _close(self) -> None:
+        while self._profiles:
+            await self._profiles.pop().close()
+
+    def _add_components(self, exposition: Exposition) -> None:
+        components = self._components
+        add_common_components(components, self._connection, exposition, self._elector)
+        components.runs["cluster"] = self._follow
+        components.health.register("plugins", self._plugins_health)
+        components.health.register("scheduling", self._scheduling_health)
+        components.add("certificate", self._servers.certificate)
+
+    def _plugins_health(self) -> PartHealth:
+        """Degraded: a profile names plugins that this build does not have."""
+        missing = self._settings.configuration.not_built
+        if missing:
+            return PartHealth(Status.DEGRADED, f"not built: {', '.join(missing)}")
+        return OK
+
+    def _scheduling_health(self) -> PartHealth:
+        return OK if self._scheduler is None else self._scheduler.health()
+
+    def _announce(self) -> None:
+        """Log that the daemon has started, and what of its settings has no effect."""
+        settings, config = self._settings, self._settings.configuration
+        log.info(
+            "daemon.started",
+            version=__version__,
+            server=self._connection.server,
+            config=str(settings.config_path or ""),
+            profiles={profile.scheduler_name: profile.names for profile in config.profiles},
+            leader_elect=config.leader_election.leader_elect,
+        )
+        for event, facts in settings.warnings():
+            log.warning(event, **facts)
+        if settings.options.v.value >= CONFIG_VERBOSITY:
+            shown = to_document(without_secrets(config))
+            log.info("config.effective", config=effective_text(shown))

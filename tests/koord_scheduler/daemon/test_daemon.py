@@ -1,0 +1,276 @@
+"""The whole process against a scripted API server, on simulated time."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apiserver import ApiServer
+from clusters import node
+from faults import hang, refuse
+from schedulers import (
+    ALONE,
+    HEAD,
+    KOORDINATORS_FLAGS,
+    LEASES,
+    NODES,
+    PODS,
+    SIMPLE,
+    Replica,
+    Start,
+    holder,
+    pending,
+    placed,
+)
+from structlog.testing import capture_logs
+
+from koord.component.leaderelection.elector import LostLease
+from koord.controlplane.lifecycle import FinishedWithoutElection
+from koord.util.errors import KoordError, OptionError
+from koord.util.simulatedclock import SimulatedClock
+from koord_scheduler.daemon.run import FOLLOWED
+
+PassTime = Callable[..., Any]
+
+
+@pytest.fixture
+async def start(tmp_path: Path, server: ApiServer, clock: SimulatedClock) -> AsyncIterator[Start]:
+    """Start replicas; each ends with the test."""
+    for name in ("n1", "n2"):
+        server.objects.create(NODES, node(name))
+    replicas: list[Replica] = []
+
+    def start(config: str = SIMPLE, *argv: str) -> Replica:
+        directory = tmp_path / str(len(replicas))
+        replicas.append(Replica(directory, server, clock, config, *argv))
+        return replicas[-1]
+
+    yield start
+    for each in replicas:
+        each.stop.set()
+    await clock.advance(5)
+    for each in replicas:
+        await asyncio.wait({each.task}, timeout=60)
+        assert each.task.done()
+
+
+@pytest.fixture
+async def leading(start: Start, server: ApiServer, pass_time: PassTime) -> Replica:
+    """A replica that has scheduled a pod."""
+    server.objects.create(PODS, pending("first"))
+    replica = start()
+    await pass_time(lambda: "first" in placed(server), step=0.2)
+    return replica
+
+
+async def test_pods_are_scheduled_once_everything_is_watched(
+    start: Start, server: ApiServer, pass_time: PassTime
+) -> None:
+    """With the flags of Koordinator's Deployment; those without effect are named."""
+    for number in range(5):
+        server.objects.create(PODS, pending(f"web-{number}"))
+    server.objects.create(PODS, pending("elsewhere", scheduler="default-scheduler"))
+    with capture_logs() as logs:
+        replica = start(SIMPLE, *KOORDINATORS_FLAGS)
+        await pass_time(lambda: any(log["event"] == "scheduler.ready" for log in logs), step=0.2)
+        watching = server.watching
+        await pass_time(lambda: len(placed(server)) == 5, step=0.2)
+
+    events = [log["event"] for log in logs]
+    assert watching == len(FOLLOWED)
+    assert events.index("daemon.started") < events.index("scheduler.ready")
+    [ready] = [log for log in logs if log["event"] == "scheduler.ready"]
+    assert (ready["nodes"], ready["pods"]) == (2, 6)
+    assert "elsewhere" not in placed(server)
+    assert set(placed(server).values()) == {"n1", "n2"}
+    [idle] = [log["flags"] for log in logs if log["event"] == "flags.without_effect"]
+    assert idle == ["authentication-skip-lookup", "enable-network-topology-manager", "logtostderr"]
+    [listening] = [log["address"] for log in logs if log["event"] == "server.listening"]
+    assert listening == f"127.0.0.1:{replica.port}"
+    scheduled = replica.metric(
+        "scheduler_schedule_attempts_total", result="scheduled", profile="koord-scheduler"
+    )
+    assert scheduled == 5
+    assert holder(server)
+    made = [one.json["reason"] for one in server.asked("create", "/api/v1/namespaces/default/ev")]
+    assert made.count("Scheduled") <= 5
+
+
+async def test_endpoints(leading: Replica) -> None:
+    """Health and metrics for all; the configuration only for who may see it."""
+    for path in ("/healthz/leaderElection", "/healthz/ping", "/livez", "/readyz"):
+        assert (await leading.get(path))[:2] == (200, "ok"), path
+    status, text = await leading.get("/healthz")
+    assert status == 200
+    assert "plugins: not built: SchedulingGates" in text
+    status, text = await leading.get("/configz")
+    assert status == 200
+    assert '"schedulerName": "koord-scheduler"' in text
+    assert (await leading.get("/configz", {"Host": "evil.example"}))[0] != 200
+    status, text = await leading.get("/metrics")
+    assert 'scheduler_schedule_attempts_total{profile="koord-scheduler",result="scheduled"}' in text
+    assert 'leader_election_master_status{name="koord-scheduler"} 1.0' in text
+    assert (await leading.get("/debug/pprof/"))[0] == 404
+
+
+async def test_without_ports_nothing_listens(start: Start, server: ApiServer, pass_time) -> None:
+    """--port=0 and --secure-port=0."""
+    with capture_logs() as logs:
+        start(SIMPLE, "--port=0")
+        await pass_time(lambda: any(log["event"] == "scheduler.ready" for log in logs), step=0.2)
+
+    assert not [log for log in logs if log["event"] == "server.listening"]
+
+
+async def test_nothing_is_scheduled_before_all_is_known(
+    start: Start, server: ApiServer, pass_time: PassTime
+) -> None:
+    """A list of pods that does not come: no lease, no readiness, no binding."""
+    server.objects.create(PODS, pending("first"))
+    server.script(*[refuse(500)] * 100, path=PODS)
+    replica = start()
+    await pass_time(lambda: bool(server.asked("list", NODES)))
+    await pass_time(lambda: len(server.asked("list", PODS)) >= 3)
+    assert await replica.get("/readyz") == (
+        503,
+        "unhealthy\nunhealthy: cluster: not listed yet: pod\n",
+    )
+    assert not server.asked("create", "/apis/coordination.k8s.io")
+    server.unscript()
+    await pass_time(lambda: "first" in placed(server))
+
+    assert (await replica.get("/readyz"))[0] == 200
+
+
+async def test_an_api_server_that_is_away_at_the_start(
+    start: Start, server: ApiServer, pass_time: PassTime
+) -> None:
+    """Is waited for."""
+    await server.stop()
+    replica = start()
+    await asyncio.sleep(0)
+    for _ in range(3):
+        await pass_time(lambda: True)
+    server.objects.create(PODS, pending("first"))
+    await server.start()
+    await pass_time(lambda: "first" in placed(server))
+
+    assert (await replica.get("/readyz"))[0] == 200
+
+
+async def test_of_two_replicas_one_schedules(
+    leading: Replica, start: Start, server: ApiServer, clock, pass_time: PassTime
+) -> None:
+    """The other one is ready all the time, and goes on within a retry period after a stop."""
+    with capture_logs() as logs:
+        other, first = start(), holder(server)
+        await pass_time(lambda: any(log["event"] == "scheduler.ready" for log in logs), step=0.2)
+        assert (await other.get("/readyz"))[0] == 200
+        server.objects.create(PODS, pending("second"))
+        await pass_time(lambda: "second" in placed(server))
+    assert other.metric("scheduler_pending_pods", queue="active") == 0
+    assert not other.metric(
+        "scheduler_schedule_attempts_total", result="scheduled", profile="koord-scheduler"
+    )
+
+    leading.stop.set()
+    await pass_time(leading.task.done, step=0.5)
+    assert leading.task.exception() is None
+    stopped = clock.monotonic()
+    server.objects.create(PODS, pending("third"))
+    await pass_time(lambda: "third" in placed(server), step=0.5)
+
+    assert clock.monotonic() - stopped <= 6
+    assert holder(server) not in ("", first)
+
+
+async def test_a_lost_lease_ends_the_process_and_its_bindings(
+    leading: Replica, server: ApiServer, pass_time: PassTime
+) -> None:
+    """A binding that hangs is given up, and none is begun any more."""
+    server.script(*[hang] * 100, path="/api/v1/namespaces/default/pods")
+    server.objects.create(PODS, pending("second"))
+    await pass_time(lambda: bool(server.asked("create", "/api/v1/namespaces/default/pods/second")))
+    server.script(*[refuse(500)] * 1000, path=LEASES)
+    server.script(*[refuse(500)] * 1000, path="/apis/coordination.k8s.io")
+    await pass_time(leading.task.done)
+
+    with pytest.raises(LostLease, match="lost lease koordinator-system/koord-scheduler"):
+        leading.task.result()
+    asked = len(server.asked("create", "/api/v1/namespaces/default/pods"))
+    server.objects.create(PODS, pending("third"))
+    await pass_time(lambda: True)
+    assert len(server.asked("create", "/api/v1/namespaces/default/pods")) == asked
+    assert placed(server).keys() == {"first"}
+
+
+async def test_without_leader_election(start: Start, server: ApiServer, pass_time) -> None:
+    """Its end is an error, as Koordinator's."""
+    server.objects.create(PODS, pending("first"))
+    replica = start(ALONE)
+    await pass_time(lambda: "first" in placed(server))
+    assert "leaderElection" not in await replica.healthz()
+    replica.stop.set()
+    await pass_time(replica.task.done)
+
+    with pytest.raises(FinishedWithoutElection, match="finished without leader elect"):
+        replica.task.result()
+
+
+async def test_two_profiles_in_one_process(start: Start, server: ApiServer, pass_time) -> None:
+    """Each has the pods that ask for it; a pod's events are its profile's."""
+    start(HEAD + "profiles: [{schedulerName: a}, {schedulerName: b}]\n")
+    for name in ("a", "b", "c"):
+        server.objects.create(PODS, pending(name, scheduler=name))
+    await pass_time(lambda: len(placed(server)) == 2)
+    events = "/api/v1/namespaces/default/events"
+    await pass_time(lambda: len(server.asked("create", events)) >= 2)
+
+    assert placed(server).keys() == {"a", "b"}
+    found = [one.json for one in server.asked("create", events)]
+    assert {
+        one["involvedObject"]["name"]: one["source"]["component"]
+        for one in found
+        if one["reason"] == "Scheduled"
+    } == {"a": "a", "b": "b"}
+
+
+async def test_plugins_that_cannot_be_made_end_the_start(
+    start: Start, server: ApiServer, pass_time: PassTime
+) -> None:
+    """Before anything is listed; all are named."""
+    broken = "plugins: {filter: {enabled: [{name: Broken}]}}"
+    text = f"profiles: [{{schedulerName: a, {broken}}}, {{schedulerName: b, {broken}}}]\n"
+    replica = start(HEAD + text)
+    await pass_time(replica.task.done)
+
+    with pytest.raises(KoordError) as caught:
+        replica.task.result()
+    assert str(caught.value).count("it is broken") == 2
+    assert not server.asked("list", PODS)
+    assert not server.asked("create", "/apis/coordination.k8s.io")
+
+
+async def test_extenders_are_refused(start: Start, server: ApiServer, pass_time) -> None:
+    """This build would not ask them, which is not the same as their consent."""
+    replica = start(SIMPLE + "extenders: [{urlPrefix: 'http://a', filterVerb: f}]\n")
+    await pass_time(replica.task.done)
+
+    with pytest.raises(OptionError, match="extenders: found 'http://a'; this build does not ask"):
+        replica.task.result()
+    assert not server.asked("list", PODS)
+
+
+async def test_a_stop_before_the_cluster_is_known(
+    start: Start, server: ApiServer, pass_time: PassTime
+) -> None:
+    """Ends without an error, and without a lease."""
+    server.script(*[refuse(500)] * 100, path=PODS)
+    replica = start()
+    await pass_time(lambda: bool(server.asked("list", PODS)))
+    replica.stop.set()
+    await pass_time(replica.task.done)
+
+    assert replica.task.exception() is None
+    assert holder(server) == ""
