@@ -3,7 +3,7 @@
 Source: Kubernetes, pkg/scheduler/backend/cache/cache.go.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -49,6 +49,7 @@ class SchedulerState(ClusterState):
         self._clock = clock
         self._expiry = expiry
         self._assumed: dict[str, _Assumed] = {}  # by uid
+        self._own_pods: set[str] = set()  # keys; those that the API server does not have
         self._on_change: OnStateChange = _ignore
 
     def observe(self, on_change: OnStateChange) -> None:
@@ -88,11 +89,32 @@ class SchedulerState(ClusterState):
         if old is not None and self.get(kind, key) is None:
             self._on_change(kind, old, None)
 
+    def keys(self, kind: Kind[Any]) -> Iterable[str]:
+        """The keys of all objects of a kind that the API server has."""
+        found = super().keys(kind)
+        return (key for key in found if key not in self._own_pods) if kind is POD else found
+
+    def put_own_pod(self, pod: ClusterPod) -> None:
+        """Put a pod that the API server does not have; put again, it is changed.
+
+        Raises:
+            ValueError: the API server has a pod of this name.
+        """
+        if self.pod(pod.key) is not None and pod.key not in self._own_pods:
+            raise ValueError(f"pod {pod.key} is the API server's")
+        self.put(POD, pod)
+        self._own_pods.add(pod.key)
+
+    def remove_own_pod(self, key: str) -> None:
+        """Remove such a pod; one that is none is left alone."""
+        if key in self._own_pods:
+            self.remove(POD, key)
+
     def is_assumed(self, uid: str) -> bool:
         return uid in self._assumed
 
     def assume(self, pod: ClusterPod, node: str) -> ClusterPod:
-        """Place a pod on a node; return it as it is there.
+        """Place a pod on a node, with the spec that it is given with; return it as it is there.
 
         Raises:
             AssumeError: it is assumed or bound already, has gone, or there is no such node.
@@ -110,7 +132,7 @@ class SchedulerState(ClusterState):
         if found or known is None:
             raise AssumeError(f"pod {pod.key}: wanted it assumed on node {node}, found {found}")
         self._assumed[pod.uid] = _Assumed(known, node)
-        placed = replace(known, node=node)
+        placed = replace(known, node=node, spec=pod.spec)
         super()._put_pod(placed)
         return placed
 
@@ -145,6 +167,7 @@ class SchedulerState(ClusterState):
         return len(late)
 
     def _put_pod(self, pod: ClusterPod) -> None:
+        self._own_pods.discard(pod.key)
         known = self.pod(pod.key)
         if known is not None and known.uid != pod.uid:
             self._assumed.pop(known.uid, None)  # its name is another pod's now
@@ -165,6 +188,7 @@ class SchedulerState(ClusterState):
 
     def _remove_pod(self, key: str, uid: str) -> None:
         known = self.pod(key)
+        self._own_pods.discard(key)
         if known is not None and uid in ("", known.uid):
             self._assumed.pop(known.uid, None)
         super()._remove_pod(key, uid)

@@ -28,6 +28,7 @@ from koord_scheduler.cache.assumed import SchedulerState
 from koord_scheduler.config.write import to_document, without_secrets
 from koord_scheduler.daemon.settings import Settings
 from koord_scheduler.framework.changes import Changes
+from koord_scheduler.framework.extension.handlers import FailureFilters, ForgetHandlers
 from koord_scheduler.framework.handle import Services
 from koord_scheduler.framework.metrics import FrameworkMetrics
 from koord_scheduler.framework.nominator import Nominator
@@ -121,6 +122,8 @@ class Daemon:
             informers=connection.informers,
             cluster=connection.state,
             changes=Changes(clock),
+            failures=FailureFilters(clock),
+            forgotten=ForgetHandlers(clock),
             waiting=WaitingPods(clock),
             nominator=Nominator(),
             activate=self._activate,
@@ -162,6 +165,7 @@ class Daemon:
         self._scheduler = scheduler
         self._made.set()
         await stop.bound(self._know_cluster())
+        await stop.bound(self._services.hooks.run())
         if stop.is_set():
             return
         state = self._connection.state

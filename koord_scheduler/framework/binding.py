@@ -17,6 +17,7 @@ from koord_scheduler.framework.calls import Loaded, PointFailed
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import NodeStatuses
 from koord_scheduler.framework.extension.podchanges import PreBindExtensions, pod_changes
+from koord_scheduler.framework.extension.pods import ResizePodPlugin
 from koord_scheduler.framework.extension.suggestions import suggestion_of
 from koord_scheduler.framework.extension.transformers import Transformers
 from koord_scheduler.framework.forms import status_of
@@ -80,6 +81,24 @@ class PodBinding:
                     return result
                 rejection = result if rejection is None else _both(rejection, result)
         return rejection or PostFilterResult(None, Status.unschedulable())
+
+    def resize(self, state: CycleState, pod: ClusterPod, node: str) -> ClusterPod | Status:
+        """The pod as it is to be assumed on the node; anything but a pod ends the cycle."""
+        for name, plugin in self._plugins.plugins.items():
+            if isinstance(plugin, ResizePodPlugin):
+                loaded = self._plugins.loaded(name)
+                work = partial(plugin.resize_pod, state, pod, node)
+                try:
+                    answer = self._calls.call(loaded, Point.RESERVE, state, work)
+                except PointFailed as err:
+                    return err.status
+                if isinstance(answer, ClusterPod) and answer.uid == pod.uid:
+                    pod = answer
+                    continue
+                status = self._checked(loaded, Point.RESERVE, answer)
+                if not status.ok:
+                    return status
+        return pod
 
     def reserve(self, state: CycleState, pod: ClusterPod, node: str) -> Status:
         """Call Reserve of all plugins until one fails: then unreserve is for the caller."""

@@ -14,6 +14,8 @@ from koord.util.clock import Clock
 from koord_scheduler.framework.changes import Changes
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import NodeStatuses
+from koord_scheduler.framework.extension.control import ControlSlot, SchedulerControl
+from koord_scheduler.framework.extension.handlers import FailureFilters, ForgetHandlers, StartHooks
 from koord_scheduler.framework.metrics import FrameworkMetrics
 from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.status import Status
@@ -78,6 +80,13 @@ class Services:
     """Have pods, by uid, be tried now, whatever they wait for; gates still count."""
     clock: Clock
     metrics: FrameworkMetrics
+    failures: FailureFilters
+    """What plugins do about pods whose attempts failed."""
+    forgotten: ForgetHandlers
+    """Called when a plugin has an assumed pod taken off its node."""
+    control: ControlSlot = field(default_factory=ControlSlot)
+    hooks: StartHooks = field(default_factory=StartHooks)
+    """What plugins do when the cluster is known, before the first pod is tried."""
     shared: SharedParts = field(default_factory=SharedParts)
     """Parts of plugins that exist once in this process, and run while it leads."""
     limits: ManyLimits = field(default_factory=ManyLimits)
@@ -94,3 +103,11 @@ class Handle:
     services: Services
     filters: Callable[[], NodeFilters]
     """Those of the profile; there are none yet while its plugins are made."""
+
+    def scheduler(self) -> SchedulerControl:
+        """The scheduler's cache and queue.
+
+        Raises:
+            LookupError: there is none yet, as while plugins are made, or none at all, as in a plan.
+        """
+        return self.services.control.get()

@@ -9,6 +9,7 @@ from koord.cluster.state import ClusterState
 from koord.controlplane.offline import EmptyInformers, FixedTime, NoEvents, NoServer
 from koord.kube.client import ApiClient
 from koord_scheduler.framework.changes import Changes
+from koord_scheduler.framework.extension.handlers import FailureFilters, ForgetHandlers
 from koord_scheduler.framework.handle import Services
 from koord_scheduler.framework.metrics import FrameworkMetrics
 from koord_scheduler.framework.nominator import Nominator
@@ -24,6 +25,8 @@ def offline_services(cluster: ClusterState, now: float) -> Services:
         informers=EmptyInformers(),
         cluster=cluster,
         changes=Changes(clock),
+        failures=FailureFilters(clock),
+        forgotten=ForgetHandlers(clock),
         waiting=WaitingPods(clock),
         nominator=Nominator(),
         activate=_nothing_waits,

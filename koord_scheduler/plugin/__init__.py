@@ -72,12 +72,22 @@ from koord_scheduler.framework.events import (
     QueueingHint,
     about_itself,
 )
+from koord_scheduler.framework.extension.control import SchedulerControl
+from koord_scheduler.framework.extension.handlers import (
+    FailedPod,
+    FailureFilter,
+    FailureFilters,
+    ForgetHandlers,
+    StartHook,
+    StartHooks,
+)
 from koord_scheduler.framework.extension.plans import FindOneNodePlugin, PreferNodesPlugin
 from koord_scheduler.framework.extension.podchanges import (
     PodChanges,
     PreBindExtensions,
     pod_changes,
 )
+from koord_scheduler.framework.extension.pods import NextPodPlugin, ResizePodPlugin
 from koord_scheduler.framework.extension.suggestions import Suggestion, SuggestionType, suggest
 from koord_scheduler.framework.extension.transformers import (
     FilterTransformer,
@@ -196,11 +206,15 @@ __all__ = [
     "Event",
     "EventResource",
     "EventType",
+    "FailedPod",
+    "FailureFilter",
+    "FailureFilters",
     "Fault",
     "FieldPath",
     "FilterPlugin",
     "FilterTransformer",
     "FindOneNodePlugin",
+    "ForgetHandlers",
     "Handle",
     "HealthStatus",
     "HintFn",
@@ -213,6 +227,7 @@ __all__ = [
     "LowerPods",
     "Mask",
     "MostAllocated",
+    "NextPodPlugin",
     "NodeFilters",
     "NodeInfo",
     "NodeScore",
@@ -252,7 +267,9 @@ __all__ = [
     "RequestLimits",
     "RequestedToCapacityRatio",
     "ReservePlugin",
+    "ResizePodPlugin",
     "ResourceSpec",
+    "SchedulerControl",
     "SchedulingTransformer",
     "ScorePlugin",
     "ScoreTransformer",
@@ -262,6 +279,8 @@ __all__ = [
     "Services",
     "SharedPart",
     "SharedParts",
+    "StartHook",
+    "StartHooks",
     "StateData",
     "StateNotFound",
     "Status",

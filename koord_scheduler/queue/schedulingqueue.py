@@ -137,8 +137,16 @@ class SchedulingQueue:
         Without an active one it is the first in backoff, but none whose attempt ended in an error.
         """
         queued = self._active.pop() or self._backoff.pop()
-        if queued is None:
+        return None if queued is None else self._popped(queued)
+
+    def pop_one(self, uid: str) -> QueuedPod | None:
+        """Return a pod whatever it waits for, as pop_now; None: it is not here, or gated."""
+        if self.place_of(uid) not in ("active", "backoff", "unschedulable"):
             return None
+        queued = self._take(uid)
+        return None if queued is None else self._popped(queued)
+
+    def _popped(self, queued: QueuedPod) -> QueuedPod:
         queued.attempts += 1
         if queued.first_attempt is None:
             queued.first_attempt = self._clock.monotonic()

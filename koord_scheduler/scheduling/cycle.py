@@ -29,8 +29,11 @@ class SchedulingCycle:
         metrics: SchedulingMetrics,
         clock: Clock,
         draw: Random,
+        *,
+        resizes: bool = False,
     ) -> None:
-        """draw chooses among the nodes that are equally good."""
+        """draw chooses among the nodes that are equally good. resizes: plugins may resize pods."""
+        self._resizes = resizes
         self._state = state
         self._nominator = nominator
         self._metrics = metrics
@@ -86,8 +89,14 @@ class SchedulingCycle:
 
     def _reserve(self, attempt: Attempt, node: str) -> Failure | None:
         """Assume the pod to be on the node, call Reserve and Permit."""
+        pod = attempt.pod
+        if self._resizes:
+            resized = attempt.profile.binding.resize(attempt.state, pod, node)
+            if isinstance(resized, Status):
+                return Failure.on_node(resized)
+            pod = resized
         try:
-            attempt.pod = self._state.assume(attempt.pod, node)
+            attempt.pod = self._state.assume(pod, node)
         except AssumeError as err:
             return Failure(status=Status.failed(err))
         attempt.node = node

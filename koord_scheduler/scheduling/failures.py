@@ -3,12 +3,15 @@
 Source: Kubernetes, pkg/scheduler/schedule_one.go (handleSchedulingFailure).
 """
 
+from dataclasses import replace
+
 from koord.cluster import decoding
 from koord.cluster.facts import ClusterPod
 from koord.kube.eventobjects import EventType
 from koord.util.clock import Clock
 from koord.util.logs import get_logger
 from koord_scheduler.cache.assumed import SchedulerState
+from koord_scheduler.framework.extension.handlers import FailedPod, FailureFilters
 from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.queue.schedulingqueue import SchedulingQueue
 from koord_scheduler.scheduling.attempt import Attempt, Failure
@@ -35,8 +38,10 @@ class FailedAttempts:
         statuses: PodStatuses,
         events: PodEvents,
         metrics: SchedulingMetrics,
+        filters: FailureFilters,
         clock: Clock,
     ) -> None:
+        self._filters = filters
         self._state = state
         self._queue = queue
         self._nominator = nominator
@@ -46,8 +51,26 @@ class FailedAttempts:
         self._clock = clock
 
     def handle(self, attempt: Attempt, failure: Failure) -> None:
-        """Requeue the pod, nominate it, and report why it is not scheduled."""
+        """Requeue the pod, nominate it, and report why it is not scheduled.
+
+        Plugins may do something else instead, and learn of it; see FailureFilters.
+        """
         self._count(attempt, failure)
+        failure = _renominated(attempt, failure)
+        failed = FailedPod(
+            profile=attempt.profile.name,
+            pod=attempt.pod,
+            queued=attempt.queued,
+            status=failure.status,
+            nominated_node=failure.nominated_node,
+        )
+        if self._filters.before(failed):
+            self._queue.done(attempt.uid)
+        else:
+            self._handle(attempt, failure)
+        self._filters.after(failed)
+
+    def _handle(self, attempt: Attempt, failure: Failure) -> None:
         pod = self._requeue(attempt, failure)
         if pod is None:
             return
@@ -87,3 +110,19 @@ class FailedAttempts:
         self._events.emit(pod, EventType.WARNING, "FailedScheduling", message)
         reason = UNSCHEDULABLE if failure.status.rejected else SCHEDULER_ERROR
         self._statuses.report(pod, Unscheduled(reason, message), failure.nominated_node)
+
+
+def _renominated(attempt: Attempt, failure: Failure) -> Failure:
+    """The failure with the nomination that the rejection of a job's plugin stands for.
+
+    Source: Koordinator, pkg/scheduler/frameworkext (error handlers of job preemption).
+    """
+    nominations = {
+        "JobPreemptionSuccessPlugin": attempt.node,
+        "JobRejectPlugin": None,
+        "JobPreemptionFailurePlugin": "",
+    }
+    plugin = failure.status.plugin
+    if not failure.status.rejected or plugin not in nominations:
+        return failure
+    return replace(failure, nominated_node=nominations[plugin])

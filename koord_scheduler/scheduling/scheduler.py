@@ -23,9 +23,11 @@ from koord_scheduler.queue.backoff import BackoffOptions
 from koord_scheduler.queue.schedulingqueue import SchedulingQueue
 from koord_scheduler.scheduling.attempt import Attempt, Failure, ProfileCycle
 from koord_scheduler.scheduling.bindingcycle import BindingCycle
+from koord_scheduler.scheduling.control import CacheAndQueue
 from koord_scheduler.scheduling.cycle import SchedulingCycle
 from koord_scheduler.scheduling.failures import FailedAttempts
 from koord_scheduler.scheduling.metrics import SchedulingMetrics
+from koord_scheduler.scheduling.nextpod import next_pod_of
 from koord_scheduler.scheduling.objectchanges import ObjectChanges
 from koord_scheduler.scheduling.podevents import PodEvents
 from koord_scheduler.scheduling.podstatus import PodStatuses
@@ -52,8 +54,11 @@ class Scheduler:
         *,
         backoff: BackoffOptions | None = None,
         draw: Random | None = None,
+        resizes: bool = False,
     ) -> None:
         """state is services.cluster. draw chooses among equally good nodes.
+
+        resizes: the feature gate ResizePod.
 
         Raises:
             ProfileError: the profiles do not go together; see Enqueueing.
@@ -73,13 +78,22 @@ class Scheduler:
         metrics.observe(self.queue, state)
         events = PodEvents(services.events)
         draw = draw or Random()  # noqa: S311 - it protects nothing
-        self._cycle = SchedulingCycle(state, nominator, metrics, clock, draw)
+        self._cycle = SchedulingCycle(state, nominator, metrics, clock, draw, resizes=resizes)
         self._binding = BindingCycle(
             state, self.queue, services.waiting, self._statuses, events, metrics, clock
         )
         self._failed = FailedAttempts(
-            state, self.queue, nominator, self._statuses, events, metrics, clock
+            state,
+            self.queue,
+            nominator,
+            self._statuses,
+            events,
+            metrics,
+            services.failures,
+            clock,
         )
+        services.control.set(CacheAndQueue(state, self.queue, services.forgotten))
+        self._next_pod = next_pod_of(profiles)
         self._waiting = services.waiting
         self._bindings: dict[asyncio.Task[None], Attempt] = {}
         self._ended = asyncio.Event()  # a binding has
@@ -121,7 +135,7 @@ class Scheduler:
     async def _schedule(self) -> None:
         turn_ends = time.perf_counter() + TURN
         while True:
-            queued = self.queue.pop_now()
+            queued = self._pop()
             if queued is None:
                 queued = await self.queue.pop()
                 turn_ends = time.perf_counter() + TURN
@@ -131,6 +145,12 @@ class Scheduler:
             if time.perf_counter() >= turn_ends:
                 await asyncio.sleep(0)
                 turn_ends = time.perf_counter() + TURN
+
+    def _pop(self) -> QueuedPod | None:
+        """The pod that a plugin wants next, else the queue's; None: none is ready."""
+        wanted = None if self._next_pod is None else self._next_pod.uid()
+        queued = None if wanted is None else self.queue.pop_one(wanted)
+        return queued or self.queue.pop_now()
 
     async def _try(self, queued: QueuedPod) -> None:
         """Run a scheduling cycle for a pod, and start its binding cycle."""

@@ -9,6 +9,7 @@ from koord.controlplane.testing.server import ScriptedServer
 from koord.controlplane.testing.services import CapturedEvents, NoInformers
 from koord.kube.client import ApiClient
 from koord_scheduler.framework.changes import Changes
+from koord_scheduler.framework.extension.handlers import FailureFilters, ForgetHandlers
 from koord_scheduler.framework.handle import Services
 from koord_scheduler.framework.metrics import FrameworkMetrics
 from koord_scheduler.framework.nominator import Nominator
@@ -30,6 +31,8 @@ def fake_services(
         informers=NoInformers(),
         cluster=cluster.state,
         changes=Changes(clock),
+        failures=FailureFilters(clock),
+        forgotten=ForgetHandlers(clock),
         waiting=WaitingPods(clock),
         nominator=Nominator(),
         activate=activate,

@@ -195,7 +195,7 @@ class Loop(Kit):
     def activate(self, uids: Any) -> None:
         self.scheduler.activate(uids)
 
-    async def build(self, **settings: Any) -> "Loop":
+    async def build(self, *, resizes: bool = False, **settings: Any) -> "Loop":
         """Make the scheduler; settings as for Kit.profile."""
         points: dict[str, Mapping[str, Plugin]] = {
             "filter": {"FreeCpu": FreeCpu()},
@@ -204,7 +204,7 @@ class Loop(Kit):
         profile = await self.profile(**{**points, **settings})
         self.metrics = SchedulingMetrics(self.exposition)
         self.scheduler = Scheduler(
-            [profile], self.state, self.services, self.metrics, draw=Random(1)
+            [profile], self.state, self.services, self.metrics, draw=Random(1), resizes=resizes
         )
         return self
 

@@ -1,0 +1,127 @@
+"""Functions that plugins register once for a process: about pods that failed, or are forgotten.
+
+Source: Koordinator, pkg/scheduler/frameworkext (RegisterErrorHandlerFilters,
+RegisterForgetPodHandler, start-up hooks).
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from koord.cluster.facts import ClusterPod
+from koord.util.clock import Clock
+from koord.util.errors import KoordError
+from koord.util.logs import LimitedLog, get_logger
+from koord_scheduler.framework.queuedpod import QueuedPod
+from koord_scheduler.framework.status import Status
+
+log = get_logger("koord_scheduler.framework")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FailedPod:
+    """A pod whose attempt failed."""
+
+    profile: str
+    pod: ClusterPod  # as it was tried
+    queued: QueuedPod
+    status: Status  # the plugin that rejected it is in it
+    nominated_node: str | None  # "": a nomination that there was is void; None: as it was
+
+
+FailureFilter = Callable[[FailedPod], bool]
+"""Return whether the failure is handled, and others need not be asked."""
+
+
+class FailureFilters:
+    """What plugins do about pods that failed, before and after they are requeued."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._before: list[FailureFilter] = []
+        self._after: list[FailureFilter] = []
+        self._failures = LimitedLog(log, clock)
+
+    def register(
+        self, before: FailureFilter | None = None, after: FailureFilter | None = None
+    ) -> None:
+        """Add filters; they are asked in the order in which they were added.
+
+        before: where it returns True, the pod is neither requeued nor reported: the plugin has done
+        with it what is to be done. after: asked whatever happened before.
+        """
+        if before is not None:
+            self._before.append(before)
+        if after is not None:
+            self._after.append(after)
+
+    def before(self, failed: FailedPod) -> bool:
+        """Whether one of them has handled the failure."""
+        return self._any(self._before, failed)
+
+    def after(self, failed: FailedPod) -> None:
+        """Ask until one has handled it."""
+        self._any(self._after, failed)
+
+    def _any(self, filters: Iterable[FailureFilter], failed: FailedPod) -> bool:
+        for each in filters:
+            try:
+                if each(failed):
+                    return True
+            except Exception as err:  # of a plugin; the pod must not be lost for it
+                name = getattr(each, "__qualname__", "")
+                self._failures.error(
+                    "failure_filter.failed", handler=name, pod=failed.pod.key, error=repr(err)
+                )
+        return False
+
+
+class ForgetHandlers:
+    """Called when a plugin has a pod taken off its node that was assumed there."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._handlers: list[Callable[[ClusterPod], None]] = []
+        self._failures = LimitedLog(log, clock)
+
+    def register(self, handler: Callable[[ClusterPod], None]) -> None:
+        """Add a function that drops what its plugin keeps about a pod."""
+        self._handlers.append(handler)
+
+    def forgotten(self, pod: ClusterPod) -> None:
+        """Call all of them, whatever becomes of each."""
+        for each in self._handlers:
+            try:
+                each(pod)
+            except Exception as err:
+                name = getattr(each, "__qualname__", "")
+                self._failures.error(
+                    "forget_handler.failed", handler=name, pod=pod.key, error=repr(err)
+                )
+
+
+StartHook = Callable[[], Awaitable[None]]
+
+
+class HookFailed(KoordError):
+    """A start-up hook of a plugin has failed; the daemon cannot start."""
+
+
+class StartHooks:
+    """What plugins do once, when the cluster is known and before the first pod is tried."""
+
+    def __init__(self) -> None:
+        self._hooks: list[tuple[str, StartHook]] = []
+
+    def add(self, plugin: str, hook: StartHook) -> None:
+        """Add a coroutine function: it finds in the cluster's state every object there is."""
+        self._hooks.append((plugin, hook))
+
+    async def run(self) -> None:
+        """Run all, one after the other.
+
+        Raises:
+            HookFailed: one has raised.
+        """
+        for plugin, hook in self._hooks:
+            try:
+                await hook()
+            except Exception as err:
+                raise HookFailed(f"plugin {plugin}: its start-up hook failed: {err!r}") from err
