@@ -23,6 +23,7 @@ BENCHMARKS = (
     "informer",
     "snapshot",
     "framework",
+    "scheduling",
     "lownodeload",
     "fleet",
     "descheduler",

@@ -22,4 +22,7 @@ class Point(StrEnum):
     @property
     def label(self) -> str:
         """As in metrics and messages: "PreFilter"."""
-        return self.value[0].upper() + self.value[1:]
+        return _LABELS[self]
+
+
+_LABELS = {point: point.value[0].upper() + point.value[1:] for point in Point}

@@ -6,7 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
-from koord.component.plugins.code import PluginCode
+from koord.component.plugins.code import PluginCode, PluginHeldLoop
+from koord.component.plugins.errors import PluginBlocked
+from koord.component.plugins.meter import PluginExitError
 from koord.component.plugins.timelimit import ManyLimits
 from koord.util.clock import Clock
 from koord.util.errors import KoordError
@@ -57,15 +59,21 @@ class PluginCalls:
     """Calls plugins of one profile."""
 
     def __init__(
-        self, profile: str, metrics: FrameworkMetrics, clock: Clock, limits: ManyLimits
+        self,
+        profile: str,
+        metrics: FrameworkMetrics,
+        clock: Clock,
+        limits: ManyLimits,
+        step_seconds: float,
     ) -> None:
         self.profile = profile
+        self._step = step_seconds
         self.metrics = metrics
         self.limits = limits
         """Entered around calls in a row; see Services."""
         self._failures = LimitedLog(log, clock)
         self._durations: dict[tuple[str, Code], Callable[[float], None]] = {}
-        self._evaluations: dict[tuple[str, Point], Callable[[], None]] = {}
+        self._evaluations: dict[tuple[str, Point], list[int]] = {}
 
     def call(
         self,
@@ -81,13 +89,54 @@ class PluginCalls:
         Raises:
             PointFailed: it has raised, or was ended; the status says how.
         """
-        began = self._begin(loaded, point, state)
+        if state.measured or not self.limits.active:
+            began = self._begin(loaded, point, state)
+            try:
+                result = loaded.code.call(work, *args, **kwargs)
+            except Exception as err:
+                raise self._failure(loaded, point, began, err) from err
+            self._end(loaded, point, began, Code.SUCCESS)
+            return result
+        self.count(loaded, point)
+        return self.ask(loaded, point, work, *args, **kwargs)
+
+    def ask(
+        self,
+        loaded: Loaded,
+        point: Point,
+        work: Callable[P, T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """As call, but the call is not counted: nothing but a question beside the plugin's work.
+
+        Inside of the limits, no account is kept of its cost: a cycle asks forty times.
+        """
+        if not self.limits.active:
+            try:
+                return loaded.code.call(work, *args, **kwargs)
+            except Exception as err:
+                raise self._failure(loaded, point, None, err) from err
+        self.limits.begin(self._step)
         try:
-            result = loaded.code.call(work, *args, **kwargs)
+            return work(*args, **kwargs)
+        except PluginBlocked as err:
+            held = PluginHeldLoop(f"plugin {loaded.name}: {err}")
+            raise self._failure(loaded, point, None, held) from err
+        except SystemExit as err:
+            raise self._failure(loaded, point, None, PluginExitError(loaded.name)) from err
         except Exception as err:
-            raise self._failure(loaded, point, began, err) from err
-        self._end(loaded, point, began, Code.SUCCESS)
-        return result
+            raise self._failure(loaded, point, None, err) from err
+        finally:
+            self.limits.end()
+
+    def count(self, loaded: Loaded, point: Point) -> None:
+        """Count an evaluation of a plugin."""
+        count = self._evaluations.get((loaded.name, point))
+        if count is None:
+            count = self.metrics.evaluations.of(loaded.name, point.label, self.profile)
+            self._evaluations[loaded.name, point] = count
+        count[0] += 1
 
     async def run(
         self,
@@ -139,12 +188,7 @@ class PluginCalls:
 
     def _begin(self, loaded: Loaded, point: Point, state: CycleState) -> float | None:
         """Count a call; return when it began, None: that is not recorded."""
-        count = self._evaluations.get((loaded.name, point))
-        if count is None:
-            count = self._evaluations[loaded.name, point] = self.metrics.evaluations.labels(
-                loaded.name, point.label, self.profile
-            ).inc
-        count()
+        self.count(loaded, point)
         return time.perf_counter() if state.measured else None
 
     def _end(self, loaded: Loaded, point: Point, began: float | None, code: Code) -> None:

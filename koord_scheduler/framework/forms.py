@@ -62,13 +62,13 @@ def status_of(answer: object, plugin: str, *extra: Code) -> Status:
     raise PluginError(f"plugin {plugin}: found {answer.code.title}, which is wrong here", plugin)
 
 
-def filter_vector(
+def filter_answer(
     plugin: VectorFilterPlugin, state: CycleState, pod: ClusterPod, nodes: View
-) -> Verdicts:
-    """Verdicts about all nodes by the vector form.
+) -> Verdicts | Mask:
+    """Return what the vector form says about all nodes: where there is one reason, only a mask.
 
     Raises:
-        PluginError: it returned what is none.
+        PluginError: it returned what is neither.
     """
     found = plugin.filter_all(state, pod, nodes)
     if isinstance(found, Verdicts):
@@ -78,7 +78,37 @@ def filter_vector(
         raise PluginError(
             f"plugin {plugin.name}: wanted a mask of bool, found one of {mask.dtype}", plugin.name
         )
-    return Verdicts.of(mask, plugin.rejection.of(plugin.name))
+    return mask
+
+
+def filter_vector(
+    plugin: VectorFilterPlugin, state: CycleState, pod: ClusterPod, nodes: View
+) -> Verdicts:
+    """Verdicts about all nodes by the vector form. Raises as filter_answer."""
+    found = filter_answer(plugin, state, pod, nodes)
+    if isinstance(found, Verdicts):
+        return found
+    return Verdicts.of(found, plugin.rejection.of(plugin.name))
+
+
+def filter_node(
+    plugin: FilterPlugin, state: CycleState, pod: ClusterPod, node: NodeInfo
+) -> Status | None:
+    """The rejection of one node by the plain form; None: it passes.
+
+    Raises:
+        StatusFailed: it failed.
+        PluginError: it returned what is no status.
+    """
+    answer = plugin.filter(state, pod, node)
+    if answer is None:
+        return None
+    status = status_of(answer, plugin.name)
+    if status.rejected:
+        return status
+    if not status.ok:
+        raise StatusFailed(plugin.name, status)
+    return None
 
 
 def filter_rows(
@@ -92,16 +122,10 @@ def filter_rows(
     """
     numbers = np.zeros(len(nodes), np.int32)
     known: dict[Status, int] = {}
-    judge = plugin.filter
     for row in np.flatnonzero(rows).tolist():
-        answer = judge(state, pod, NodeInfo(nodes, row))
-        if answer is None:
-            continue
-        status = status_of(answer, plugin.name)
-        if status.rejected:
+        status = filter_node(plugin, state, pod, NodeInfo(nodes, row))
+        if status is not None:
             numbers[row] = known.setdefault(status, len(known) + 1)
-        elif not status.ok:
-            raise StatusFailed(plugin.name, status)
     return Verdicts(numbers, tuple(known))
 
 
@@ -113,8 +137,18 @@ def filter_nodes(
     Raises:
         StatusFailed, PluginError: as filter_vector and filter_rows.
     """
+    found = filter_answers(plugin, state, pod, nodes, rows)
+    if isinstance(found, Verdicts):
+        return found
+    return Verdicts.of(found, plugin.rejection.of(plugin.name))
+
+
+def filter_answers(
+    plugin: Filtering, state: CycleState, pod: ClusterPod, nodes: View, rows: Mask
+) -> Verdicts | Mask:
+    """As filter_nodes; only a mask, where the vector form says no more."""
     if isinstance(plugin, VectorFilterPlugin):
-        return filter_vector(plugin, state, pod, nodes)
+        return filter_answer(plugin, state, pod, nodes)
     assert isinstance(plugin, FilterPlugin)  # noqa: S101 - it has one of the forms
     return filter_rows(plugin, state, pod, nodes, rows)
 
@@ -149,18 +183,47 @@ def score_rows(
         PluginError: it returned what is no number.
     """
     scores = np.zeros(len(nodes), np.int64)
-    judge = plugin.score
     for row in np.flatnonzero(rows).tolist():
-        score = judge(state, pod, NodeInfo(nodes, row))
+        node = NodeInfo(nodes, row)
+        score = plugin.score(state, pod, node)
         try:
             scores[row] = int(score)
         except (TypeError, ValueError, OverflowError):
-            raise PluginError(
-                f"plugin {plugin.name}: wanted a whole number as the score of node "
-                f"{nodes.node(row).name}, found {score!r:.80}",
-                plugin.name,
-            ) from None
+            raise _no_score(plugin, node, score) from None
     return scores
+
+
+def score_node(plugin: ScorePlugin, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
+    """The score of one node by the plain form of a plugin that does not normalize its scores.
+
+    Raises:
+        PluginError: it returned what is no number, or one that is out of range.
+    """
+    score = plugin.score(state, pod, node)
+    try:
+        whole = int(score)
+    except (TypeError, ValueError, OverflowError):
+        raise _no_score(plugin, node, score) from None
+    if not MIN_NODE_SCORE <= whole <= MAX_NODE_SCORE:
+        raise _out_of_range(plugin, whole)
+    return whole
+
+
+def checked_range(plugin: Plugin, scores: Scores, rows: Mask) -> None:
+    """Check scores of some nodes, of a plugin that does not normalize them.
+
+    Raises:
+        PluginError: one is out of range.
+    """
+    if len(scores) and not MIN_NODE_SCORE <= scores.min() <= scores.max() <= MAX_NODE_SCORE:
+        wrong = ((scores < MIN_NODE_SCORE) | (scores > MAX_NODE_SCORE)) & rows
+        if wrong.any():
+            raise _out_of_range(plugin, int(scores[wrong][0]))
+
+
+def is_normalizing(plugin: type[Plugin]) -> bool:
+    """Whether plugins normalize their scores, in whichever form."""
+    return issubclass(plugin, VectorNormalizeScorePlugin | NormalizeScorePlugin)
 
 
 def score_nodes(
@@ -197,12 +260,7 @@ def normalized(
         scores = _normalized_plainly(plugin, state, pod, nodes, rows, scores)
     if len(scores) and not MIN_NODE_SCORE <= scores.min() <= scores.max() <= MAX_NODE_SCORE:
         wrong = (scores < MIN_NODE_SCORE) | (scores > MAX_NODE_SCORE)
-        first = int(scores[wrong][0])
-        raise PluginError(
-            f"plugin {plugin.name!r} returns an invalid score {first}, it should in the range of "
-            f"[{MIN_NODE_SCORE}, {MAX_NODE_SCORE}] after normalizing",
-            plugin.name,
-        )
+        raise _out_of_range(plugin, int(scores[wrong][0]))
     return scores
 
 
@@ -233,6 +291,22 @@ def _normalized_plainly(
         raise PluginError(
             f"plugin {plugin.name}: wanted whole numbers as scores: {err}", plugin.name
         ) from None
+
+
+def _no_score(plugin: Plugin, node: NodeInfo, found: object) -> PluginError:
+    return PluginError(
+        f"plugin {plugin.name}: wanted a whole number as the score of node {node.name}, found "
+        f"{found!r:.80}",
+        plugin.name,
+    )
+
+
+def _out_of_range(plugin: Plugin, score: int) -> PluginError:
+    return PluginError(
+        f"plugin {plugin.name!r} returns an invalid score {score}, it should in the range of "
+        f"[{MIN_NODE_SCORE}, {MAX_NODE_SCORE}] after normalizing",
+        plugin.name,
+    )
 
 
 def _column(plugin: Plugin, found: object, length: int, wanted: str) -> NDArray[Any]:

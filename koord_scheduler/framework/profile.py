@@ -68,7 +68,11 @@ class ProfilePlugins:
         self.services = services
         self.limits = limits
         self.calls = PluginCalls(
-            settings.scheduler_name, services.metrics, services.clock, services.limits
+            settings.scheduler_name,
+            services.metrics,
+            services.clock,
+            services.limits,
+            limits.step,
         )
         self.handle = Handle(
             profile=settings.scheduler_name, services=services, filters=lambda: self.filters

@@ -3,7 +3,7 @@
 Source: Kubernetes, pkg/scheduler/framework/runtime/framework.go (RunScorePlugins).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -31,8 +31,13 @@ class ScoreTable:
     """Scores of the feasible nodes; each column has shape (feasible nodes,)."""
 
     rows: Rows
-    columns: Mapping[str, Scores]  # by plugin: normalized, times its weight
     totals: Scores
+    make_columns: Callable[[], Mapping[str, Scores]]
+
+    @property
+    def columns(self) -> Mapping[str, Scores]:
+        """By plugin: normalized, times its weight. To be asked for before the next cycle."""
+        return self.make_columns()
 
     def choose(self, draw: Random) -> int:
         """The row with the highest total; one of them, if there are several."""
@@ -84,14 +89,28 @@ class NodeScoring:
         with self._calls.timed(Point.PRE_SCORE.label):
             self._pre_score(state, pod, nodes, feasible)
         rows = np.flatnonzero(feasible)
-        totals, columns = np.zeros(len(rows), np.int64), {}
+        active = [one for one in self._scores if one.name not in state.skipped_scores]
+        columns: dict[str, Scores] = {}
+        together: Mapping[str, Scores] = {}
         with self._calls.timed(Point.SCORE.label):
-            for loaded in self._scores:
-                if loaded.name not in state.skipped_scores:
-                    weighted = self._weighted(loaded, state, pod, nodes, feasible, rows, kept)
-                    columns[loaded.name] = weighted
-                    totals += weighted
-        return ScoreTable(rows, columns, totals)
+            if kept is None:
+                totals = np.zeros(len(rows), np.int64)
+            else:
+                weighted = [(one, self._weights[one.name]) for one in active]
+                sums = kept.summed.look(self._calls, weighted, state, pod, nodes, feasible)
+                totals, together = sums[rows], kept.summed.columns
+            for loaded in active:
+                if loaded.name not in together:
+                    found = self._weighted(loaded, state, pod, nodes, feasible, rows, kept)
+                    columns[loaded.name] = found
+                    totals += found
+
+        def make_columns() -> Mapping[str, Scores]:
+            of_sum = {name: column[rows] * self._weights[name] for name, column in together.items()}
+            found = {**columns, **of_sum}
+            return {one.name: found[one.name] for one in active}
+
+        return ScoreTable(rows, totals, make_columns)
 
     def _pre_score(self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask) -> None:
         skipped = set()
@@ -121,7 +140,9 @@ class NodeScoring:
                 raw = raw[rows]
             return normalized(plugin, state, pod, nodes, rows, raw)
 
-        return self._calls.call(loaded, Point.SCORE, state, scored) * self._weights[loaded.name]
+        found = self._calls.call(loaded, Point.SCORE, state, scored)
+        weight = self._weights[loaded.name]
+        return found if weight == 1 else found * weight
 
 
 def _skips(

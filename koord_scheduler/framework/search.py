@@ -3,7 +3,7 @@
 Source: Kubernetes, pkg/scheduler/schedule_one.go and framework/runtime/framework.go.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
@@ -29,7 +29,9 @@ from koord_scheduler.framework.extension.transformers import Subject, Transforme
 from koord_scheduler.framework.forms import (
     Rows,
     StatusFailed,
+    filter_answers,
     filter_nodes,
+    filter_rows,
     filter_vector,
     status_of,
 )
@@ -40,14 +42,17 @@ from koord_scheduler.framework.interfaces import (
     PreFilterPlugin,
     VectorFilterPlugin,
 )
-from koord_scheduler.framework.kept import KeptResults, KindResults
+from koord_scheduler.framework.kept import FEW_ROWS, KeptResults, KindResults
 from koord_scheduler.framework.nodeinfo import NodeInfo
 from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.profile import ProfilePlugins
-from koord_scheduler.framework.results import PreFilterResult, Verdicts
+from koord_scheduler.framework.results import Numbers, PreFilterResult, Verdicts
 from koord_scheduler.framework.sampling import nodes_to_find, round_robin
 from koord_scheduler.framework.status import SUCCESS, Code, Status
 
+Look = Callable[[Filtering, CycleState, ClusterPod, View, Mask], Verdicts | Mask]
+
+MANY_NODES = 64  # from which on the plain form is sooner done with FEW_ROWS
 LEAST_BLOCK = 128  # nodes that are looked at together when not all are needed
 
 
@@ -382,18 +387,58 @@ class NodeSearch:
         wanted: Mask,
         kept: KindResults | None,
     ) -> None:
+        active = [one for one in self._filters if one.name not in state.skipped_filters]
+        count = int(np.count_nonzero(wanted))
+        if kept is not None and (count > FEW_ROWS or count == len(nodes)):
+            self._filter_kept(walk, active, state, pod, nodes, wanted, kept)
+            return
         alive = wanted.copy()
         walk.numbers[alive] = FEASIBLE
-        look = filter_nodes if kept is None else kept.filter
-        for loaded in self._filters:
-            if loaded.name in state.skipped_filters:
-                continue
+        one_by_one = count <= FEW_ROWS and len(nodes) > MANY_NODES
+        for loaded in active:
             plugin = cast(Filtering, loaded.plugin)
+            by_rows = one_by_one and isinstance(plugin, FilterPlugin)
+            look = cast(Look, filter_rows if by_rows else filter_answers)
             verdicts = self._calls.call(
                 loaded, Point.FILTER, state, look, plugin, state, pod, nodes, alive.copy()
             )
-            if walk.take(verdicts, alive) and not alive.any():
+            if walk.take(verdicts, loaded, alive) and not alive.any():
                 return
+
+    def _filter_kept(
+        self,
+        walk: "_Walk",
+        active: Sequence[Loaded],
+        state: CycleState,
+        pod: ClusterPod,
+        nodes: View,
+        wanted: Mask,
+        kept: KindResults,
+    ) -> None:
+        """Filter with what is kept: first by the plugins that are taken together.
+
+        Of the others, one counts on the nodes that pass so far, or that only a plugin after it
+        rejects: so each node has the rejection that comes first.
+        """
+        first = kept.together.look(self._calls, active, state, pod, nodes)
+        before = walk.count
+        walk.begin(first.numbers, first.rejections, wanted)
+        joined = kept.together.plugins
+        if len(joined) == len(active):
+            return
+        places = [len(active), *[-1] * before, *kept.together.places]  # by number of a status
+        for place, loaded in enumerate(active):
+            if loaded.name in joined:
+                continue
+            alive = wanted & (np.array(places)[walk.numbers] > place)
+            if not alive.any():
+                continue
+            plugin = cast(Filtering, loaded.plugin)
+            verdicts = self._calls.call(
+                loaded, Point.FILTER, state, kept.filter, plugin, state, pod, nodes, alive.copy()
+            )
+            walk.take(verdicts, loaded, alive)
+            places += [place] * (walk.count + 1 - len(places))
 
     def _extend(
         self, state: CycleState, pod: ClusterPod, other: ClusterPod, node: NodeInfo, way: str
@@ -418,8 +463,28 @@ class _Walk:
         self.numbers = np.full(nodes, ABSENT, np.int32)
         self._statuses: list[Status] = []
 
-    def take(self, verdicts: Verdicts, alive: Mask) -> bool:
+    @property
+    def count(self) -> int:
+        """How many statuses there are."""
+        return len(self._statuses)
+
+    def begin(self, first: Numbers, statuses: Sequence[Status], wanted: Mask) -> None:
+        """Take over the first rejections of the nodes that are wanted."""
+        before = len(self._statuses)
+        numbers = first if not before else np.where(first, first + before, 0)
+        np.copyto(self.numbers, numbers, where=wanted, casting="same_kind")
+        self._statuses += statuses
+
+    def take(self, verdicts: Verdicts | Mask, loaded: Loaded, alive: Mask) -> bool:
         """Note a plugin's verdicts about nodes that are alive; return whether it rejected some."""
+        if not isinstance(verdicts, Verdicts):
+            rejected = alive > verdicts
+            if not rejected.any():
+                return False
+            plugin = cast(Filtering, loaded.plugin)
+            self.reject(rejected, plugin.rejection.of(loaded.name))
+            alive ^= rejected
+            return True
         rejected = verdicts.numbers != 0
         rejected &= alive
         if not rejected.any():
@@ -430,7 +495,7 @@ class _Walk:
         alive ^= rejected
         return True
 
-    def reject(self, row: int, status: Status) -> None:
+    def reject(self, row: int | Mask, status: Status) -> None:
         self._statuses.append(status)
         self.numbers[row] = len(self._statuses)
 

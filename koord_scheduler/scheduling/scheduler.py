@@ -67,7 +67,7 @@ class Scheduler:
         self._clock = clock
         self._limits = services.limits
         self._state = state
-        self._profiles = {
+        self.profiles = {
             each.settings.scheduler_name: ProfileCycle(each, nominator) for each in profiles
         }
         plugins = Enqueueing(profiles)
@@ -78,7 +78,7 @@ class Scheduler:
         metrics.observe(self.queue, state)
         events = PodEvents(services.events)
         draw = draw or Random()  # noqa: S311 - it protects nothing
-        self._cycle = SchedulingCycle(state, nominator, metrics, clock, draw, resizes=resizes)
+        self.cycle = SchedulingCycle(state, nominator, metrics, clock, draw, resizes=resizes)
         self._binding = BindingCycle(
             state, self.queue, services.waiting, self._statuses, events, metrics, clock
         )
@@ -155,7 +155,7 @@ class Scheduler:
     async def _try(self, queued: QueuedPod) -> None:
         """Run a scheduling cycle for a pod, and start its binding cycle."""
         pod = self._state.get(decoding.POD, queued.pod.key)
-        profile = self._profiles.get(queued.pod.scheduler_name)
+        profile = self.profiles.get(queued.pod.scheduler_name)
         if (
             pod is None
             or profile is None
@@ -166,14 +166,14 @@ class Scheduler:
             return
         attempt = Attempt(queued=queued, pod=pod, profile=profile, began=self._clock.monotonic())
         try:
-            failure = await self._cycle.run(attempt)
+            failure = await self.cycle.run(attempt)
         except asyncio.CancelledError:
             self._return(attempt)
             raise
         except Exception as err:  # one bad pod must not hold up all others
             failure = self._crashed(attempt, err)
             if attempt.node:
-                self._cycle.roll_back(attempt)
+                self.cycle.roll_back(attempt)
         if failure is not None:
             self._failed.handle(attempt, failure)
             return
@@ -188,7 +188,7 @@ class Scheduler:
             failure = None if status.ok else Failure.on_node(status)
         except asyncio.CancelledError:
             if not self._is_bound(attempt):
-                self._cycle.roll_back(attempt)
+                self.cycle.roll_back(attempt)
                 self._return(attempt)
             raise
         except Exception as err:
@@ -197,7 +197,7 @@ class Scheduler:
             await self._binding.bound(attempt)
             return
         placed = attempt.pod
-        self._cycle.roll_back(attempt)
+        self.cycle.roll_back(attempt)
         self._failed.handle(attempt, failure)
         self.queue.happened(POD_DELETED, placed, None, without=attempt.uid)
 

@@ -8,7 +8,7 @@ import pytest
 from clusters import node, pod, read_node, read_pod
 from hypothesis import given
 from hypothesis import strategies as st
-from schedulerkit import FreeCpu, make_pod, named
+from schedulerkit import FreeCpu, Kit, free_cpu, make_pod, named
 
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
@@ -21,12 +21,15 @@ from koord_scheduler.framework.interfaces import (
     Plugin,
     ScorePlugin,
     VectorFilterPlugin,
+    VectorNormalizeScorePlugin,
     VectorScorePlugin,
 )
 from koord_scheduler.framework.kept import KeptResults
 from koord_scheduler.framework.nodeinfo import NodeInfo
-from koord_scheduler.framework.results import Scores, Verdicts
-from koord_scheduler.framework.status import Status
+from koord_scheduler.framework.results import Scores, Verdicts, default_normalize
+from koord_scheduler.framework.scoring import NodeScoring
+from koord_scheduler.framework.search import NodeSearch
+from koord_scheduler.framework.status import Code, Status
 
 STATE = CycleState()
 
@@ -37,6 +40,7 @@ class Both(FreeCpu):
     def __init__(self, key: Hashable = ()) -> None:
         self.key = key
         self.nodes = self.columns = 0
+        self.fails = False
 
     def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         return self.key
@@ -46,6 +50,8 @@ class Both(FreeCpu):
 
     def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
         self.nodes += 1
+        if self.fails:
+            raise RuntimeError("broken")
         return super().filter(state, pod, node)
 
     def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask | Verdicts:
@@ -155,6 +161,86 @@ def test_kept_results_are_as_if_computed_anew(
             _same(plugin, web, view, rows, kept)
         if step < len(changes):
             _apply(made, changes[step])
+
+
+class Strict(Both):
+    """Needs more free cpu; rejects for another reason."""
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        return None if node.free("cpu") >= 3000 else Status.unresolvable("strict")
+
+    def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask | Verdicts:
+        return Verdicts.of(free_cpu(nodes) >= 3000, Status.unresolvable("strict"))
+
+
+class Normalizes(Both, VectorNormalizeScorePlugin):
+    """The best node has 100."""
+
+    def normalize_scores(self, state: CycleState, pod: ClusterPod, scores: Scores) -> Scores:
+        return default_normalize(scores)
+
+
+@given(
+    changes=st.lists(
+        st.tuples(
+            st.sampled_from(["load", "gone", "node", "fewer", "key", "many"]),
+            st.integers(0, 9),
+            st.integers(0, 4),
+        ),
+        max_size=10,
+    ),
+    order=st.permutations(["both", "strict", "plain", "vector", "without", "normalizes"]),
+)
+async def test_a_cycle_with_kept_results_is_one_without(
+    changes: list[Change], order: list[str]
+) -> None:
+    """Feasible nodes, the first rejection of each other node, and the scores."""
+    plugins: dict[str, Plugin] = {
+        "both": Both(), "strict": Strict(), "plain": Plain(), "vector": Vector(),
+        "without": Both(None), "normalizes": Normalizes(),
+    }  # fmt: skip
+    chosen = {name: plugins[name] for name in order}
+    made = snapshot(30)
+    profile = await Kit().profile(filter=chosen, score=chosen, weights={"both": 3, "strict": 2})
+    search, scoring = NodeSearch(profile, profile.services.nominator), NodeScoring(profile)
+    web = make_pod(requests={"cpu": "2"})
+    for change in [*changes, ("load", 5, 3)]:
+        view = made.view()
+        found = search.search(CycleState(), web, view)
+        anew = search.filter(CycleState(), web, view, np.ones(len(view), np.bool_))
+        for row in range(len(view)):
+            status = anew.status(row)
+            assert bool(found.feasible[row]) == (status is None)
+            if found.diagnosis.node_statuses is not None:
+                assert found.diagnosis.node_statuses.status(row) == status
+        if found.feasible.any():
+            kept = scoring.scores(CycleState(), web, view, found.feasible, search.kept(web))
+            fresh = scoring.scores(CycleState(), web, view, found.feasible)
+            assert kept.totals.tolist() == fresh.totals.tolist()
+            for name, column in fresh.columns.items():
+                assert kept.columns[name].tolist() == column.tolist()
+        if change[0] == "key":
+            chosen["strict"].key = change[1]  # type: ignore[attr-defined]
+        elif change[0] == "many":
+            for at in range(20):
+                load(made, at, change[2], "many")
+        else:
+            _apply(made, change)
+
+
+async def test_kept_results_of_a_cycle_that_failed_are_computed_anew() -> None:
+    """A plugin that raises for a row leaves nothing half done."""
+    made, plugin = snapshot(), Both()
+    profile = await Kit().profile(filter={"A": Both(), "B": plugin}, score={"A": Both()})
+    search = NodeSearch(profile, profile.services.nominator)
+    web = make_pod(requests={"cpu": "2"})
+    assert search.search(CycleState(), web, made.view()).status.ok
+    load(made, 7, 3)
+    plugin.fails = True
+    assert search.search(CycleState(), web, made.view()).status.code is Code.ERROR
+    plugin.fails = False
+    found = search.search(CycleState(), web, made.view())
+    assert np.flatnonzero(~found.feasible).tolist() == [7]
 
 
 def _same(plugin: Any, web: ClusterPod, view: View, rows: Mask, kept: KeptResults) -> None:
