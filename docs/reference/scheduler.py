@@ -37,6 +37,12 @@ An older version (`v1beta1` to `v1beta3`) is refused, with what to change in the
 Accepted, with a warning, is what is hardly meant: arguments of a plugin that is not enabled, an
 extender without a verb; and a plugin of Kubernetes or Koordinator that is not built: the profile
 runs without it, and `/healthz` names it.
+
+A pod that needs such a plugin stays pending, and its event FailedScheduling says what it asks for
+and which plugin is missing: gangs (Coscheduling), quotas (ElasticQuota), required reservations
+(Reservation), required CPU binding and NUMA alignment (NodeNUMAResource), Koordinator's device
+resources (DeviceShare). That is the plugin `MissingPlugins`, which each profile has unless it
+disables it by this name.
 """
 _PLUGINS = """
 A profile changes the default plugins. `multiPoint` is for all extension points that a plugin has,

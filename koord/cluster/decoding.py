@@ -42,12 +42,19 @@ KEPT_ANNOTATIONS = frozenset(
         "controller.kubernetes.io/pod-deletion-cost",
         "descheduler.alpha.kubernetes.io/evict",
         "descheduler.alpha.kubernetes.io/prefer-no-eviction",
+        "gang.scheduling.koordinator.sh/name",
         "kubernetes.io/config.mirror",
         "kubernetes.io/config.source",
+        "scheduling.koordinator.sh/device-allocate-hint",
+        "scheduling.koordinator.sh/device-joint-allocate",
         "scheduling.koordinator.sh/eviction-cost",
+        "scheduling.koordinator.sh/gpu-partition-spec",
         "scheduling.koordinator.sh/load-estimated-scaling-factors",
         "scheduling.koordinator.sh/load-estimated-seconds-after-initialized",
         "scheduling.koordinator.sh/load-estimated-seconds-after-pod-scheduled",
+        "scheduling.koordinator.sh/numa-topology-spec",
+        "scheduling.koordinator.sh/reservation-affinity",
+        "scheduling.koordinator.sh/resource-spec",
     }
 )
 KEPT_NODE_ANNOTATIONS = frozenset({"scheduling.koordinator.sh/usage-thresholds"})

@@ -15,7 +15,12 @@ from koord.component.config.faults import (
 from koord.controlplane.sections import check_sections
 from koord_scheduler.config.configuration import Configuration
 from koord_scheduler.config.extenders import check_extenders
-from koord_scheduler.config.known import DEFAULT_PRE_BIND, KnownPlugins, is_not_built
+from koord_scheduler.config.known import (
+    DEFAULT_PRE_BIND,
+    MISSING_PLUGINS,
+    KnownPlugins,
+    is_not_built,
+)
 from koord_scheduler.config.oldversions import version_hint
 from koord_scheduler.config.points import Point
 from koord_scheduler.config.profileplugins import plugins_by_point
@@ -96,9 +101,8 @@ def profiles_of(
 def _profile(
     name: str, external: KubeSchedulerProfile, known: KnownPlugins, path: FieldPath
 ) -> tuple[Profile, list[Fault]]:
-    plugins, faults = plugins_by_point(
-        _with_pre_bind(external.plugins, known), known, (*path, "plugins")
-    )
+    given = _with_refusals(_with_pre_bind(external.plugins, known), known)
+    plugins, faults = plugins_by_point(given, known, (*path, "plugins"))
     profile = Profile(scheduler_name=name, plugins=plugins.enabled, not_built=plugins.not_built)
     faults += _check_plugin_config(external.plugin_config, path)
     args, found = _args(external.plugin_config, profile, known, path)
@@ -118,6 +122,20 @@ def _with_pre_bind(given: Plugins | None, known: KnownPlugins) -> Plugins:
         return given
     added = replace(own, enabled=(*own.enabled, NamedPlugin(name=DEFAULT_PRE_BIND)))
     return replace(given, pre_bind=added)
+
+
+def _with_refusals(given: Plugins, known: KnownPlugins) -> Plugins:
+    """The plugins of a profile, with what refuses pods that ask for a plugin that is not there.
+
+    In every profile, unless it is listed or disabled by its name: with "*" alone, as Koordinator's
+    profiles have it, such pods would be bound as if they had not asked.
+    """
+    own, wide = given.pre_filter, given.multi_point
+    named = (*own.disabled, *own.enabled, *wide.disabled, *wide.enabled)
+    if MISSING_PLUGINS not in known or MISSING_PLUGINS in [one.name for one in named]:
+        return given
+    added = replace(own, enabled=(*own.enabled, NamedPlugin(name=MISSING_PLUGINS)))
+    return replace(given, pre_filter=added)
 
 
 def _either(own: int | None, common: int | None) -> int | None:

@@ -8,6 +8,7 @@ from koord_scheduler.config.defaults import DEFAULT_WEIGHTS
 from koord_scheduler.config.points import Point
 
 DEFAULT_PRE_BIND = "DefaultPreBind"
+MISSING_PLUGINS = "MissingPlugins"  # refuses pods that need one that is not there
 KOORDINATOR_PLUGINS = (
     "Coscheduling",
     DEFAULT_PRE_BIND,

@@ -103,6 +103,8 @@ class Handle:
     services: Services
     filters: Callable[[], NodeFilters]
     """Those of the profile; there are none yet while its plugins are made."""
+    registered: frozenset[str] = frozenset()
+    """Names of the plugins that this process has, whatever profiles enable."""
 
     def scheduler(self) -> SchedulerControl:
         """The scheduler's cache and queue.

@@ -63,7 +63,14 @@ class ProfileError(KoordError):
 class ProfilePlugins:
     """A profile whose plugins are made; see build_profile."""
 
-    def __init__(self, settings: Profile, services: Services, limits: TimeLimits) -> None:
+    def __init__(
+        self,
+        settings: Profile,
+        services: Services,
+        limits: TimeLimits,
+        registered: frozenset[str] = frozenset(),
+    ) -> None:
+        """registered: names of the plugins that this process has."""
         self.settings = settings
         self.services = services
         self.limits = limits
@@ -75,7 +82,10 @@ class ProfilePlugins:
             limits.step,
         )
         self.handle = Handle(
-            profile=settings.scheduler_name, services=services, filters=lambda: self.filters
+            profile=settings.scheduler_name,
+            services=services,
+            filters=lambda: self.filters,
+            registered=registered,
         )
         self._loaded: dict[str, Loaded] = {}
         self._filters: NodeFilters | None = None
@@ -184,7 +194,8 @@ async def build_profile(
     Raises:
         ProfileError: everything that is wrong; what was made is closed.
     """
-    profile = ProfilePlugins(settings, services, limits)
+    registered = frozenset(each.name for each in registry)
+    profile = ProfilePlugins(settings, services, limits, registered)
     errors = [*await profile.make(registry), *profile.misplaced()]
     if errors:
         await profile.close()

@@ -376,6 +376,30 @@ def test_the_patch_of_pre_bind_is_sent_where_a_profile_has_plugins(
     assert "DefaultPreBind" not in names(read("profiles: [{}]"), Point.PRE_BIND)
 
 
+@pytest.mark.parametrize(
+    ("profile", "count"),
+    [
+        ("{}", 1),
+        ("{plugins: {preFilter: {disabled: [{name: '*'}]}}}", 1),
+        (
+            "{plugins: {multiPoint: {disabled: [{name: '*'}], "
+            "enabled: [{name: PrioritySort}, {name: DefaultBinder}]}}}",
+            1,
+        ),
+        ("{plugins: {preFilter: {enabled: [{name: MissingPlugins}]}}}", 1),
+        ("{plugins: {multiPoint: {enabled: [{name: MissingPlugins}]}}}", 1),
+        ("{plugins: {preFilter: {disabled: [{name: MissingPlugins}]}}}", 0),
+        ("{plugins: {multiPoint: {disabled: [{name: MissingPlugins}]}}}", 0),
+    ],
+)
+def test_each_profile_refuses_what_missing_plugins_would_do(profile: str, count: int) -> None:
+    """Unless it disables that by its name: "*" alone would ignore such requests silently."""
+    known = {**KNOWN, "MissingPlugins": KnownPlugin(frozenset({Point.PRE_FILTER}))}
+    found = parse_configuration(f"{HEAD}profiles: [{profile}]".encode(), PATH, known)
+
+    assert names(found, Point.PRE_FILTER).count("MissingPlugins") == count
+
+
 def test_arguments_that_nobody_uses_are_a_warning() -> None:
     text = "profiles: [{pluginConfig: [{name: Tank}, {name: Elsewhere}, {name: Coscheduling}]}]"
 

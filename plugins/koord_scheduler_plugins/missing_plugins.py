@@ -1,0 +1,149 @@
+"""MissingPlugins: pods that ask for what only a plugin could give that this process does not have.
+
+They would be bound as if they had not asked. They stay pending instead, and the event says why.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from koord_scheduler.plugin import (
+    Action,
+    ClusterEvent,
+    ClusterPod,
+    CycleState,
+    EnqueueExtensions,
+    EventResource,
+    Handle,
+    HintedEvent,
+    PreFilterPlugin,
+    QueueingHint,
+    Status,
+    View,
+)
+
+GANG = "gang.scheduling.koordinator.sh/name"  # an annotation
+POD_GROUPS = (  # labels
+    "pod-group.scheduling.sigs.k8s.io",
+    "pod-group.scheduling.sigs.k8s.io/name",
+)
+QUOTA = "quota.scheduling.koordinator.sh/name"  # a label
+RESERVATION_AFFINITY = "scheduling.koordinator.sh/reservation-affinity"  # an annotation
+OPERATING_MODE = "scheduling.koordinator.sh/operating-mode"  # a label
+RESOURCE_SPEC = "scheduling.koordinator.sh/resource-spec"  # an annotation
+NUMA_TOPOLOGY_SPEC = "scheduling.koordinator.sh/numa-topology-spec"  # an annotation
+DEVICE_ANNOTATIONS = (
+    "scheduling.koordinator.sh/device-allocate-hint",
+    "scheduling.koordinator.sh/device-joint-allocate",
+    "scheduling.koordinator.sh/gpu-partition-spec",
+)
+DEVICE_RESOURCES = frozenset(
+    f"{domain}/{name}"
+    for domain in ("koordinator.sh", "kubernetes.io")  # the latter is an older one
+    for name in ("gpu", "gpu.shared", "gpu-core", "gpu-memory", "gpu-memory-ratio", "rdma", "fpga")
+)
+
+Annotations = Mapping[str, str]
+_STRICT_POLICIES = ("Restricted", "SingleNUMANode")
+_LONGEST_VALUE = 80  # characters of what a pod says, in a reason
+
+
+class MissingPlugins(PreFilterPlugin, EnqueueExtensions):
+    """Refuses pods that need a plugin of Koordinator which is not registered."""
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        """It has no arguments."""
+        self._rules = [
+            (plugin, asked_for)
+            for plugin, asked_for in _RULES.items()
+            if plugin not in handle.registered
+        ]
+
+    def events_to_register(self) -> Iterable[HintedEvent]:
+        changed = ClusterEvent(EventResource.UNSCHEDULED_POD, Action.UPDATE)
+        return (HintedEvent(changed, self._pod_changed),)
+
+    def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
+        reasons = tuple(self._reasons(pod))
+        return Status.unresolvable(*reasons) if reasons else Status.skip()
+
+    def _reasons(self, pod: ClusterPod) -> Iterator[str]:
+        annotations = dict(pod.annotations)
+        for plugin, asked_for in self._rules:
+            for request in asked_for(pod, annotations):
+                yield f"{request} needs plugin {plugin}, which this scheduler does not have"
+
+    def _pod_changed(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
+        """The pod asks for nothing of that kind any more."""
+        still = isinstance(new, ClusterPod) and any(self._reasons(new))
+        return QueueingHint.SKIP if still else QueueingHint.QUEUE
+
+
+def _gang(pod: ClusterPod, annotations: Annotations) -> Iterator[str]:
+    if annotations.get(GANG):
+        yield f'gang "{_short(annotations[GANG])}" (annotation {GANG})'
+    for label in POD_GROUPS:
+        if pod.labels.get(label):
+            yield f'pod group "{pod.labels[label]}" (label {label})'
+
+
+def _quota(pod: ClusterPod, annotations: Annotations) -> Iterator[str]:
+    if pod.labels.get(QUOTA):
+        yield f'quota "{pod.labels[QUOTA]}" (label {QUOTA})'
+
+
+def _reservation(pod: ClusterPod, annotations: Annotations) -> Iterator[str]:
+    """Whatever the affinity says: with one, the pod is only for nodes with such a reservation."""
+    if RESERVATION_AFFINITY in annotations:
+        yield f"a required reservation (annotation {RESERVATION_AFFINITY})"
+    if pod.labels.get(OPERATING_MODE) == "Reservation":
+        yield f"a pod that is a reservation (label {OPERATING_MODE})"
+
+
+def _numa(pod: ClusterPod, annotations: Annotations) -> Iterator[str]:
+    """What is required; preferences may be left unfulfilled."""
+    spec = _fields(annotations, RESOURCE_SPEC)
+    policy = "unreadable" if spec is None else spec.get("requiredCPUBindPolicy")
+    if policy:
+        yield f'required CPU binding "{_short(policy)}" (annotation {RESOURCE_SPEC})'
+    spec = _fields(annotations, NUMA_TOPOLOGY_SPEC)
+    policy = "unreadable" if spec is None else spec.get("numaTopologyPolicy")
+    if spec is None or policy in _STRICT_POLICIES:
+        yield f'NUMA topology policy "{_short(policy)}" (annotation {NUMA_TOPOLOGY_SPEC})'
+    elif spec.get("singleNUMANodeExclusive") == "Required":
+        yield f"a NUMA node of its own (annotation {NUMA_TOPOLOGY_SPEC})"
+
+
+def _devices(pod: ClusterPod, annotations: Annotations) -> Iterator[str]:
+    for name, _ in pod.spec.requests:
+        if name in DEVICE_RESOURCES:
+            yield f"resource {name}"
+    for key in DEVICE_ANNOTATIONS:
+        if key in annotations:
+            yield f"allocation of devices (annotation {key})"
+
+
+_RULES: Mapping[str, Callable[[ClusterPod, Annotations], Iterator[str]]] = {
+    "Coscheduling": _gang,
+    "ElasticQuota": _quota,
+    "Reservation": _reservation,
+    "NodeNUMAResource": _numa,
+    "DeviceShare": _devices,
+}
+"""By plugin, what pods ask of it."""
+
+
+def _fields(annotations: Annotations, key: str) -> Mapping[str, Any] | None:
+    """The object of an annotation, empty if the pod has none; None: it cannot be read."""
+    text = annotations.get(key)
+    if not text:
+        return {}
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _short(value: object) -> str:
+    return str(value)[:_LONGEST_VALUE]

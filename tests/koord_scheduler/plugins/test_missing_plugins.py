@@ -1,0 +1,202 @@
+"""Pods that ask for what a missing plugin would give."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from schedulerkit import Kit, PlainFilter, make_view
+
+from koord.cluster.facts import ClusterPod
+from koord.controlplane.testing.objects import make_pod
+from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.events import QueueingHint
+from koord_scheduler.framework.handle import Handle
+from koord_scheduler.framework.status import Code, Status
+from koord_scheduler_plugins.missing_plugins import MissingPlugins
+
+VIEW = make_view(a="1", b="2")
+DOMAIN = "scheduling.koordinator.sh"
+
+
+def plugin(*registered: str) -> MissingPlugins:
+    kit = Kit()
+    return MissingPlugins(
+        None,
+        Handle(
+            profile="p",
+            services=kit.services,
+            filters=lambda: pytest.fail("no filters are needed"),
+            registered=frozenset(registered),
+        ),
+    )
+
+
+def asking(
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, Any] | None = None,
+    resource: str = "",
+) -> ClusterPod:
+    """A pod; annotations that are no text are JSON."""
+    texts = {
+        key: value if isinstance(value, str) else json.dumps(value)
+        for key, value in (annotations or {}).items()
+    }
+    amounts = {resource: "50"} if resource else {}
+    containers = [{"name": "main", "resources": {"requests": amounts, "limits": amounts}}]
+    return make_pod("web", labels=labels, annotations=texts, spec={"containers": containers})
+
+
+REQUESTS = [
+    (
+        "Coscheduling",
+        asking(annotations={"gang.scheduling.koordinator.sh/name": "train"}),
+        'gang "train" (annotation gang.scheduling.koordinator.sh/name)',
+    ),
+    (
+        "Coscheduling",
+        asking({"pod-group.scheduling.sigs.k8s.io": "train"}),
+        'pod group "train" (label pod-group.scheduling.sigs.k8s.io)',
+    ),
+    (
+        "Coscheduling",
+        asking({"pod-group.scheduling.sigs.k8s.io/name": "train"}),
+        'pod group "train" (label pod-group.scheduling.sigs.k8s.io/name)',
+    ),
+    (
+        "ElasticQuota",
+        asking({"quota.scheduling.koordinator.sh/name": "team"}),
+        'quota "team" (label quota.scheduling.koordinator.sh/name)',
+    ),
+    (
+        "Reservation",
+        asking(annotations={f"{DOMAIN}/reservation-affinity": {"name": "r" * 900}}),
+        f"a required reservation (annotation {DOMAIN}/reservation-affinity)",
+    ),
+    (
+        "Reservation",
+        asking({f"{DOMAIN}/operating-mode": "Reservation"}),
+        f"a pod that is a reservation (label {DOMAIN}/operating-mode)",
+    ),
+    (
+        "NodeNUMAResource",
+        asking(annotations={f"{DOMAIN}/resource-spec": {"requiredCPUBindPolicy": "FullPCPUs"}}),
+        f'required CPU binding "FullPCPUs" (annotation {DOMAIN}/resource-spec)',
+    ),
+    (
+        "NodeNUMAResource",
+        asking(annotations={f"{DOMAIN}/resource-spec": "{"}),
+        f'required CPU binding "unreadable" (annotation {DOMAIN}/resource-spec)',
+    ),
+    (
+        "NodeNUMAResource",
+        asking(
+            annotations={f"{DOMAIN}/numa-topology-spec": {"numaTopologyPolicy": "SingleNUMANode"}}
+        ),
+        f'NUMA topology policy "SingleNUMANode" (annotation {DOMAIN}/numa-topology-spec)',
+    ),
+    (
+        "NodeNUMAResource",
+        asking(annotations={f"{DOMAIN}/numa-topology-spec": "[1]"}),
+        f'NUMA topology policy "unreadable" (annotation {DOMAIN}/numa-topology-spec)',
+    ),
+    (
+        "NodeNUMAResource",
+        asking(
+            annotations={f"{DOMAIN}/numa-topology-spec": {"singleNUMANodeExclusive": "Required"}}
+        ),
+        f"a NUMA node of its own (annotation {DOMAIN}/numa-topology-spec)",
+    ),
+    *(
+        ("DeviceShare", asking(resource=name), f"resource {name}")
+        for name in ("koordinator.sh/gpu", "koordinator.sh/gpu-memory-ratio", "kubernetes.io/rdma")
+    ),
+    (
+        "DeviceShare",
+        asking(annotations={f"{DOMAIN}/device-joint-allocate": {"deviceTypes": ["gpu", "rdma"]}}),
+        f"allocation of devices (annotation {DOMAIN}/device-joint-allocate)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("missing", "pod", "request_text"), REQUESTS)
+def test_the_reason_says_what_is_asked_for_and_what_would_give_it(
+    missing: str, pod: ClusterPod, request_text: str
+) -> None:
+    """While that plugin is missing; then it is the plugin's business."""
+    wanted = f"{request_text} needs plugin {missing}, which this scheduler does not have"
+    assert plugin().pre_filter(CycleState(), pod, VIEW) == Status.unresolvable(wanted)
+    status = plugin(missing).pre_filter(CycleState(), pod, VIEW)
+    assert status is not None
+    assert status.code is Code.SKIP
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        asking(),
+        asking(resource="nvidia.com/gpu"),
+        asking(resource="kubernetes.io/batch-cpu"),
+        asking({"quota.scheduling.koordinator.sh/name": ""}),
+        asking({"quota.scheduling.koordinator.sh/preemptible": "false"}),
+        asking({f"{DOMAIN}/reservation-ignored": "true", f"{DOMAIN}/operating-mode": "Runnable"}),
+        asking(annotations={f"{DOMAIN}/resource-spec": {"preferredCPUBindPolicy": "FullPCPUs"}}),
+        asking(annotations={f"{DOMAIN}/numa-topology-spec": {"numaTopologyPolicy": "BestEffort"}}),
+        asking(annotations={f"{DOMAIN}/resource-spec": ""}),
+    ],
+)
+def test_what_any_scheduler_can_do_and_preferences_are_no_reason(pod: ClusterPod) -> None:
+    """Extended resources of device plugins are amounts like others."""
+    status = plugin().pre_filter(CycleState(), pod, VIEW)
+    assert status is not None
+    assert status.code is Code.SKIP
+
+
+async def test_the_event_has_all_reasons_and_no_node_is_looked_at() -> None:
+    """Removing pods would not help."""
+    kit = Kit()
+    plain = PlainFilter({})
+    kit.registry.register("MissingPlugins", lambda args, handle: MissingPlugins(args, handle))
+    missing: Any = {"MissingPlugins": None}
+    search = await kit.search(preFilter=missing, filter={"A": plain})
+    pod = asking({"quota.scheduling.koordinator.sh/name": "team"}, resource="koordinator.sh/gpu")
+    found = search.search(CycleState(), pod, VIEW)
+    assert found.status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE
+    assert found.diagnosis.message() == (
+        '0/2 nodes are available: quota "team" (label quota.scheduling.koordinator.sh/name) needs '
+        "plugin ElasticQuota, which this scheduler does not have, resource koordinator.sh/gpu "
+        "needs plugin DeviceShare, which this scheduler does not have."
+    )
+    assert found.diagnosis.unschedulable_plugins == {"MissingPlugins"}
+    assert plain.asked == []
+
+
+async def test_a_plugin_of_that_name_that_a_team_has_registered_is_not_missing() -> None:
+    """Whether or not the profile enables it."""
+    kit = Kit()
+    kit.registry.register("MissingPlugins", lambda args, handle: MissingPlugins(args, handle))
+    kit.registry.register("ElasticQuota", lambda args, handle: PlainFilter({}))
+    missing: Any = {"MissingPlugins": None}
+    search = await kit.search(preFilter=missing)
+    pod = asking({"quota.scheduling.koordinator.sh/name": "team"})
+    assert search.search(CycleState(), pod, VIEW).status.ok
+
+
+def test_a_pod_is_tried_again_when_it_asks_for_nothing_of_that_kind_any_more() -> None:
+    """As its labels and annotations say then."""
+    (event,) = plugin().events_to_register()
+    assert event.hint is not None
+    old = asking({"quota.scheduling.koordinator.sh/name": "team"})
+    assert event.hint(old, old, old) is QueueingHint.SKIP
+    assert event.hint(old, old, asking()) is QueueingHint.QUEUE
+
+
+@given(st.text(max_size=400), st.text(max_size=400))
+def test_no_annotation_can_break_it(one: str, other: str) -> None:
+    """Whatever it says, the pod is refused or not."""
+    annotations = {f"{DOMAIN}/resource-spec": one, f"{DOMAIN}/numa-topology-spec": other}
+    pod = asking(annotations={key: text for key, text in annotations.items() if text.isprintable()})
+    status = plugin().pre_filter(CycleState(), pod, VIEW)
+    assert status is not None
+    assert status.code in (Code.SKIP, Code.UNSCHEDULABLE_AND_UNRESOLVABLE)
