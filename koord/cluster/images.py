@@ -83,6 +83,11 @@ class FrozenImages:
             column = self._columns[name] = self._column(name)
         return column
 
+    def spread(self, name: str) -> int:
+        """On how many nodes an image is."""
+        column = self.sizes(name)
+        return 0 if column is None else int(np.count_nonzero(column))
+
     def _column(self, name: str) -> NDArray[np.int64]:
         numbers, ends = self._table
         sizes = np.zeros(len(self.names.images), np.int64)

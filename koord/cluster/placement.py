@@ -2,15 +2,17 @@
 
 import struct
 from collections.abc import Mapping
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from koord.cluster.columns import Column, FrozenColumn, Ids
-from koord.cluster.facts import PODS, ClusterPod, LabelSet, PodSpec
+from koord.cluster.facts import PODS, ClusterPod, HostPort, LabelSet, PodSpec
 
 BASE_RESOURCES = (PODS, "cpu", "memory", "ephemeral-storage")  # columns that are always there
 
+_NO_PORTS: frozenset[HostPort] = frozenset()
 _NONZERO = 2  # columns before those of the resources: nonzero cpu and memory
 
 _ENTRY = struct.Struct("=iiii")  # label set, spec, whether it is being deleted, priority
@@ -30,6 +32,8 @@ class FrozenPlacement:
         entries: FrozenColumn,
         label_sets: FrozenColumn,
         specs: FrozenColumn,
+        ports: FrozenColumn,
+        port_sets: FrozenColumn,
     ) -> None:
         self.resources = resources  # columns by name
         self.amounts = amounts  # int64, (nodes, 2 + resources): see the two properties
@@ -37,6 +41,8 @@ class FrozenPlacement:
         self.entries = entries  # of each node, bytes; see Placed
         self.label_sets = label_sets  # by number
         self.specs = specs  # by number
+        self.ports = ports  # int32, of each node, the number of its set of host ports
+        self.port_sets = port_sets  # by number
 
     @property
     def requested(self) -> NDArray[np.int64]:
@@ -72,6 +78,8 @@ class Placement:
         self._entries = Column(object, base=base.entries if base else None)
         self._label_sets: Ids[LabelSet] = Ids(base.label_sets if base else None)
         self._specs: Ids[PodSpec] = Ids(base.specs if base else None)
+        self._ports = Column(np.int32, base=base.ports if base else None)
+        self._port_sets: Ids[frozenset[HostPort]] = Ids(base.port_sets if base else None)
 
     def pods(self, row: int) -> tuple[ClusterPod, ...]:
         """The pods of a row, in the order in which they came."""
@@ -83,11 +91,13 @@ class Placement:
         self._amounts.append(0)
         self._pods.append(())
         self._entries.append(b"")
+        self._ports.append(self._port_sets.take(_NO_PORTS))
 
     def drop_row(self, row: int) -> None:
         """Drop a row without pods; the last row takes its place."""
         last = len(self._pods) - 1
-        for column in (self._amounts, self._pods, self._entries):
+        self._port_sets.release(int(self._ports[row]))
+        for column in (self._amounts, self._pods, self._entries, self._ports):
             if row != last:
                 column[row] = column[last]
             column.pop()
@@ -111,6 +121,8 @@ class Placement:
         numbers = self._label_sets.take(pod.label_set), self._specs.take(pod.spec)
         priority = min(max(pod.priority or 0, _LEAST_PRIORITY), _MOST_PRIORITY)
         self._entries[row] += _ENTRY.pack(*numbers, pod.deleting, priority)
+        if pod.spec.host_ports:
+            self._note_ports(row)
 
     def remove(self, row: int, pod: ClusterPod) -> None:
         """Take a pod, this very object, off a row.
@@ -135,6 +147,8 @@ class Placement:
         self._label_sets.release(label_set)
         self._specs.release(spec)
         self._entries[row] = entries[:begin] + entries[begin + ENTRY_BYTES :]
+        if pod.spec.host_ports:
+            self._note_ports(row)
 
     def clear(self, row: int) -> tuple[ClusterPod, ...]:
         """Take all pods off a row, and return them."""
@@ -143,6 +157,7 @@ class Placement:
             self._label_sets.release(label_set)
             self._specs.release(spec)
         self._pods[row], self._entries[row], self._amounts[row] = (), b"", 0
+        self._note_ports(row)
         return pods
 
     def freeze(self) -> FrozenPlacement:
@@ -154,7 +169,16 @@ class Placement:
             entries=self._entries.freeze(),
             label_sets=self._label_sets.freeze(),
             specs=self._specs.freeze(),
+            ports=self._ports.freeze(),
+            port_sets=self._port_sets.freeze(),
         )
+
+    def _note_ports(self, row: int) -> None:
+        """Have the host ports of a row, as its pods are now."""
+        taken = [pod.spec.host_ports for pod in self.pods(row) if not pod.finished]
+        number = self._port_sets.take(frozenset(chain.from_iterable(taken)))
+        self._port_sets.release(int(self._ports[row]))
+        self._ports[row] = number
 
     def _count(self, row: int, pod: ClusterPod, times: int) -> None:
         """Count what a pod takes, times 1 or -1. What no node has is not counted."""

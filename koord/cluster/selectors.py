@@ -135,13 +135,14 @@ def _check(found: wire.Expression, where: str) -> None:
 
 def _node_term(found: wire.NodeSelectorTerm) -> NodeTerm | None:
     labels, names = found.match_expressions or [], found.match_fields or []
-    good = all(map(_is_node_label, labels)) and all(map(_is_node_name, names))
+    good = all(map(is_label_requirement, labels)) and all(map(is_name_requirement, names))
     if not good or not (labels or names):
         return None
     return NodeTerm(tuple(map(_requirement, labels)), tuple(map(_requirement, names)))
 
 
-def _is_node_label(found: wire.Expression) -> bool:
+def is_label_requirement(found: wire.Expression | Requirement) -> bool:
+    """Whether a term of a node selector may require this of labels."""
     values = found.values or []
     if found.operator in ("Gt", "Lt"):
         return len(values) == 1 and whole_number(values[0]) is not None
@@ -150,7 +151,8 @@ def _is_node_label(found: wire.Expression) -> bool:
     return found.operator in ("Exists", "DoesNotExist") and not values
 
 
-def _is_node_name(found: wire.Expression) -> bool:
+def is_name_requirement(found: wire.Expression | Requirement) -> bool:
+    """Whether a term of a node selector may require this of fields."""
     return (
         found.key == NODE_NAME
         and found.operator in ("In", "NotIn")

@@ -1,6 +1,6 @@
 """A view: the cluster at one moment. It never changes, and any thread may read it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from itertools import count
 
@@ -14,6 +14,7 @@ from koord.cluster.facts import (
     ClusterNamespace,
     ClusterNode,
     ClusterPod,
+    HostPort,
     LabelSet,
     PodSpec,
     Selector,
@@ -148,6 +149,16 @@ class View:
     def nonzero_requested_of(self, row: int) -> tuple[int, int]:
         """One row of the table, as allocatable_of."""
         return self._placement.nonzero_requested_of(row)
+
+    def ports_where(self, holds: Callable[[frozenset[HostPort]], bool]) -> Mask:
+        """Nodes whose host ports, all that pods have taken, fulfil a condition; shape (nodes,).
+
+        It is asked once for each set of ports.
+        """
+        sets = self._placement.port_sets.array
+        table = np.fromiter((one is not None and holds(one) for one in sets), np.bool_, len(sets))
+        found: Mask = table[self._placement.ports.array]
+        return found
 
     @property
     def usage(self) -> NDArray[np.float64]:

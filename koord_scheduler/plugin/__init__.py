@@ -7,22 +7,27 @@ from koord.cluster.columns import CodedColumn, Mask
 from koord.cluster.decoder import Kind
 from koord.cluster.decoding import NODE, NODE_METRIC, POD, UsageReport
 from koord.cluster.facts import PODS as POD_COUNT
-from koord.cluster.facts import ClusterNode, ClusterPod, DisruptionBudget
+from koord.cluster.facts import ClusterNode, ClusterPod, DisruptionBudget, NodeTerm, PreferredTerm
 from koord.cluster.predicates.nodes import UNSCHEDULABLE as UNSCHEDULABLE_TAINT
 from koord.cluster.predicates.nodes import (
+    affinity_allows,
     has_name,
     intolerable_preferences,
     is_schedulable,
     matches_node_affinity,
+    matches_terms,
+    preferences_met,
+    term_matches,
     tolerates,
     tolerates_taints,
     untolerated_preferences,
 )
 from koord.cluster.predicates.podaffinity import matches_pod_affinity, matches_pod_anti_affinity
-from koord.cluster.predicates.ports import has_free_ports
+from koord.cluster.predicates.ports import has_free_ports, ports_conflict
 from koord.cluster.predicates.resources import has_room
 from koord.cluster.predicates.spread import keeps_spread
 from koord.cluster.predicates.volumes import reaches_volumes
+from koord.cluster.selectors import is_label_requirement, is_name_requirement
 from koord.cluster.state import ClusterState
 from koord.cluster.view import View, WhatIf
 from koord.component.config.faults import (
@@ -232,6 +237,7 @@ __all__ = [
     "NodeInfo",
     "NodeScore",
     "NodeStatuses",
+    "NodeTerm",
     "NodeTrial",
     "NodeWhatIf",
     "Nominator",
@@ -261,6 +267,7 @@ __all__ = [
     "PreFilterTransformer",
     "PreScorePlugin",
     "PreferNodesPlugin",
+    "PreferredTerm",
     "QueueSortPlugin",
     "QueuedPod",
     "QueueingHint",
@@ -303,6 +310,7 @@ __all__ = [
     "WhatIf",
     "WrongStateType",
     "about_itself",
+    "affinity_allows",
     "by_namespace",
     "candidates_wanted",
     "choose",
@@ -317,21 +325,27 @@ __all__ = [
     "intolerable_preferences",
     "invalid",
     "is_extended",
+    "is_label_requirement",
+    "is_name_requirement",
     "is_schedulable",
     "keeps_spread",
     "matches_node_affinity",
     "matches_pod_affinity",
     "matches_pod_anti_affinity",
+    "matches_terms",
     "may_preempt",
     "nodes_of",
     "pod_amount",
     "pod_changes",
+    "ports_conflict",
+    "preferences_met",
     "reaches_volumes",
     "required",
     "shortage_at",
     "shortages",
     "suggest",
     "takes_args",
+    "term_matches",
     "tolerates",
     "tolerates_taints",
     "unsupported",

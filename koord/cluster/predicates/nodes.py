@@ -4,15 +4,22 @@ Source: Kubernetes, NodeUnschedulable, TaintToleration, NodeAffinity; component-
 nodeaffinity.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from koord.api.labelselector import Requirement
 from koord.cluster.columns import CodedColumn, Mask
-from koord.cluster.facts import ClusterPod, NodeTerm, PodSpec, Taint
-from koord.cluster.selectors import whole_number
+from koord.cluster.facts import (
+    ClusterNode,
+    ClusterPod,
+    NodeTerm,
+    PodSpec,
+    PreferredTerm,
+    Taint,
+)
+from koord.cluster.selectors import NODE_NAME, whole_number
 from koord.cluster.view import View
 
 UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "NoSchedule")
@@ -71,6 +78,29 @@ def matches_terms(terms: Iterable[NodeTerm], view: View) -> Mask:
     return matched
 
 
+def preferences_met(terms: Iterable[PreferredTerm], view: View) -> NDArray[np.int64]:
+    """The sum of the weights of the terms that match each node; shape (nodes,)."""
+    found = np.zeros(len(view), np.int64)
+    for one in terms:
+        found += one.weight * matches_terms((one.term,), view)
+    return found
+
+
+def affinity_allows(spec: PodSpec, node: ClusterNode) -> bool:
+    """As matches_node_affinity, of one node."""
+    return all(one.matches(node.labels) for one in spec.node_selector) and (
+        spec.node_terms is None or any(term_matches(term, node) for term in spec.node_terms)
+    )
+
+
+def term_matches(term: NodeTerm, node: ClusterNode) -> bool:
+    """Whether a term matches a node."""
+    name = {NODE_NAME: node.name}
+    return all(_holds(one, node.labels) for one in term.labels) and all(
+        one.matches(name) for one in term.names
+    )
+
+
 def tolerates(spec: PodSpec, taints: Iterable[Taint]) -> bool:
     """Whether a pod may run beside all taints of a node."""
     return all(
@@ -102,6 +132,16 @@ def _matches(requirement: Requirement, column: CodedColumn[str]) -> Mask:
     assert bound is not None  # noqa: S101 - terms with another are left out
     above = operator == "Gt"
     return column.where(lambda text: _beyond(whole_number(text), bound, above=above))
+
+
+def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
+    operator = requirement.operator
+    if operator not in ("Gt", "Lt"):
+        return requirement.matches(labels)
+    number = whole_number(labels.get(requirement.key, ""))
+    bound = whole_number(requirement.values[0])
+    assert bound is not None  # noqa: S101 - terms with another are left out
+    return _beyond(number, bound, above=operator == "Gt")
 
 
 def _beyond(number: int | None, bound: int, *, above: bool) -> bool:

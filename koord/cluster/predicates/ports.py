@@ -1,22 +1,23 @@
 """Ports of nodes. Source: Kubernetes, NodePorts."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from koord.cluster.columns import Mask
-from koord.cluster.facts import ClusterPod, PodSpec
+from koord.cluster.facts import ClusterPod, HostPort
 from koord.cluster.view import View
 
 
 def has_free_ports(pod: ClusterPod, view: View) -> Mask:
     """Nodes on which no pod has a host port that this one needs; shape (nodes,)."""
-    if not pod.spec.host_ports:
+    wanted = pod.spec.host_ports
+    if not wanted:
         return np.ones(len(view), np.bool_)
-    conflicting = np.fromiter((_conflict(pod.spec, other) for other in view.specs), np.bool_)
-    free: Mask = view.pods_per_node(conflicting[view.placed.spec]) == 0
-    return free
+    return view.ports_where(lambda taken: not ports_conflict(wanted, taken))
 
 
-def _conflict(spec: PodSpec, other: PodSpec | None) -> bool:
-    return other is not None and any(
-        mine.conflicts(theirs) for mine in spec.host_ports for theirs in other.host_ports
-    )
+def ports_conflict(some: Iterable[HostPort], others: Iterable[HostPort]) -> bool:
+    """Whether one of the ports cannot be had beside one of the others."""
+    others = tuple(others)
+    return any(one.conflicts(other) for one in some for other in others)

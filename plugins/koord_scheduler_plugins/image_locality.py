@@ -1,0 +1,77 @@
+"""ImageLocality: nodes that have the images of a pod already are better.
+
+The size of an image counts by how many nodes have it: so not all pods go to the first one.
+
+Source: Kubernetes, plugins/imagelocality/image_locality.go.
+"""
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from koord_scheduler.plugin import (
+    MAX_NODE_SCORE,
+    ClusterPod,
+    CycleState,
+    Handle,
+    Mask,
+    NodeInfo,
+    PreScorePlugin,
+    ScorePlugin,
+    Scores,
+    Status,
+    VectorScorePlugin,
+    View,
+)
+
+_MIB = 1 << 20
+LEAST = 23 * _MIB  # bytes; a sum below it is worth nothing
+MOST = 1000 * _MIB  # bytes for each container; more is worth no more
+
+
+class ImageLocality(PreScorePlugin, ScorePlugin, VectorScorePlugin):
+    """Scores nodes by the size of the images that need not be pulled."""
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        """It has no arguments."""
+
+    def pre_score(
+        self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask
+    ) -> Status | None:
+        """Where no node has any of them, all would have the score 0."""
+        there = any(nodes.images.sizes(name) is not None for name in images_of(pod))
+        return None if there else Status.skip()
+
+    def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
+        """Of an image it matters which other nodes have it."""
+        return nodes.images
+
+    def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
+        images = images_of(pod)
+        there = {name: one.size for one in node.node.images.images for name in one.names}
+        nodes = node.view
+        total = sum(
+            int(there[name] * (nodes.images.spread(name) / len(nodes)))
+            for name in images
+            if name in there
+        )
+        most = MOST * len(images)
+        return MAX_NODE_SCORE * (min(max(total, LEAST), most) - LEAST) // (most - LEAST)
+
+    def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
+        images = images_of(pod)
+        total = np.zeros(len(nodes), np.int64)
+        for name in images:
+            sizes = nodes.images.sizes(name)
+            if sizes is not None:
+                total += (sizes * (nodes.images.spread(name) / len(nodes))).astype(np.int64)
+        most = MOST * len(images)
+        scores: Scores = MAX_NODE_SCORE * (np.clip(total, LEAST, most) - LEAST) // (most - LEAST)
+        return scores
+
+
+def images_of(pod: ClusterPod) -> list[str]:
+    """The images of all containers and volumes, as nodes report them: with a tag."""
+    names = (*pod.spec.images, *pod.spec.other_images)
+    return [name if name.rfind(":") > name.rfind("/") else f"{name}:latest" for name in names]
