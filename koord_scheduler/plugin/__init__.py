@@ -3,11 +3,23 @@
 Plugins import this module and koord.api, nothing else of the daemon.
 """
 
+from koord.cluster.census import Wish
 from koord.cluster.columns import CodedColumn, Mask
 from koord.cluster.decoder import Kind
 from koord.cluster.decoding import NODE, NODE_METRIC, POD, UsageReport
 from koord.cluster.facts import PODS as POD_COUNT
-from koord.cluster.facts import ClusterNode, ClusterPod, DisruptionBudget, NodeTerm, PreferredTerm
+from koord.cluster.facts import (
+    AffinityTerm,
+    ClusterNode,
+    ClusterPod,
+    DisruptionBudget,
+    NodeTerm,
+    PreferredAffinityTerm,
+    PreferredTerm,
+    Selector,
+    SpreadConstraint,
+    selects,
+)
 from koord.cluster.predicates.nodes import UNSCHEDULABLE as UNSCHEDULABLE_TAINT
 from koord.cluster.predicates.nodes import (
     affinity_allows,
@@ -22,10 +34,25 @@ from koord.cluster.predicates.nodes import (
     tolerates_taints,
     untolerated_preferences,
 )
-from koord.cluster.predicates.podaffinity import matches_pod_affinity, matches_pod_anti_affinity
+from koord.cluster.predicates.podaffinity import (
+    Affinity,
+    AntiAffinity,
+    Domains,
+    Opposition,
+    matches_pod_affinity,
+    matches_pod_anti_affinity,
+)
 from koord.cluster.predicates.ports import has_free_ports, ports_conflict
 from koord.cluster.predicates.resources import has_room
-from koord.cluster.predicates.spread import keeps_spread
+from koord.cluster.predicates.spread import (
+    Spread,
+    counted_nodes,
+    keeps_spread,
+    labelled_by,
+    pods_counted,
+    selector_of,
+    spreads,
+)
 from koord.cluster.predicates.volumes import reaches_volumes
 from koord.cluster.selectors import is_label_requirement, is_name_requirement
 from koord.cluster.state import ClusterState
@@ -187,6 +214,9 @@ __all__ = [
     "UNSCHEDULABLE_TAINT",
     "WILDCARD",
     "Action",
+    "Affinity",
+    "AffinityTerm",
+    "AntiAffinity",
     "ApiConfig",
     "Balanced",
     "BindPlugin",
@@ -207,6 +237,7 @@ __all__ = [
     "Demand",
     "Diagnosis",
     "DisruptionBudget",
+    "Domains",
     "EnqueueExtensions",
     "Event",
     "EventResource",
@@ -246,6 +277,7 @@ __all__ = [
     "Numbers",
     "ObjectRef",
     "OnChange",
+    "Opposition",
     "PartHealth",
     "PermitPlugin",
     "Plugin",
@@ -267,6 +299,7 @@ __all__ = [
     "PreFilterTransformer",
     "PreScorePlugin",
     "PreferNodesPlugin",
+    "PreferredAffinityTerm",
     "PreferredTerm",
     "QueueSortPlugin",
     "QueuedPod",
@@ -283,9 +316,12 @@ __all__ = [
     "Scorer",
     "Scores",
     "Seconds",
+    "Selector",
     "Services",
     "SharedPart",
     "SharedParts",
+    "Spread",
+    "SpreadConstraint",
     "StartHook",
     "StartHooks",
     "StateData",
@@ -308,12 +344,14 @@ __all__ = [
     "WaitingPod",
     "WaitingPods",
     "WhatIf",
+    "Wish",
     "WrongStateType",
     "about_itself",
     "affinity_allows",
     "by_namespace",
     "candidates_wanted",
     "choose",
+    "counted_nodes",
     "default_normalize",
     "demand_of",
     "duplicate",
@@ -329,6 +367,7 @@ __all__ = [
     "is_name_requirement",
     "is_schedulable",
     "keeps_spread",
+    "labelled_by",
     "matches_node_affinity",
     "matches_pod_affinity",
     "matches_pod_anti_affinity",
@@ -337,12 +376,16 @@ __all__ = [
     "nodes_of",
     "pod_amount",
     "pod_changes",
+    "pods_counted",
     "ports_conflict",
     "preferences_met",
     "reaches_volumes",
     "required",
+    "selector_of",
+    "selects",
     "shortage_at",
     "shortages",
+    "spreads",
     "suggest",
     "takes_args",
     "term_matches",
