@@ -106,6 +106,12 @@ class Fields:
         nested = self._map(key)
         return {self._text(key, name): nested.text(name) for name in nested.raw}
 
+    def integers(self, key: str) -> dict[str, int]:
+        """A map of whole numbers; null values are left out."""
+        nested = self._map(key)
+        found = {self._text(key, name): nested.integer(name) for name in nested.raw}
+        return {name: number for name, number in found.items() if number is not None}
+
     def quantities(self, key: str) -> dict[str, str]:
         """A map of quantities, each valid, as the text that was found."""
         nested = self._map(key)

@@ -1,0 +1,1 @@
+"""LoadAwareScheduling: nodes by what really runs on them, as NodeMetrics say."""

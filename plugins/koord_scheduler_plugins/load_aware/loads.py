@@ -1,0 +1,219 @@
+"""The load of one node: what was measured, and estimates of what the measurement missed.
+
+Source: Koordinator, pkg/scheduler/plugins/loadaware/pod_assign_cache.go.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import inf
+
+from koord.api.loadaware import AggregationType
+from koord.api.nodemetric import Usage
+from koord.api.priority import PriorityClass
+from koord_scheduler.plugin import ClusterPod, UsageReport
+from koord_scheduler_plugins.load_aware.estimates import Assigned, Estimator, Vector
+
+_UNKNOWN: tuple[Vector | None, bool] = None, False
+_INTERVAL = 60.0  # seconds from one report to the next, where the NodeMetric does not say
+
+
+class Reported:
+    """A NodeMetric as vectors."""
+
+    def __init__(self, report: UsageReport, resources: Sequence[str]) -> None:
+        self._resources = resources
+        at = report.update_time
+        interval = _INTERVAL if report.interval is None else report.interval
+        self.at = -inf if at is None else at
+        self.begin = self.at - interval  # pods that came later are not fully in it
+        self.usage = None if report.usage is None else self._vector(report.usage)
+        self.system = self._vector(report.system_usage)
+        self.pods = {
+            f"{one.namespace}/{one.name}": (
+                self._vector(one.usage),
+                one.priority == PriorityClass.PROD,
+            )
+            for one in report.pods
+        }
+        self._report = report
+
+    def aggregated(self, aggregation: AggregationType, duration: float) -> Vector | None:
+        """Usage by its type over a window, 0: the longest; None: it is not reported."""
+        found: Usage | None = None
+        longest = -1.0
+        for window in self._report.aggregated:
+            usage: Usage | None = getattr(window, aggregation.value)
+            if usage is None or (duration and window.duration != duration):
+                continue
+            if window.duration > longest:
+                longest, found = window.duration, usage
+        return None if found is None else self._vector(found)
+
+    def _vector(self, usage: Usage | None) -> Vector:
+        if usage is None:
+            return (0,) * len(self._resources)
+        cpu, memory = round(usage.cores * 1000), round(usage.memory_bytes)
+        if self._resources == ("cpu", "memory"):
+            return cpu, memory
+        amounts = {**dict(usage.others), "cpu": cpu, "memory": memory}
+        return tuple([amounts.get(name, 0) for name in self._resources])
+
+
+class NodeLoad:
+    """Reported usage of a node, and what is estimated beside it, pod by pod."""
+
+    def __init__(self, estimator: Estimator, *, prod_includes_system: bool) -> None:
+        self._estimator = estimator
+        self._prod_includes_system = prod_includes_system
+        self.pods: tuple[ClusterPod, ...] = ()  # finished ones too
+        self.report: UsageReport | None = None
+        self.reported: Reported | None = None
+        self.assigned: dict[str, Assigned] = {}  # by uid; of pods that are not finished
+        self.node_delta: list[int] = []  # what estimates add to the usage of the node
+        self._gone: dict[str, Vector] = {}  # reported usage of pods that have left, by key
+
+    def take_report(self, report: UsageReport | None) -> None:
+        """Count by another report; None: there is none."""
+        self.report = report
+        self.reported = None if report is None else Reported(report, self._estimator.resources)
+        self._gone.clear()
+        self._recount()
+
+    def take_pods(self, pods: tuple[ClusterPod, ...]) -> None:
+        """Count these pods, and no others."""
+        before = self.pods
+        self.pods = pods
+        if len(pods) == len(before) + 1 and pods[:-1] == before:
+            self._append(pods[-1])
+            return
+        known, self.assigned = self.assigned, {}
+        for pod in pods:
+            if not pod.finished:
+                one = known.get(pod.uid)
+                if one is None or one.pod is not pod:
+                    one = self._estimator.assigned(pod)
+                self.assigned[pod.uid] = one
+        self._recount()
+
+    def leave(self, pod: ClusterPod) -> None:
+        """Take what the report says of a pod that has left off the node's usage."""
+        if self.reported is None:
+            return
+        found = self.reported.pods.get(pod.key)
+        if found is not None and (pod.created is None or pod.created <= self.reported.at):
+            self._gone[pod.key] = found[0]
+            self._recount()
+
+    def with_pods(self, more: Iterable[ClusterPod]) -> "NodeLoad":
+        """The load with further pods."""
+        other = NodeLoad(self._estimator, prod_includes_system=self._prod_includes_system)
+        other.report, other.reported, other._gone = self.report, self.reported, self._gone
+        other.assigned = dict(self.assigned)
+        other.assigned.update({pod.uid: self._estimator.assigned(pod) for pod in more})
+        other._recount()
+        return other
+
+    def of_node(self, aggregation: AggregationType, duration: float) -> Vector:
+        """The load of the node: usage, and what it lacks of the estimates of its pods.
+
+        A window that is not reported is not guessed: then it is usage, or the estimates of all
+        pods where those are more.
+        """
+        reported = self._reported
+        assert reported.usage is not None  # noqa: S101 - asked before
+        usage = reported.aggregated(aggregation, duration) if aggregation else None
+        base = reported.usage if usage is None else usage
+        if self._gone:
+            base = self._without_gone(base)
+        load = [one + more for one, more in zip(base, self.node_delta, strict=True)]
+        if aggregation and duration and usage is None:
+            load = [max(one, other) for one, other in zip(load, self.estimated(), strict=True)]
+        return tuple(load)
+
+    def of_prod(self) -> Vector:
+        """The load by prod pods, and by the system if that counts as theirs."""
+        return tuple(
+            [one + more for one, more in zip(self.prod_usage(), self.prod_delta(), strict=True)]
+        )
+
+    def estimated(self) -> list[int]:
+        """The estimates of all pods, whatever they use."""
+        return self._sum(one.estimate for one in self.assigned.values())
+
+    def prod_usage(self) -> list[int]:
+        """Usage of prod pods, as far as it was reported as theirs."""
+        system = self._reported.system if self._prod_includes_system else None
+        usages = (self.usage_of(one) for one in self.assigned.values() if one.is_prod)
+        return self._sum((system, *(usage for usage, as_prod in usages if as_prod)))
+
+    def prod_delta(self) -> list[int]:
+        """What estimates add to the usage of prod pods.
+
+        Usage that was reported as that of another class is not trusted as theirs.
+        """
+        lacks: list[Vector | None] = []
+        for one in self.assigned.values():
+            if one.is_prod:
+                usage, as_prod = self.usage_of(one)
+                trusted = usage is None or as_prod
+                lacks.append(self._lack(one, usage) if trusted else one.estimate)
+        return self._sum(lacks)
+
+    def usage_of(self, one: Assigned) -> tuple[Vector | None, bool]:
+        """Reported usage of a pod and whether as a prod pod's; None: not, or of an earlier one."""
+        reported = self._reported
+        found = reported.pods.get(one.key)
+        if found is None or (self._gone and one.key in self._gone):
+            return _UNKNOWN
+        created = one.pod.created
+        return found if created is None or created <= reported.at else _UNKNOWN
+
+    def is_forced(self, one: Assigned, usage: Vector | None) -> bool:
+        """Whether the estimate of a pod counts where it is more than its usage."""
+        reported = self._reported
+        return usage is None or one.since > reported.begin or one.deadline > reported.at
+
+    @property
+    def _reported(self) -> Reported:
+        assert self.reported is not None  # noqa: S101 - asked before
+        return self.reported
+
+    def _append(self, pod: ClusterPod) -> None:
+        if pod.finished:
+            return
+        one = self.assigned[pod.uid] = self._estimator.assigned(pod)
+        if self.reported is not None:
+            lack = self._lack(one, self.usage_of(one)[0])
+            if lack is not None:
+                _add(self.node_delta, lack)
+
+    def _recount(self) -> None:
+        if self.reported is not None:
+            ones = self.assigned.values()
+            self.node_delta = self._sum(self._lack(one, self.usage_of(one)[0]) for one in ones)
+
+    def _lack(self, one: Assigned, usage: Vector | None) -> Vector | None:
+        """What the usage of a pod lacks of its estimate, if that counts; None: nothing."""
+        estimate = one.estimate
+        if estimate is None or usage is None:
+            return estimate
+        if not self.is_forced(one, usage):
+            return None
+        return tuple([max(whole - used, 0) for whole, used in zip(estimate, usage, strict=True)])
+
+    def _sum(self, vectors: Iterable[Vector | None]) -> list[int]:
+        total = [0] * len(self._estimator.resources)
+        for vector in vectors:
+            if vector is not None:
+                _add(total, vector)
+        return total
+
+    def _without_gone(self, usage: Vector) -> Vector:
+        left = list(usage)
+        for gone in self._gone.values():
+            left = [max(one - less, 0) for one, less in zip(left, gone, strict=True)]
+        return tuple(left)
+
+
+def _add(total: list[int], more: Vector) -> None:
+    for at, amount in enumerate(more):
+        total[at] += amount

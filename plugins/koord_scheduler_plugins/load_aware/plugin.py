@@ -1,0 +1,206 @@
+"""LoadAwareScheduling: keeps pods off nodes that are busy, and prefers those that are idle.
+
+Usage comes from NodeMetrics. What a report cannot have measured yet, because the pod came since
+then, is estimated from the pod's requests. The pods of a node are those of the view, so assumed
+ones count, and after a restart all is as before.
+
+Source: Koordinator, pkg/scheduler/plugins/loadaware.
+"""
+
+from collections.abc import Hashable, Iterable
+
+import numpy as np
+
+from koord_scheduler.plugin import (
+    NODE,
+    NODE_METRIC,
+    POD,
+    Action,
+    ClusterEvent,
+    ClusterNode,
+    ClusterPod,
+    CycleState,
+    EnqueueExtensions,
+    EventResource,
+    FilterPlugin,
+    Handle,
+    HintedEvent,
+    Mask,
+    NodeInfo,
+    PreFilterPlugin,
+    QueueingHint,
+    ReservePlugin,
+    ScorePlugin,
+    Scores,
+    Status,
+    UsageReport,
+    VectorFilterPlugin,
+    VectorScorePlugin,
+    Verdicts,
+    View,
+    takes_args,
+)
+from koord_scheduler_plugins.load_aware.args import LoadAwareSchedulingArgs
+from koord_scheduler_plugins.load_aware.estimates import Estimator, Vector
+from koord_scheduler_plugins.load_aware.rules import Reason, Rules
+from koord_scheduler_plugins.load_aware.table import LoadTable
+
+_NODE_METRICS = "nodemetrics.v1alpha1.slo.koordinator.sh"
+
+
+@takes_args(LoadAwareSchedulingArgs)
+class LoadAwareScheduling(
+    PreFilterPlugin,
+    FilterPlugin,
+    VectorFilterPlugin,
+    ScorePlugin,
+    VectorScorePlugin,
+    ReservePlugin,
+    EnqueueExtensions,
+):
+    """Rejects and scores nodes by their load with the pod on them."""
+
+    def __init__(self, args: LoadAwareSchedulingArgs, handle: Handle) -> None:
+        services = handle.services
+        self._rules = Rules(args)
+        self._estimator = Estimator(args)
+        self.table = LoadTable(
+            self._rules, self._estimator, services.cluster.reports, services.clock
+        )
+        weights = self._rules.weights
+        self._weights = np.array(weights, np.float64)
+        self._weight = float(sum(weights) + self._rules.dominant)
+        self._asked: tuple[ClusterPod, tuple[Vector, bool]] | None = None
+        services.changes.subscribe(NODE_METRIC, self._on_report)
+        services.changes.subscribe(POD, self._on_pod)
+        services.changes.subscribe(NODE, self._on_node)
+
+    def events_to_register(self) -> Iterable[HintedEvent]:
+        node = Action.ADD | Action.UPDATE_NODE_ALLOCATABLE | Action.UPDATE_NODE_ANNOTATION
+        return (
+            HintedEvent(ClusterEvent(EventResource.POD, Action.DELETE), _deletion_helps),
+            HintedEvent(ClusterEvent(_NODE_METRICS, Action.ALL), self._report_helps),
+            HintedEvent(ClusterEvent(EventResource.NODE, node)),
+        )
+
+    def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
+        if nodes.altered:
+            return None
+        self.table.follow(nodes)
+        return (self.table.version, _of_daemon_set(pod), *self._incoming(pod))
+
+    def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
+        if nodes.altered:
+            return None
+        self.table.follow(nodes)
+        return (self.table.version, *self._incoming(pod))
+
+    def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
+        """Pods of DaemonSets go to their nodes, however busy those are."""
+        return Status.skip() if _of_daemon_set(pod) else None
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        if _of_daemon_set(pod):
+            return None
+        self.table.follow(node.view)
+        entry = self.table.entry(node.view, node.row)
+        estimate, is_prod = self._incoming(pod)
+        number = self._rules.rejection(entry.judgement, estimate, is_prod=is_prod)
+        return self._rules.rejections[number - 1] if number else None
+
+    def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask | Verdicts:
+        if _of_daemon_set(pod):
+            return np.ones(len(nodes), np.bool_)
+        self.table.follow(nodes)
+        estimate, is_prod = self._incoming(pod)
+        adds = np.array(estimate, np.int64)[:, np.newaxis]
+        full: Mask = adds >= self.table.room(is_prod=is_prod)
+        if not nodes.altered and not full.any():
+            return np.ones(len(nodes), np.bool_)
+        numbers = np.zeros(len(nodes), np.int32)
+        for resource in reversed(range(len(estimate))):
+            numbers[full[resource]] = resource + 1
+        rows = np.flatnonzero(numbers)
+        reasons = self.table.reasons(is_prod=is_prod)[rows]
+        numbers[rows] += len(estimate) * (reasons == Reason.AGGREGATED)
+        numbers[rows[reasons == Reason.EXPIRED]] = len(self._rules.rejections)
+        for row in nodes.altered:
+            judgement = self.table.entry(nodes, row).judgement
+            numbers[row] = self._rules.rejection(judgement, estimate, is_prod=is_prod)
+        return Verdicts(numbers, self._rules.rejections)
+
+    def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
+        self.table.follow(node.view)
+        entry = self.table.entry(node.view, node.row)
+        estimate, is_prod = self._incoming(pod)
+        return self._rules.score(entry.rules, entry.judgement, estimate, is_prod=is_prod)
+
+    def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
+        if not self._weight:
+            return np.zeros(len(nodes), np.int64)
+        self.table.follow(nodes)
+        estimate, is_prod = self._incoming(pod)
+        shares = self.table.spare(is_prod=is_prod) - 100.0 * np.array(estimate)[:, np.newaxis]
+        shares /= self.table.capacity
+        np.floor(shares, out=shares)
+        np.maximum(shares, 0.0, out=shares)
+        total = self._weights @ shares
+        if self._rules.dominant:
+            shares[self.table.lacking] = np.inf
+            total += self._rules.dominant * shares.min(axis=0)
+        total /= self._weight
+        scores: Scores = total.astype(np.int64)
+        for row in nodes.altered:
+            entry = self.table.entry(nodes, row)
+            scores[row] = self._rules.score(entry.rules, entry.judgement, estimate, is_prod=is_prod)
+        return scores
+
+    def reserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
+        """Nothing: an assumed pod is on its node in the next view."""
+        return None
+
+    def unreserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> None:
+        """Nothing: a pod that is forgotten is not on the node in the next view."""
+
+    def _incoming(self, pod: ClusterPod) -> tuple[Vector, bool]:
+        """The estimate of a pod, and whether it is a prod pod; asked several times in a cycle."""
+        if self._asked is None or self._asked[0] is not pod:
+            self._asked = pod, self._estimator.incoming(pod)
+        return self._asked[1]
+
+    def _on_report(self, old: UsageReport | None, new: UsageReport | None) -> None:
+        report = new or old
+        if report is not None:
+            self.table.take_report(report.node)
+
+    def _on_pod(self, old: ClusterPod | None, new: ClusterPod | None) -> None:
+        if old is None or not old.node or old.finished:
+            return
+        if new is None or new.uid != old.uid or new.node != old.node or new.finished:
+            self.table.leave(old)
+
+    def _on_node(self, old: ClusterNode | None, new: ClusterNode | None) -> None:
+        if old is not None and new is None:
+            self.table.forget(old.name)
+
+    def _report_helps(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
+        """With it, the node passes."""
+        if not isinstance(new, UsageReport):
+            return QueueingHint.QUEUE
+        self.table.take_report(new.node)
+        entry = self.table.known(new.node)
+        if entry is None:
+            return QueueingHint.QUEUE
+        estimate, is_prod = self._incoming(pod)
+        number = self._rules.rejection(entry.judgement, estimate, is_prod=is_prod)
+        return QueueingHint.SKIP if number else QueueingHint.QUEUE
+
+
+def _of_daemon_set(pod: ClusterPod) -> bool:
+    return any(one.kind == "DaemonSet" for one in pod.owners)
+
+
+def _deletion_helps(pod: ClusterPod, old: object, new: object) -> QueueingHint:
+    """A pod that was on a node is estimated there no more."""
+    was_placed = isinstance(old, ClusterPod) and old.node
+    return QueueingHint.QUEUE if was_placed else QueueingHint.SKIP

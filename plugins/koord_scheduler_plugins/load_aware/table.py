@@ -1,0 +1,246 @@
+"""The loads of all nodes, as columns beside those of a view."""
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord_scheduler.plugin import Clock, ClusterNode, ClusterPod, Mask, UsageReport, View
+from koord_scheduler_plugins.load_aware.estimates import Estimator, Vector
+from koord_scheduler_plugins.load_aware.loads import NodeLoad
+from koord_scheduler_plugins.load_aware.rules import UNBOUNDED, Judgement, NodeRules, Reason, Rules
+
+_ROWS = 256  # room for so many at first
+
+
+class NodeEntry:
+    """One node: its rules, its load, and what follows from them."""
+
+    __slots__ = (
+        "expired",
+        "expires",
+        "judgement",
+        "load",
+        "name",
+        "node",
+        "row",
+        "rules",
+        "written",
+    )
+
+    def __init__(self, node: ClusterNode, rules: NodeRules, load: NodeLoad) -> None:
+        self.name = node.name
+        self.node = node
+        self.rules = rules
+        self.load = load
+        self.row = -1
+        self.written: tuple[Vector, tuple[Reason, Reason], bool] | None = None
+        """What the columns of the row were made of that rarely change; None: nothing yet."""
+        self.expires = inf  # Unix seconds
+        self.expired = False
+        self.judgement: Judgement
+
+
+class LoadTable:
+    """Loads by node, and columns of what follows from them. Belongs to one event loop.
+
+    An entry follows its row's generation, and reports as they come. What is filtered and scored
+    depends on the rows' generations and on version, on nothing else.
+    """
+
+    def __init__(
+        self, rules: Rules, estimator: Estimator, reports: Mapping[str, UsageReport], clock: Clock
+    ) -> None:
+        """reports: those there are, by node."""
+        self.version = 0  # grows with each report, and when reports expire
+        self._rules = rules
+        self._estimator = estimator
+        self._reports = reports
+        self._clock = clock
+        self._entries: dict[str, NodeEntry] = {}
+        self._rows: list[NodeEntry | None] = []
+        self._view: View | None = None
+        self._next_expiry = inf
+        self._checked = -inf  # Unix seconds
+        kinds = len(rules.resources)
+        self._generation = np.full(_ROWS, -1, np.int64)
+        self._room = np.full((2, kinds, _ROWS), UNBOUNDED, np.int64)
+        self._reasons = np.zeros((2, _ROWS), np.int8)
+        self._spare = np.full((2, kinds, _ROWS), -1.0)  # times 100
+        self._capacity = np.ones((kinds, _ROWS))
+        self._lacking = np.zeros((kinds, _ROWS), np.bool_)
+
+    # Columns; each is for the nodes of the view that was followed last, and read-only to others.
+
+    def room(self, *, is_prod: bool) -> NDArray[np.int64]:
+        """The least estimates that are too much; shape (resources, nodes)."""
+        return self._room[int(is_prod), :, : len(self._rows)]
+
+    def reasons(self, *, is_prod: bool) -> NDArray[np.int8]:
+        """Why those are too much, as Reason numbers it; shape (nodes,)."""
+        return self._reasons[int(is_prod), : len(self._rows)]
+
+    def spare(self, *, is_prod: bool) -> NDArray[np.float64]:
+        """What is not loaded, times 100; below 0: no share of this is left; as room."""
+        return self._spare[int(is_prod), :, : len(self._rows)]
+
+    @property
+    def capacity(self) -> NDArray[np.float64]:
+        """As room; 1 where there is none."""
+        return self._capacity[:, : len(self._rows)]
+
+    @property
+    def lacking(self) -> Mask:
+        """Resources that a node does not have, as far as it has others; as room."""
+        return self._lacking[:, : len(self._rows)]
+
+    def entry(self, nodes: View, row: int) -> NodeEntry:
+        """The node of a row, after follow. In a what-if, pods that were added count."""
+        found = self._rows[row]
+        if row not in nodes.altered:
+            assert found is not None  # noqa: S101 - follow has made it
+            return found
+        node = nodes.node(row)
+        if found is None or found.name != node.name:
+            imagined = self._made(node, nodes.pods(row))
+        else:
+            known = found.load.assigned
+            added = [pod for pod in nodes.pods(row) if not pod.finished and pod.uid not in known]
+            if not added:
+                return found
+            imagined = NodeEntry(node, found.rules, found.load.with_pods(added))
+        self._judge(imagined)
+        return imagined
+
+    def known(self, name: str) -> NodeEntry | None:
+        """A node by its name, as it was last followed; None: not known."""
+        return self._entries.get(name)
+
+    def follow(self, nodes: View) -> None:
+        """Have the columns be right for a view, at this time."""
+        if nodes is not self._view:
+            self._follow(nodes)
+        now = self._clock.wall()
+        if now >= self._next_expiry or now < self._checked:
+            self._expire(now)
+        self._checked = now
+
+    def take_report(self, name: str) -> None:
+        """A NodeMetric has come or gone."""
+        entry, report = self._entries.get(name), self._reports.get(name)
+        if entry is not None and entry.load.report is not report:
+            entry.load.take_report(report)
+            self.version += 1
+            self._judge(entry)
+
+    def leave(self, pod: ClusterPod) -> None:
+        """A pod has left its node for good."""
+        entry = self._entries.get(pod.node)
+        if entry is not None:
+            entry.load.leave(pod)
+            self._judge(entry)
+
+    def forget(self, name: str) -> None:
+        """A node has gone."""
+        self._entries.pop(name, None)
+
+    def _follow(self, nodes: View) -> None:
+        count = len(nodes)
+        self._resize(count)
+        generation = nodes.generation
+        for row in np.flatnonzero(self._generation[:count] != generation).tolist():
+            if row not in nodes.altered:
+                self._place(nodes.node(row), row, nodes.pods(row))
+                self._generation[row] = generation[row]
+        self._view = nodes
+
+    def _place(self, node: ClusterNode, row: int, pods: tuple[ClusterPod, ...]) -> None:
+        entry = self._entries.get(node.name)
+        if entry is None:
+            entry = self._entries[node.name] = self._made(node, pods)
+        else:
+            if entry.node is not node:
+                entry.node, entry.rules = node, self._rules.of_node(node)
+            report = self._reports.get(node.name)
+            if entry.load.report is not report:
+                entry.load.take_report(report)
+            entry.load.take_pods(pods)
+        if self._rows[row] is not entry or entry.row != row:
+            self._rows[row], entry.row, entry.written = entry, row, None
+        self._judge(entry)
+
+    def _made(self, node: ClusterNode, pods: tuple[ClusterPod, ...]) -> NodeEntry:
+        args = self._rules.args
+        load = NodeLoad(self._estimator, prod_includes_system=args.prod_usage_include_sys)
+        load.take_pods(pods)
+        load.take_report(self._reports.get(node.name))
+        return NodeEntry(node, self._rules.of_node(node), load)
+
+    def _judge(self, entry: NodeEntry) -> None:
+        """Judge a node anew, and write its row if it has one."""
+        self._time(entry)
+        judgement = self._rules.judge(entry.rules, entry.load, expired=entry.expired)
+        entry.judgement = judgement
+        row = entry.row
+        if not 0 <= row < len(self._rows) or self._rows[row] is not entry:
+            return  # imagined, moved or gone, of which the next view knows
+        self._room[:, :, row] = judgement.room
+        capacity, scored = entry.rules.capacity, judgement.spare is not None
+        if entry.written != (capacity, judgement.reasons, scored):
+            entry.written = capacity, judgement.reasons, scored
+            self._reasons[:, row] = judgement.reasons
+            has = np.array(capacity) > 0
+            counts = scored and has.any()
+            self._spare[:, :, row] = -1.0
+            self._capacity[:, row] = np.where(counts & has, capacity, 1)
+            self._lacking[:, row] = counts & ~has
+        if judgement.spare is not None:
+            self._spare[:, :, row] = judgement.spare
+            if not all(capacity):
+                self._spare[:, np.array(capacity) == 0, row] = -1.0
+
+    def _time(self, entry: NodeEntry) -> None:
+        """Note when the report of a node expires, and whether it has."""
+        reported = entry.load.reported
+        if reported is None:
+            entry.expires, entry.expired = inf, False
+            return
+        entry.expires = reported.at + self._rules.args.node_metric_expiration_seconds
+        entry.expired = self._clock.wall() >= entry.expires
+        if not entry.expired:
+            self._next_expiry = min(self._next_expiry, entry.expires)
+
+    def _expire(self, now: float) -> None:
+        """Judge nodes anew whose reports have expired, or, after a clock went back, have not."""
+        changed = [one for one in self._entries.values() if one.expired != (now >= one.expires)]
+        self._next_expiry = min(
+            (one.expires for one in self._entries.values() if now < one.expires), default=inf
+        )
+        for entry in changed:
+            self._judge(entry)
+        self.version += bool(changed)
+
+    def _resize(self, count: int) -> None:
+        """Have room for so many rows; what is beyond them is nobody's."""
+        before = len(self._rows)
+        if count < before:
+            del self._rows[count:]
+            self._generation[count:before] = -1
+        self._rows += [None] * (count - len(self._rows))
+        size = len(self._generation)
+        if count <= size:
+            return
+        more = max(count, 2 * size) - size
+        self._generation = _longer(self._generation, more, -1)
+        self._room = _longer(self._room, more, UNBOUNDED)
+        self._reasons = _longer(self._reasons, more, 0)
+        self._spare = _longer(self._spare, more, -1.0)
+        self._capacity = _longer(self._capacity, more, 1.0)
+        self._lacking = _longer(self._lacking, more, False)
+
+
+def _longer(column: NDArray[Any], more: int, value: object) -> NDArray[Any]:
+    added = np.full((*column.shape[:-1], more), value, column.dtype)
+    return np.concatenate((column, added), axis=-1)

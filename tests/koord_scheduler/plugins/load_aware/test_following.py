@@ -1,0 +1,189 @@
+"""Loads that follow events are those that are counted from nothing."""
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from loadkit import RAW, LoadKit, asks, scheduled
+from msgspec.structs import replace
+from plainload import PlainLoad, amounts
+
+from koord.cluster.facts import ClusterPod
+from koord.controlplane.testing.objects import make_pod
+from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.kept import KeptResults
+from koord_scheduler.plugin.testing import assert_forms_agree
+
+NAMES = st.sampled_from(["a", "b", "c", "d"])
+PODS = st.sampled_from(["p", "q", "r"])
+CPUS = st.integers(0, 18_000).map(lambda milli: f"{milli}m")
+MEMORY = st.integers(0, 70).map(lambda gi: f"{gi}Gi")
+AGES = st.sampled_from([0.0, 1.0, 30.0, 59.0, 60.0, 61.0, 119.0, 120.0, 200.0])
+PROD = {"koordinator.sh/priority-class": "koord-prod"}
+BATCH = {"koordinator.sh/priority-class": "koord-batch"}
+ARGS: list[dict[str, Any]] = [
+    {},
+    {"dominantResourceWeight": 3, "resourceWeights": {"cpu": 2, "memory": 1}},
+    {
+        "prodUsageThresholds": {"cpu": 40},
+        "scoreAccordingProdUsage": True,
+        "prodUsageIncludeSys": True,
+        "filterExpiredNodeMetrics": False,
+    },
+    {
+        "aggregated": {
+            "usageThresholds": {"cpu": 60, "memory": 70},
+            "usageAggregationType": "p95",
+            "usageAggregatedDuration": "10m",
+            "scoreAggregationType": "avg",
+        },
+        "estimatedSecondsAfterPodScheduled": 90,
+        "estimatedSecondsAfterInitialized": 100,
+    },
+]
+PENDING = [
+    make_pod("new", phase="Pending"),
+    make_pod("new", phase="Pending", spec=asks("1", "2Gi"), labels=PROD),
+    make_pod("new", phase="Pending", spec=asks("4", "1Gi"), labels=BATCH),
+]
+
+
+class Following(RuleBasedStateMachine):
+    """Random clusters; one plugin and results that are kept go along with all that happens."""
+
+    @initialize(args=st.sampled_from(ARGS))
+    def begin(self, args: dict[str, Any]) -> None:
+        self.kit = LoadKit(**args)
+        self.gone: dict[str, dict[str, Any]] = {}
+        self.kept = KeptResults()
+
+    @rule(name=NAMES, cpu=st.sampled_from([0, 8, 16]), raw=st.booleans())
+    def node(self, name: str, cpu: int, raw: bool) -> None:
+        annotations = {RAW: '{"cpu": "6"}'} if raw else None
+        self.kit.node(name, annotations, cpu=cpu, memory="64Gi")
+        self.check()
+
+    @rule(name=NAMES)
+    def remove_node(self, name: str) -> None:
+        if self.kit.view().row(name) is not None:
+            self.kit.remove_node(name)
+            self.gone.pop(name, None)
+        self.check()
+
+    @rule(name=NAMES, ago=AGES, cpu=CPUS, memory=MEMORY, p95=st.none() | CPUS, used=CPUS,
+          classes=st.sampled_from(["", "koord-prod"]), reported=st.sets(PODS),
+          window=st.sampled_from(["5m0s", "10m0s"]))  # fmt: skip
+    def report(
+        self, name: str, ago: float, cpu: str, memory: str, p95: str | None, used: str,
+        classes: str, reported: set[str], window: str,
+    ) -> None:  # fmt: skip
+        pods = [
+            {"namespace": "default", "name": pod, "priority": classes,
+             "podUsage": {"resources": {"cpu": used, "memory": "1Gi"}}}
+            for pod in sorted(reported)
+        ]  # fmt: skip
+        peak = None if p95 is None else {"cpu": p95, "memory": memory}
+        self.kit.report(
+            name, ago=ago, usage={"cpu": cpu, "memory": memory}, p95=peak, window=window,
+            system={"cpu": "500m", "memory": "1Gi"}, status={"podsMetric": pods},
+        )  # fmt: skip
+        self.gone.pop(name, None)
+        self.check()
+
+    @rule(name=NAMES, empty=st.booleans())
+    def report_nothing(self, name: str, empty: bool) -> None:
+        if empty:
+            self.kit.report(name, status={"nodeMetric": None, "podsMetric": []})
+            self.gone.pop(name, None)
+        elif name in self.kit.state.reports:
+            self.kit.remove_report(name)
+            self.gone.pop(name, None)
+        self.check()
+
+    @rule(name=PODS, node=NAMES, spec=st.sampled_from([asks(), asks("2", "4Gi")]),
+          labels=st.sampled_from([{}, PROD, BATCH]), ago=st.none() | AGES,
+          phase=st.sampled_from(["Running", "Succeeded"]))  # fmt: skip
+    def pod(
+        self, name: str, node: str, spec: Any, labels: dict[str, str], ago: float | None, phase: str
+    ) -> None:
+        status: dict[str, Any] = {"conditions": []}
+        if ago is not None:
+            status = scheduled(self.kit.now - ago, initialized=self.kit.now - ago)
+        created = None if ago is None else self.kit.now - ago
+        made = make_pod(
+            name, node=node, spec=spec, labels=labels, status=status, created=created, phase=phase
+        )
+        made = replace(made, uid=f"{made.uid}-{ago}-{node}")
+        old = self.kit.state.pod(made.key)
+        if old is not None and (old.uid != made.uid or (made.finished and not old.finished)):
+            self.left(old)
+        self.kit.put(made)
+        self.check()
+
+    @rule(name=PODS)
+    def remove_pod(self, name: str) -> None:
+        old = self.kit.state.pod(f"default/{name}")
+        if old is not None:
+            self.left(old)
+            self.kit.remove_pod(old)
+        self.check()
+
+    @rule(seconds=st.sampled_from([1.0, 59.0, 121.0]))
+    def time_passes(self, seconds: float) -> None:
+        asyncio.run(self.kit.clock.advance(seconds))
+        self.check()
+
+    @rule()
+    def restart(self) -> None:
+        self.kit.plugin = self.kit.another()
+        self.kept = KeptResults()
+        self.gone = {}
+        self.check()
+
+    def left(self, pod: ClusterPod) -> None:
+        """Its node's usage is less by what was reported of it, if the report knows it."""
+        report = self.kit.state.reports.get(pod.node)
+        if pod.finished or report is None or self.kit.view().row(pod.node) is None:
+            return
+        at = float("-inf") if report.update_time is None else report.update_time
+        for one in report.pods:
+            if f"{one.namespace}/{one.name}" == pod.key and (pod.created or 0) <= at:
+                self.gone.setdefault(pod.node, {})[pod.key] = amounts(one.usage)
+
+    def check(self) -> None:
+        view, plugin = self.kit.view(), self.kit.plugin
+        every = np.ones(len(view), np.bool_)
+        for pod in PENDING:
+            assert_forms_agree(plugin, pod, view)
+            verdicts = self.kept.of(pod).filter(plugin, CycleState(), pod, view, every)
+            scores = self.kept.of(pod).score(plugin, CycleState(), pod, view, every)
+            for row in range(len(view)):
+                name = view.node(row).name
+                plain = PlainLoad(self.kit, name, self.gone.get(name, {}))
+                number = verdicts.numbers[row]
+                reason = verdicts.rejections[number - 1].message if number else ""
+                assert (name, reason) == (name, plain.reason(pod))
+                assert (name, int(scores[row])) == (name, plain.score(pod))
+
+
+Following.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestFollowing = Following.TestCase
+
+
+@pytest.mark.parametrize("count", [255, 256, 257, 600])
+def test_more_rows_than_there_is_room_for(count: int) -> None:
+    """Columns grow; what is in them stays."""
+    kit = LoadKit()
+    pod = PENDING[1]
+    for at in range(count):
+        kit.node(f"n{at}", cpu=16, memory="64Gi")
+        if at in (0, 100, count - 1):
+            kit.report(f"n{at}", usage={"cpu": 15, "memory": 0})
+        if at == 100:
+            assert kit.reason(pod, "n100")
+    for at in range(count):
+        assert bool(kit.reason(pod, f"n{at}")) is (at in (0, 100, count - 1))
