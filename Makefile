@@ -20,8 +20,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 
-.PHONY: help run run-descheduler test e2e-test lint format docs bench bench-descheduler bench-smoke vm-test lock \
-	build-koord-descheduler docker-build-koord-descheduler install-systemd clean
+.PHONY: help run run-descheduler run-scheduler test e2e-test lint format docs bench bench-descheduler bench-smoke vm-test lock \
+	build-koord-descheduler docker-build-koord-descheduler docker-build-koord-scheduler install-systemd clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-31s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ run: $(BIN)/.run  ## Start the daemon on this host (more flags: make run ARGS="-
 
 run-descheduler: $(BIN)/.descheduler  ## Start koord-descheduler in dry-run (KUBECONFIG=...; other flags: ARGS="--config=FILE")
 	exec $(BIN)/koord-descheduler $(or $(ARGS),--config=docs/examples/descheduler.yaml)
+
+run-scheduler: $(BIN)/.descheduler  ## Start koord-scheduler (KUBECONFIG=... or ARGS="--kubeconfig=FILE")
+	exec $(BIN)/koord-scheduler --config=docs/examples/scheduler.yaml $(ARGS)
 
 test: $(BIN)/.dev  ## Unit, fake host and, as root on cgroup v1, real cgroup tests
 	$(if $(MEMORY),TMPDIR=$${TMPDIR:-$(MEMORY)}) $(BIN)/pytest -n $(WORKERS) $(ARGS)
@@ -103,6 +106,10 @@ build-koord-descheduler:  ## The command with all it needs in build/koord-desche
 
 docker-build-koord-descheduler:  ## Its image (docker or podman; IMAGE=name:tag)
 	$(DOCKER) build --target koord-descheduler -t $(IMAGE) -f deploy/Containerfile .
+
+docker-build-koord-scheduler:  ## The image of koord-scheduler (IMAGE=name:tag)
+	$(DOCKER) build --target koord-scheduler -t $(IMAGE:koord-descheduler%=koord-scheduler%) \
+		-f deploy/Containerfile .
 
 install-systemd:  ## Install into $(PREFIX) and enable koordlet.service (root)
 	$(PYTHON) -m venv $(PREFIX)

@@ -11,12 +11,14 @@ from reference.deschedulercommand import command_page
 from reference.metrics import metrics_page
 from reference.pluginapi import plugin_api_page
 from reference.scheduler import scheduler_page
+from reference.schedulercommand import scheduler_command_page
 
 HERE = Path(__file__).parent
 PAGES = {
     "configuration.md": configuration_page,
     "descheduler-configuration.md": descheduler_page,
     "koord-descheduler.md": command_page,
+    "koord-scheduler.md": scheduler_command_page,
     "metrics.md": metrics_page,
     "plugin-api.md": plugin_api_page,
     "scheduler-configuration.md": scheduler_page,

@@ -1,10 +1,8 @@
 """docs/koord-descheduler.md."""
 
 import tempfile
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from koord.component.flags import FlagRow
 from koord.component.http.exposition import Exposition
 from koord.util.simulatedclock import SimulatedClock
 from koord_descheduler.cli.daemon import FAMILIES
@@ -13,7 +11,8 @@ from koord_descheduler.daemon.settings import load_settings, new_flags
 from koord_descheduler.framework.interfaces import EvictPlugin
 from koord_descheduler.framework.metrics import UNSUFFIXED_COUNTERS
 from koord_descheduler.framework.registry import PluginRegistry
-from reference.markdown import code, codes, page, sentence, table
+from reference.commands import ACCESS, families_table, flags_table
+from reference.markdown import page, table
 
 _INTRO = """
 One process of the control plane: it follows the cluster, and while it is the leader runs the
@@ -71,14 +70,6 @@ profiles:
     evict: {disabled: [{name: "*"}], enabled: [{name: X}]}
     filter: {disabled: [{name: "*"}]}
 """
-_ACCESS = """\
-apiVersion: v1
-kind: Config
-current-context: x
-clusters: [{name: x, cluster: {server: "https://x"}}]
-contexts: [{name: x, context: {cluster: x, user: x}}]
-users: [{name: x, user: {}}]
-"""
 
 
 class _Evicts(EvictPlugin):
@@ -98,38 +89,17 @@ def command_page() -> str:
         table(("Status", "When"), _EXIT.items()),
         "## Flags",
         _FLAGS,
-        _flags(row for row in rows if not row.inert),
+        flags_table(row for row in rows if not row.inert),
         "## Flags accepted for compatibility",
         _INERT,
-        _flags(row for row in rows if row.inert),
+        flags_table(row for row in rows if row.inert),
         "## HTTP",
         _HTTP,
         table(("Path", "Answer"), _ENDPOINTS.items()),
         "## Metrics",
         _METRICS,
-        table(("Name", "Type", "Labels", "Meaning"), sorted(_families())),
+        families_table(_exposition(), UNSUFFIXED_COUNTERS),
     )
-
-
-def _flags(rows: Iterable[FlagRow]) -> str:
-    return table(
-        ("Flag", "Kind", "Default", "Meaning"),
-        ((code(f"--{r.name}"), r.kind, code(r.default or '""'), sentence(r.help)) for r in rows),
-    )
-
-
-def _families() -> Iterator[tuple[str, str, str, str]]:
-    for collector in _exposition().internal._collectors:
-        for metric in collector.collect():
-            name, kind = metric.name, metric.type
-            if name.startswith(("process_", "python_")):
-                continue
-            if name in UNSUFFIXED_COUNTERS:
-                kind = "counter"
-            elif kind == "counter":
-                name += "_total"
-            holder = metric if hasattr(metric, "_labelnames") else collector
-            yield code(name), kind, codes(holder._labelnames), sentence(metric.documentation)
 
 
 def _exposition() -> Exposition:
@@ -139,7 +109,7 @@ def _exposition() -> Exposition:
     with tempfile.TemporaryDirectory() as directory:
         config, access = Path(directory, "config.yaml"), Path(directory, "kubeconfig")
         config.write_text(_CONFIG)
-        access.write_text(_ACCESS)
+        access.write_text(ACCESS)
         settings = load_settings(
             [f"--config={config}"], {"KUBECONFIG": str(access)}, discover=_discover
         )

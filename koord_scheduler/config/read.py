@@ -21,19 +21,27 @@ Fields = Mapping[str, object]
 """Fields of a section, by attribute, that flags set: they win over the file's."""
 
 
-def config_parser(known: KnownPlugins, leader_election: Fields) -> ParseConfig[ReadConfig]:
-    """Return the function that reads a file, for read_config."""
+def config_parser(
+    known: KnownPlugins, leader_election: Fields, kubeconfig: str = ""
+) -> ParseConfig[ReadConfig]:
+    """Return the function that reads a file, for read_config; see parse_configuration."""
 
     def parse(data: bytes, path: Path) -> ReadConfig:
-        return parse_configuration(data, path, known, leader_election)
+        return parse_configuration(data, path, known, leader_election, kubeconfig)
 
     return parse
 
 
 def parse_configuration(
-    data: bytes, path: Path, known: KnownPlugins, leader_election: Fields | None = None
+    data: bytes,
+    path: Path,
+    known: KnownPlugins,
+    leader_election: Fields | None = None,
+    kubeconfig: str = "",
 ) -> ReadConfig:
     """Return the configuration of a file's bytes, YAML or JSON. path is for messages.
+
+    kubeconfig is that of a file that names none.
 
     Raises:
         InvalidConfig: it has faults; all are named.
@@ -47,6 +55,9 @@ def parse_configuration(
         kind=KIND,
         hint=version_hint,
     )
+    if external is not None and kubeconfig and not external.client_connection.kubeconfig:
+        client = replace(external.client_connection, kubeconfig=kubeconfig)
+        external = replace(external, client_connection=client)
     return _settle(external, faults, placed, path, known, leader_election or {})
 
 

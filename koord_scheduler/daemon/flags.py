@@ -75,7 +75,9 @@ class SchedulerFlags:
         )
         unless = "; the file's with --config"
         self._client: dict[str, Flag[Any]] = {
-            "kubeconfig": flags.string("kubeconfig", "", f"path of a kubeconfig{unless}"),
+            "kubeconfig": flags.string(
+                "kubeconfig", "", "path of a kubeconfig; the file's, if it names one"
+            ),
             "qps": flags.float("kube-api-qps", 50.0, f"requests per second{unless}"),
             "burst": flags.int(
                 "kube-api-burst", 100, f"requests at once{unless}", check=at_least(0)
@@ -83,6 +85,11 @@ class SchedulerFlags:
         }
         define_inert_flags(flags, _INERT)
 
+    @property
+    def kubeconfig(self) -> str:
+        """Path of a kubeconfig; empty: not given."""
+        return str(self._client["kubeconfig"].value)
+
     def client_connection(self) -> dict[str, object]:
-        """The fields of ClientConnection, by attribute, that flags set; the file wins."""
+        """The fields of ClientConnection, by attribute, that flags set."""
         return {name: flag.value for name, flag in self._client.items() if flag.is_set}

@@ -88,7 +88,7 @@ def load_settings(
     known, path = known_plugins(registry), Path(options.config.value)
     election = options.leader_election()
     read = (
-        read_config(path, config_parser(known, election))
+        read_config(path, config_parser(known, election, own.kubeconfig))
         if options.config.value
         else default_configuration(known, election, own.client_connection())
     )

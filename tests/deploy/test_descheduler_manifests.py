@@ -1,12 +1,13 @@
 """The descheduler's manifests agree with each other and with what they promise."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from component import patched
+from replicated import NAMESPACE, Manifests, group_of
 
 from koord.api import podmigrationjob, reservations
 from koord.controlplane.kinds import SERVED
@@ -18,90 +19,30 @@ from koord_descheduler.framework.interfaces import Plugin
 from koord_descheduler.framework.registry import PluginRegistry
 from koord_descheduler.ledger.keeper import NAME as LEDGER
 
-DEPLOY = Path(__file__).parents[2] / "deploy" / "descheduler"
-NAME, NAMESPACE = "koord-descheduler", "koordlet-system"
-CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding"}
-
-
-def objects() -> list[dict[str, Any]]:
-    others = {"kustomization.yaml", "podmigrationjobs.yaml", "reservations.yaml"}
-    paths = [path for path in DEPLOY.rglob("*.yaml") if path.name not in others]
-    return [each for path in paths for each in yaml.safe_load_all(path.read_text())]
-
-
-def one(kind: str) -> dict[str, Any]:
-    [found] = [each for each in objects() if each["kind"] == kind]
-    return found
-
-
-@pytest.fixture
-def template() -> dict[str, Any]:
-    found: dict[str, Any] = one("Deployment")["spec"]["template"]
-    return found
-
-
-@pytest.fixture
-def container(template: dict[str, Any]) -> dict[str, Any]:
-    [found] = template["spec"]["containers"]
-    assert isinstance(found, dict)
-    return found
+MANIFESTS = Manifests("descheduler", "koord-descheduler")
+DEPLOY = MANIFESTS.directory
 
 
 @pytest.fixture
 def config() -> ReadConfig:
-    [(name, text)] = one("ConfigMap")["data"].items()
-    return parse_configuration(text.encode(), Path(name), IN_TREE)
+    name, text = MANIFESTS.config
+    return parse_configuration(text, name, IN_TREE)
 
 
-def test_names_namespaces_and_accounts_agree() -> None:
-    """One name for all; the pods' account is the one with the rights."""
-    for each in objects():
-        assert each["metadata"]["name"] == NAME
-        wanted = None if each["kind"] in CLUSTER_WIDE else NAMESPACE
-        assert each["metadata"].get("namespace") == wanted, each["kind"]
-    account = {"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}
-    for kind in ("Role", "ClusterRole"):
-        binding = one(f"{kind}Binding")
-        assert binding["roleRef"]["kind"] == kind
-        assert binding["subjects"] == [account]
-
-
-def test_the_container_is_as_small_as_can_be(
-    template: dict[str, Any], container: dict[str, Any]
-) -> None:
-    """The level "restricted" of Kubernetes, on a root that cannot be written, without the host."""
-    spec = template["spec"]
-    assert spec["securityContext"] == {
-        "runAsNonRoot": True,
-        "runAsUser": 65532,
-        "runAsGroup": 65532,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    assert container["securityContext"] == {
-        "privileged": False,
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-    assert not {"hostPID", "hostNetwork", "hostIPC"} & spec.keys()
-    assert [volume.keys() - {"name"} for volume in spec["volumes"]] == [{"configMap"}]
-
-
-def test_two_replicas_of_which_one_may_be_away(template: dict[str, Any]) -> None:
-    """On different nodes where that is possible; a drain of both has to wait."""
-    deployment, budget = one("Deployment")["spec"], one("PodDisruptionBudget")["spec"]
-    labels = template["metadata"]["labels"]
-    [term] = template["spec"]["affinity"]["podAntiAffinity"].values()
-    assert deployment["replicas"] == 2
-    assert budget["maxUnavailable"] == 1
-    for selector in (
-        deployment["selector"],
-        budget["selector"],
-        term[0]["podAffinityTerm"]["labelSelector"],
-        one("NetworkPolicy")["spec"]["podSelector"],
-        one("PodMonitor")["spec"]["selector"],
-    ):
-        assert selector["matchLabels"] == labels
+@pytest.mark.parametrize(
+    "check",
+    [
+        MANIFESTS.check_names,
+        MANIFESTS.check_container,
+        MANIFESTS.check_replicas,
+        MANIFESTS.check_config,
+        MANIFESTS.check_ports,
+    ],
+    ids=lambda check: check.__name__,
+)
+def test_what_both_daemons_have(check: Callable[[], None]) -> None:
+    """Names, restricted pods, two replicas, the mounted file, ports."""
+    check()
 
 
 def test_the_shipped_configuration_is_read_without_a_warning(config: ReadConfig) -> None:
@@ -122,47 +63,20 @@ def test_the_shipped_configuration_is_read_without_a_warning(config: ReadConfig)
         assert {"kube-system", NAMESPACE} <= set(namespaces.exclude)
 
 
-def test_the_configuration_is_where_the_arguments_look(
-    template: dict[str, Any], container: dict[str, Any]
-) -> None:
-    """The mounted ConfigMap, whole: one that is mounted by file is never renewed."""
-    [volume], [mounted] = template["spec"]["volumes"], container["volumeMounts"]
-    [name] = one("ConfigMap")["data"]
-    assert volume["configMap"]["name"] == one("ConfigMap")["metadata"]["name"]
-    assert mounted["name"] == volume["name"]
-    assert "subPath" not in mounted
-    assert f"--config={mounted['mountPath']}/{name}" in container["args"]
-
-
 def test_the_role_covers_what_is_followed() -> None:
     """Lists and watches of all kinds of the cluster, and of no others but those that it writes."""
     followed = {
-        (_group(served.resource.api_version), served.resource.plural) for served in SERVED.values()
+        (group_of(served.resource.api_version), served.resource.plural)
+        for served in SERVED.values()
     }
-    held = {
-        (group, resource)
-        for rule in one("ClusterRole")["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        if {"list", "watch"} <= set(rule["verbs"])
-    }
-    own = {(_group(podmigrationjob.API_VERSION), "podmigrationjobs")}
-    own.add((_group(reservations.API_VERSION), "reservations"))
-    assert held == followed | own
+    own = {(group_of(podmigrationjob.API_VERSION), "podmigrationjobs")}
+    own.add((group_of(reservations.API_VERSION), "reservations"))
+    assert MANIFESTS.followed() == followed | own
 
 
-def test_the_arguments_are_the_daemon_s(
-    container: dict[str, Any], tmp_path: Path, config: ReadConfig
-) -> None:
+def test_the_arguments_are_the_daemon_s(tmp_path: Path, config: ReadConfig) -> None:
     """Each has a meaning, and the lease is where the pod is."""
-    path = tmp_path / "koord-descheduler.config"
-    [text] = one("ConfigMap")["data"].values()
-    path.write_text(text)
-    args = [
-        argument.replace("/config/", f"{tmp_path}/").replace("$(POD_NAMESPACE)", "control")
-        for argument in container["args"]
-    ]
-    settings = load_settings(args, {}, discover=_named_only)
+    settings = load_settings(MANIFESTS.arguments(tmp_path), {}, discover=_named_only)
     assert settings.warnings() == []
     assert settings.configuration.leader_election.resource_namespace == "control"
     assert settings.configuration.profiles == config.configuration.profiles
@@ -175,47 +89,28 @@ def _named_only(registry: PluginRegistry) -> list[str]:
     return []
 
 
-def _group(api_version: str) -> str:
-    return api_version.rpartition("/")[0]
-
-
-def test_ports_agree(config: ReadConfig, container: dict[str, Any]) -> None:
-    """What the configuration opens is what probes, Prometheus and the policy use."""
-    [port] = container["ports"]
+def test_ports_agree(config: ReadConfig) -> None:
+    """What the configuration opens is what the container has."""
+    [port] = MANIFESTS.container["ports"]
     for address in (
         config.configuration.healthz_bind_address,
         config.configuration.metrics_bind_address,
     ):
         assert address == f"0.0.0.0:{port['containerPort']}"
-    for probe, path in (("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
-        asked = container[probe]["httpGet"]
-        assert (asked["path"], asked["port"]) == (path, port["name"])
-    [rule] = one("NetworkPolicy")["spec"]["ingress"]
-    assert [each["port"] for each in rule["ports"]] == [port["containerPort"]]
-    [endpoint] = one("PodMonitor")["spec"]["podMetricsEndpoints"]
-    assert endpoint["port"] == port["name"]
 
 
 def test_lease_and_ledger_are_reached_by_name(config: ReadConfig) -> None:
     """Of all others of their kinds nothing can be read or changed."""
     election = config.configuration.leader_election
-    named = {
-        (resource, rule["resourceNames"][0]): set(rule["verbs"])
-        for rule in one("Role")["rules"]
-        for resource in rule["resources"]
-        if "resourceNames" in rule
-    }
-    assert named == {
+    assert MANIFESTS.named_rights() == {
         ("leases", election.resource_name): {"get", "update"},
         ("configmaps", LEDGER): {"get", "update"},
     }
-    others = [rule for rule in one("Role")["rules"] if "resourceNames" not in rule]
-    assert all(rule["verbs"] == ["create"] for rule in others)
 
 
 def test_the_role_changes_no_node_and_no_pod() -> None:
     """No wildcard, no secret; pods are evicted, and patched only with the component for that."""
-    role = one("ClusterRole")
+    role = MANIFESTS.one("ClusterRole")
     for rule in role["rules"]:
         everything = [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
         assert "*" not in everything
@@ -240,7 +135,7 @@ def test_the_role_changes_no_node_and_no_pod() -> None:
 )
 def test_a_component_grants_one_right_more(component: str, resource: str, verb: str) -> None:
     """And the table of operations.md says which."""
-    role = one("ClusterRole")
+    role = MANIFESTS.one("ClusterRole")
     [more] = patched(role, f"descheduler/{component}")["rules"][len(role["rules"]) :]
     assert more == {"apiGroups": [""], "resources": [resource], "verbs": [verb]}
     text = (DEPLOY.parents[1] / "docs" / "operations.md").read_text()

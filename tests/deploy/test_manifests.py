@@ -290,6 +290,11 @@ def test_prometheus_finds_the_pods() -> None:
             {"koord", "koord_descheduler", "plugins/koord_descheduler_plugins"},
             "descheduler.txt",
         ),
+        (
+            "koord-scheduler",
+            {"koord", "koord_scheduler", "plugins/koord_scheduler_plugins"},
+            "descheduler.txt",
+        ),
     ],
 )
 def test_an_image_is_made_of_what_is_there(program: str, packages: set[str], locked: str) -> None:

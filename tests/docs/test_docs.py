@@ -20,6 +20,7 @@ from koord.component.config.flagdocument import parse_flag_document
 from koord.component.flags import FlagSet
 from koord.component.plugins.discovery import discover
 from koord_descheduler.daemon.settings import new_flags
+from koord_scheduler.daemon import settings as scheduler_settings
 from koordlet.cli.ctl.arguments import parse
 from koordlet.daemon.settings.settings import load_settings
 from koordlet.plugin.testing import SimulatedClock
@@ -31,6 +32,7 @@ WRITTEN = (
     "docs/differences.md",
     "docs/architecture.md",
     "docs/planning.md",
+    "docs/scheduler.md",
 )
 OTHERS_FLAGS = {  # of commands that are not ours
     "--now",
@@ -42,7 +44,11 @@ OTHERS_FLAGS = {  # of commands that are not ours
     "--field-selector",
     "--serviceaccount",
 }
-DESCHEDULER_COMMANDS = ("koord_descheduler/cli/plan", "koord_descheduler/cli/explain")
+DESCHEDULER_COMMANDS = (
+    "koord_descheduler/cli/plan",
+    "koord_descheduler/cli/explain",
+    "koord/controlplane/asking",
+)
 CTL_FLAGS = {  # of commands beside the agent's, and of koord-descheduler
     "--help",
     *(
@@ -51,6 +57,7 @@ CTL_FLAGS = {  # of commands beside the agent's, and of koord-descheduler
         for name in re.findall(r'"(--[a-z-]+)"', (ROOT / f"{module}.py").read_text())
     ),
     *(f"--{flag.name}" for flag in new_flags()[0]),
+    *(f"--{flag.name}" for flag in scheduler_settings.new_flags()[0]),
 }
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)

@@ -244,6 +244,16 @@ def test_flags_are_for_a_start_without_a_file() -> None:
     assert (client.kubeconfig, client.qps, client.burst) == ("/k", 7.0, 100)
 
 
+def test_a_kubeconfig_of_the_flags_is_for_a_file_that_names_none() -> None:
+    named = (HEAD + "clientConnection: {kubeconfig: /file}").encode()
+    kubeconfigs = [
+        parse_configuration(data, PATH, KNOWN, {}, "/flag").configuration.client_connection
+        for data in (HEAD.encode(), named)
+    ]
+
+    assert [one.kubeconfig for one in kubeconfigs] == ["/flag", "/file"]
+
+
 @pytest.mark.parametrize(
     ("version", "hints"),
     [
