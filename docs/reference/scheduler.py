@@ -61,7 +61,9 @@ plugins that declare them are checked before anything starts.
 """
 _EXTENDERS = """
 An extender is asked by all profiles, in the order of the file, those that are `ignorable` after the
-others.
+others. What it rejects waits for any event. One that fails fails the pod's attempt unless it is
+`ignorable`; scores that do not come count as none. Without `nodeCacheCapable` all nodes travel with
+each question, which costs tens of milliseconds for a thousand nodes.
 """
 
 

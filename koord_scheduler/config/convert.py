@@ -1,7 +1,8 @@
 """From KubeSchedulerConfiguration v1 to the configuration that it means, with all its faults."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
+from typing import Any
 
 from koord.component.config.faults import (
     Fault,
@@ -36,6 +37,9 @@ from koord_scheduler.config.v1 import (
     Plugins,
 )
 
+_FIT = "NodeResourcesFit"
+_IGNORED = "ignored_resources"  # of its arguments
+
 
 def convert(
     external: KubeSchedulerConfiguration, known: KnownPlugins
@@ -47,6 +51,13 @@ def convert(
         *check_extenders(external.extenders),
     ]
     profiles, more = profiles_of(external.profiles, known, external.percentage_of_nodes_to_score)
+    ignored = [
+        resource.name
+        for extender in external.extenders
+        for resource in extender.managed_resources
+        if resource.ignored_by_scheduler
+    ]
+    profiles = tuple(_ignoring(one, ignored) for one in profiles)
     return (
         Configuration(
             leader_election=external.leader_election,
@@ -63,6 +74,16 @@ def convert(
         ),
         [*faults, *more],
     )
+
+
+def _ignoring(profile: Profile, resources: Sequence[str]) -> Profile:
+    """The profile whose NodeResourcesFit does not look at resources that extenders manage."""
+    args: Any = profile.args.get(_FIT)
+    if not resources or not is_dataclass(args) or isinstance(args, type):
+        return profile
+    merged = dict.fromkeys((*getattr(args, _IGNORED), *resources))
+    changed = replace(args, **{_IGNORED: tuple(merged)})
+    return replace(profile, args={**profile.args, _FIT: changed})
 
 
 def profiles_of(

@@ -19,7 +19,7 @@ from koord.controlplane.program import Program
 from koord.controlplane.serving import HttpSources, Servers, create_app
 from koord.kube.events import EventLimits
 from koord.util.clock import Clock
-from koord.util.errors import KoordError, OptionError
+from koord.util.errors import KoordError
 from koord.util.health import OK, Health, PartHealth, Status
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
@@ -27,6 +27,8 @@ from koord_scheduler import NAME, PREFIX, __version__
 from koord_scheduler.cache.assumed import SchedulerState
 from koord_scheduler.config.write import to_document, without_secrets
 from koord_scheduler.daemon.settings import Settings
+from koord_scheduler.extenders.chain import Extenders
+from koord_scheduler.extenders.objects import FollowedObjects
 from koord_scheduler.framework.changes import Changes
 from koord_scheduler.framework.extension.handlers import FailureFilters, ForgetHandlers
 from koord_scheduler.framework.handle import Services
@@ -116,8 +118,12 @@ class Daemon:
             metrics=LeaderMetrics(exposition.internal),
             component=NAME,
         )
+        extenders = settings.configuration.extenders
+        client = LeaderClient(connection.transport, clock, self._leads)
+        objects = FollowedObjects(client, connection.informers, extenders)
+        self._extenders = Extenders(extenders, objects, clock) if extenders else None
         self._services = Services(
-            client=LeaderClient(connection.transport, clock, self._leads),
+            client=client,
             events=connection.events,
             informers=connection.informers,
             cluster=connection.state,
@@ -129,6 +135,7 @@ class Daemon:
             activate=self._activate,
             clock=clock,
             metrics=FrameworkMetrics(exposition.internal),
+            extenders=self._extenders,
             shared=SharedParts(),
         )
         self._metrics = SchedulingMetrics(exposition.internal)
@@ -184,10 +191,6 @@ class Daemon:
             ProfileError, ProfileErrors: everything that is wrong.
         """
         config, errors = self._settings.configuration, list[ProfileError]()
-        if config.extenders:
-            hint = "remove them, or let kube-scheduler ask them"
-            found = ", ".join(one.url_prefix for one in config.extenders)
-            raise OptionError("extenders", found, f"this build does not ask extenders; {hint}")
         for profile in config.profiles:
             try:
                 made = await build_profile(profile, self._settings.registry, self._services)
@@ -198,7 +201,12 @@ class Daemon:
             raise ProfileErrors("; ".join(map(str, errors)))
         backoff = BackoffOptions(initial=config.pod_initial_backoff, most=config.pod_max_backoff)
         return Scheduler(
-            self._profiles, self._connection.state, self._services, self._metrics, backoff=backoff
+            self._profiles,
+            self._connection.state,
+            self._services,
+            self._metrics,
+            backoff=backoff,
+            extenders=self._extenders,
         )
 
     async def _know_cluster(self) -> None:
@@ -238,6 +246,8 @@ class Daemon:
     async def _close(self) -> None:
         while self._profiles:
             await self._profiles.pop().close()
+        if self._extenders is not None:
+            await self._extenders.close()
 
     def _add_components(self, exposition: Exposition) -> None:
         components = self._components

@@ -1,6 +1,6 @@
 """What factories get: everything that a plugin may use, handed in."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -61,6 +61,23 @@ class NodeFilters(Protocol):
         """Have plugins count off a pod that the view does not have on a node any more."""
 
 
+Victims = tuple[tuple[ClusterPod, ...], int]
+"""Pods of a node that would be evicted, and how many of them a disruption budget protects."""
+
+
+class PreemptExtenders(Protocol):
+    """Services outside that have a say in preemptions."""
+
+    async def preempt(
+        self, pod: ClusterPod, candidates: Mapping[str, Victims]
+    ) -> Mapping[str, Victims]:
+        """Return the candidates for a pod that they leave, by node, and with which victims.
+
+        Raises:
+            KoordError: one that must not fail has failed.
+        """
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Services:
     """What all profiles of a process share."""
@@ -87,6 +104,8 @@ class Services:
     control: ControlSlot = field(default_factory=ControlSlot)
     hooks: StartHooks = field(default_factory=StartHooks)
     """What plugins do when the cluster is known, before the first pod is tried."""
+    extenders: PreemptExtenders | None = None
+    """To be asked about preemptions; None: there are none."""
     shared: SharedParts = field(default_factory=SharedParts)
     """Parts of plugins that exist once in this process, and run while it leads."""
     limits: ManyLimits = field(default_factory=ManyLimits)

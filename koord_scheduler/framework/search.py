@@ -75,16 +75,46 @@ class Found:
     diagnosis: Diagnosis
     statuses: NodeStatuses | None = None  # None: Filter was not reached, or a plugin failed
 
+    @classmethod
+    def of(cls, subject: Subject, statuses: NodeStatuses, diagnosis: Diagnosis) -> "Found":
+        """After Filter, by the statuses of the nodes."""
+        feasible: Mask = statuses.numbers == FEASIBLE
+        if feasible.any():
+            return cls(SUCCESS, subject, feasible, diagnosis, statuses)
+        diagnosis.node_statuses = statuses
+        for number in np.unique(statuses.numbers).tolist():
+            if number != ABSENT:
+                diagnosis.note(statuses.statuses[number - 1])
+        rejection = Status.unschedulable(diagnosis.message())
+        return cls(rejection, subject, feasible, diagnosis, statuses)
+
+    def without(self, rejections: Mapping[str, Status]) -> "Found":
+        """The same with further nodes rejected, by name."""
+        assert self.statuses is not None  # noqa: S101 - there are feasible nodes
+        numbers, statuses = self.statuses.numbers.copy(), list(self.statuses.statuses)
+        places: dict[Status, int] = {}
+        for name, status in rejections.items():
+            row = self.subject.nodes.row(name)
+            if status not in places:
+                statuses.append(status)
+                places[status] = len(statuses)
+            numbers[row] = places[status]
+        found = NodeStatuses(numbers, tuple(statuses), self.statuses.absent)
+        return Found.of(self.subject, found, self.diagnosis)
+
 
 class NodeSearch:
     """Searches nodes by the plugins of one profile."""
 
-    def __init__(self, plugins: ProfilePlugins, nominator: Nominator) -> None:
+    def __init__(
+        self, plugins: ProfilePlugins, nominator: Nominator, *, choosing: bool = False
+    ) -> None:
+        """choosing: what comes after it chooses among nodes, as extenders do."""
         self._calls: PluginCalls = plugins.calls
         self._nominator = nominator
         self._pre_filters = plugins.at(Point.PRE_FILTER)
         self._filters = plugins.at(Point.FILTER)
-        self._scored = bool(plugins.at(Point.SCORE))
+        self._scored = choosing or bool(plugins.at(Point.SCORE))
         self._percentage = plugins.settings.percentage_of_nodes_to_score
         self._kept = KeptResults()
         self._start = 0
@@ -96,39 +126,42 @@ class NodeSearch:
         """Results that are kept for pods that are equal to this one."""
         return self._kept.of(pod)
 
-    def search(self, state: CycleState, pod: ClusterPod, nodes: View) -> Found:
-        """Return the nodes that all plugins allow. Raises nothing that a plugin raises."""
+    def search(
+        self, state: CycleState, pod: ClusterPod, nodes: View, *, everywhere: bool = False
+    ) -> Found:
+        """Return the nodes that all plugins allow. Raises nothing that a plugin raises.
+
+        everywhere: nominations and preferred nodes are no reason to look at one node only.
+        """
         diagnosis, nothing = Diagnosis(nodes=len(nodes)), np.zeros(len(nodes), np.bool_)
         if not len(nodes):
             rejection = Status.unresolvable(NO_NODES)
             return Found(rejection, Subject(pod, nodes), nothing, diagnosis)
         with self._calls.limits:
-            return self._search(state, pod, nodes, diagnosis, nothing)
+            return self._search(state, pod, nodes, diagnosis, nothing, everywhere)
 
     def _search(
-        self, state: CycleState, pod: ClusterPod, nodes: View, diagnosis: Diagnosis, nothing: Mask
+        self,
+        state: CycleState,
+        pod: ClusterPod,
+        nodes: View,
+        diagnosis: Diagnosis,
+        nothing: Mask,
+        everywhere: bool,
     ) -> Found:
         subject = Subject(pod, nodes)
         try:
-            subject, before = self._before_filter(state, subject, diagnosis)
+            subject, before = self._before_filter(state, subject, diagnosis, everywhere)
             subject = self._transformers.before_filter(state, subject)
         except PointFailed as err:
             if err.status.rejected:
                 self._rejected_by_pre_filter(diagnosis, err.status)
             return Found(err.status, subject, nothing, diagnosis)
         try:
-            statuses = self._filtered(state, subject, before)
+            statuses = self._filtered(state, subject, before, everywhere)
         except PointFailed as err:
             return Found(err.status, subject, nothing, diagnosis)
-        feasible: Mask = statuses.numbers == FEASIBLE
-        if feasible.any():
-            return Found(SUCCESS, subject, feasible, diagnosis, statuses)
-        diagnosis.node_statuses = statuses
-        for number in np.unique(statuses.numbers).tolist():
-            if number != ABSENT:
-                diagnosis.note(statuses.statuses[number - 1])
-        rejection = Status.unschedulable(diagnosis.message())
-        return Found(rejection, subject, feasible, diagnosis, statuses)
+        return Found.of(subject, statuses, diagnosis)
 
     def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> PreFiltered:
         """Call PreFilter of all plugins; note in the state which of them skip Filter."""
@@ -253,7 +286,7 @@ class NodeSearch:
         diagnosis.note(status)
 
     def _before_filter(
-        self, state: CycleState, subject: Subject, diagnosis: Diagnosis
+        self, state: CycleState, subject: Subject, diagnosis: Diagnosis, everywhere: bool
     ) -> tuple[Subject, PreFiltered]:
         """PreFilter with what Koordinator has around it.
 
@@ -268,14 +301,20 @@ class NodeSearch:
         names = before.node_names
         result = None if names is None else PreFilterResult(names)
         subject = self._transformers.after_pre_filter(state, subject, result)
-        only = self._planned(state, subject, result)
+        only = self._planned(state, subject, result, everywhere)
         return subject, before if only is None else replace(before, node_names=only)
 
     def _planned(
-        self, state: CycleState, subject: Subject, result: PreFilterResult | None
+        self,
+        state: CycleState,
+        subject: Subject,
+        result: PreFilterResult | None,
+        everywhere: bool,
     ) -> frozenset[str] | None:
         """The node of a plan, or the first feasible one of those that are preferred."""
         found = self._plans.node(state, subject, result)
+        if found is None and everywhere:
+            return None
         if found is None:
             for name in self._plans.preferred(state, subject, result):
                 row = subject.nodes.row(name)
@@ -286,7 +325,9 @@ class NodeSearch:
             return None
         return frozenset((found,))
 
-    def _filtered(self, state: CycleState, subject: Subject, before: PreFiltered) -> NodeStatuses:
+    def _filtered(
+        self, state: CycleState, subject: Subject, before: PreFiltered, everywhere: bool
+    ) -> NodeStatuses:
         """Filter on the node that the pod is nominated to, or else on all that PreFilter names."""
         pod, nodes = subject.pod, subject.nodes
         wanted, absent = np.ones(len(nodes), np.bool_), NO_STATUS
@@ -300,7 +341,7 @@ class NodeSearch:
             )
         rivals = self._nominator.rivals(pod)
         kept = None if subject.is_altered else self._kept.of(pod)
-        nominated = self._nominator.node_of(pod.key)
+        nominated = None if everywhere else self._nominator.node_of(pod.key)
         row = None if nominated is None else nodes.row(nominated)
         with self._calls.timed(Point.FILTER.label):
             if row is not None and wanted[row]:

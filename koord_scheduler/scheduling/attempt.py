@@ -19,10 +19,13 @@ from koord_scheduler.framework.status import Status
 class ProfileCycle:
     """The plugins of a profile at all points of a cycle."""
 
-    def __init__(self, plugins: ProfilePlugins, nominator: Nominator) -> None:
+    def __init__(
+        self, plugins: ProfilePlugins, nominator: Nominator, *, choosing: bool = False
+    ) -> None:
+        """choosing: extenders choose among nodes, too."""
         self.name = plugins.settings.scheduler_name
         self.plugins = plugins
-        self.search = NodeSearch(plugins, nominator)
+        self.search = NodeSearch(plugins, nominator, choosing=choosing)
         self.scoring = NodeScoring(plugins)
         self.binding = PodBinding(plugins)
 

@@ -7,7 +7,9 @@ import asyncio
 
 from koord.kube.eventobjects import EventType
 from koord.util.clock import Clock
+from koord.util.errors import KoordError
 from koord_scheduler.cache.assumed import SchedulerState
+from koord_scheduler.extenders.chain import Extenders
 from koord_scheduler.framework.status import SUCCESS, Code, Status
 from koord_scheduler.framework.waitingpods import WaitingPods
 from koord_scheduler.queue.schedulingqueue import SchedulingQueue
@@ -31,6 +33,7 @@ class BindingCycle:
         events: PodEvents,
         metrics: SchedulingMetrics,
         clock: Clock,
+        extenders: Extenders | None = None,
     ) -> None:
         self._state = state
         self._queue = queue
@@ -39,6 +42,7 @@ class BindingCycle:
         self._events = events
         self._metrics = metrics
         self._clock = clock
+        self._extenders = extenders
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def run(self, attempt: Attempt) -> Status:
@@ -80,6 +84,12 @@ class BindingCycle:
             if not status.ok:
                 return status
             self._statuses.drop(attempt.pod)
+            if self._extenders is not None:
+                try:
+                    if await self._extenders.bind(attempt.pod, attempt.node):
+                        return SUCCESS
+                except KoordError as err:
+                    return Status.failed(err)
             return await attempt.profile.binding.bind(attempt.state, attempt.pod, attempt.node)
 
     def _still_wanted(self, attempt: Attempt) -> Status:

@@ -3,14 +3,21 @@
 Source: Kubernetes, pkg/scheduler/schedule_one.go (schedulingCycle).
 """
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
 
+from koord.cluster.facts import ClusterPod
+from koord.cluster.view import View
 from koord.util.clock import Clock
+from koord.util.errors import KoordError
 from koord_scheduler.cache.assumed import AssumeError, SchedulerState
+from koord_scheduler.extenders.chain import Extenders
 from koord_scheduler.framework.calls import PointFailed
+from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.nominator import Nominator
+from koord_scheduler.framework.scoring import ScoreTable
 from koord_scheduler.framework.search import Found
 from koord_scheduler.framework.status import Code, Status
 from koord_scheduler.scheduling.attempt import Attempt, Failure
@@ -31,14 +38,19 @@ class SchedulingCycle:
         draw: Random,
         *,
         resizes: bool = False,
+        extenders: Extenders | None = None,
     ) -> None:
-        """draw chooses among the nodes that are equally good. resizes: plugins may resize pods."""
+        """draw chooses among the nodes that are equally good. resizes: plugins may resize pods.
+
+        extenders: services that are asked as well; None: there are none.
+        """
         self._resizes = resizes
         self._state = state
         self._nominator = nominator
         self._metrics = metrics
         self._clock = clock
         self._draw = draw
+        self._extenders = extenders
 
     async def run(self, attempt: Attempt) -> Failure | None:
         """Choose a node and reserve it, or return why that is not possible.
@@ -47,7 +59,7 @@ class SchedulingCycle:
         """
         attempt.state.measured = self._draw.random() < MEASURED
         began = self._clock.monotonic()
-        found = self._find(attempt)
+        found = await self._find(attempt)
         if isinstance(found, str):
             self._metrics.algorithm(self._clock.monotonic() - began)
             return self._reserve(attempt, found)
@@ -60,10 +72,12 @@ class SchedulingCycle:
         attempt.profile.binding.unreserve(attempt.state, attempt.pod, attempt.node)
         self._state.forget(attempt.uid)
 
-    def _find(self, attempt: Attempt) -> str | Found | Status:
+    async def _find(self, attempt: Attempt) -> str | Found | Status:
         """The best node by name; else why no node is feasible, or an error."""
-        profile, state, pod, nodes = attempt.profile, attempt.state, attempt.pod, self._state.view()
-        found = profile.search.search(state, pod, nodes)
+        profile, state, nodes = attempt.profile, attempt.state, self._state.view()
+        found = profile.search.search(state, attempt.pod, nodes)
+        if found.status.ok and self._extenders is not None:
+            found = await self._left_by_extenders(self._extenders, attempt, found)
         if not found.status.ok:
             return found.status if found.status.code is Code.ERROR else found
         if np.count_nonzero(found.feasible) == 1:
@@ -74,7 +88,43 @@ class SchedulingCycle:
             table = profile.scoring.scores(state, seen.pod, seen.nodes, found.feasible, kept)
         except PointFailed as err:
             return err.status
+        if self._extenders is not None:
+            await self._add_priorities(self._extenders, attempt.pod, nodes, table)
         return nodes.node(table.choose(self._draw)).name
+
+    async def _left_by_extenders(
+        self, extenders: Extenders, attempt: Attempt, found: Found
+    ) -> Found:
+        """What extenders leave of the feasible nodes.
+
+        Where they leave nothing of a node that was nominated or preferred, all nodes have a chance.
+        """
+        pod, nodes = attempt.pod, found.subject.nodes
+        if not extenders.filters(pod):
+            return found
+        left = await self._filtered(extenders, pod, found)
+        if not left.status.rejected or np.count_nonzero(found.feasible) > 1:
+            return left
+        attempt.state = CycleState()
+        again = attempt.profile.search.search(attempt.state, pod, nodes, everywhere=True)
+        return await self._filtered(extenders, pod, again) if again.status.ok else again
+
+    async def _filtered(self, extenders: Extenders, pod: ClusterPod, found: Found) -> Found:
+        nodes = found.subject.nodes
+        names = [nodes.node(row).name for row in np.flatnonzero(found.feasible).tolist()]
+        try:
+            return found.without((await extenders.filter(pod, names)).rejections)
+        except KoordError as err:
+            return replace(found, status=Status.failed(err))
+
+    async def _add_priorities(
+        self, extenders: Extenders, pod: ClusterPod, nodes: View, table: ScoreTable
+    ) -> None:
+        """Add what extenders give to the totals."""
+        names = [nodes.node(row).name for row in table.rows.tolist()]
+        extra = await extenders.prioritize(pod, names)
+        if extra:
+            table.totals[:] += np.array([extra.get(name, 0) for name in names], np.int64)
 
     async def _post_filter(self, attempt: Attempt, found: Found) -> Failure:
         """Have plugins make room, where Filter has said why there is none."""

@@ -13,6 +13,7 @@ from koord.util.health import OK, PartHealth, Status
 from koord.util.logs import LimitedLog, get_logger
 from koord.util.stop import Stop
 from koord_scheduler.cache.assumed import SchedulerState
+from koord_scheduler.extenders.chain import Extenders
 from koord_scheduler.framework.enqueueing import Enqueueing
 from koord_scheduler.framework.events import POD_DELETED
 from koord_scheduler.framework.handle import Services
@@ -55,10 +56,12 @@ class Scheduler:
         backoff: BackoffOptions | None = None,
         draw: Random | None = None,
         resizes: bool = False,
+        extenders: Extenders | None = None,
     ) -> None:
         """state is services.cluster. draw chooses among equally good nodes.
 
-        resizes: the feature gate ResizePod.
+        resizes: the feature gate ResizePod. extenders: services that are asked as well; None:
+        there are none.
 
         Raises:
             ProfileError: the profiles do not go together; see Enqueueing.
@@ -67,8 +70,10 @@ class Scheduler:
         self._clock = clock
         self._limits = services.limits
         self._state = state
+        choosing = extenders is not None and extenders.choosing
         self.profiles = {
-            each.settings.scheduler_name: ProfileCycle(each, nominator) for each in profiles
+            each.settings.scheduler_name: ProfileCycle(each, nominator, choosing=choosing)
+            for each in profiles
         }
         plugins = Enqueueing(profiles)
         self.queue = SchedulingQueue(plugins, nominator, clock, backoff)
@@ -78,9 +83,11 @@ class Scheduler:
         metrics.observe(self.queue, state)
         events = PodEvents(services.events)
         draw = draw or Random()  # noqa: S311 - it protects nothing
-        self.cycle = SchedulingCycle(state, nominator, metrics, clock, draw, resizes=resizes)
+        self.cycle = SchedulingCycle(
+            state, nominator, metrics, clock, draw, resizes=resizes, extenders=extenders
+        )
         self._binding = BindingCycle(
-            state, self.queue, services.waiting, self._statuses, events, metrics, clock
+            state, self.queue, services.waiting, self._statuses, events, metrics, clock, extenders
         )
         self._failed = FailedAttempts(
             state,

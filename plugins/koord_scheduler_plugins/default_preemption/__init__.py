@@ -3,11 +3,12 @@
 Source: Kubernetes, plugins/defaultpreemption and framework/preemption.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from koord_scheduler.plugin import (
     POD_DELETED,
+    Candidate,
     ClusterPod,
     Code,
     CycleState,
@@ -16,6 +17,7 @@ from koord_scheduler.plugin import (
     Handle,
     HintedEvent,
     Int32,
+    KoordError,
     NodeStatuses,
     PostFilterPlugin,
     PostFilterResult,
@@ -104,13 +106,28 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
             self._args.min_candidate_nodes_absolute,
         )
         found = await dry_run.run(rows, enough)
-        chosen = choose(found.candidates)
+        try:
+            candidates = await self._left_by_extenders(pod, found.candidates)
+        except KoordError as err:
+            return PostFilterResult(None, Status.failed(err))
+        chosen = choose(candidates)
         if chosen is None:
             if found.failure is not None:
                 return PostFilterResult(None, found.failure)
             return PostFilterResult("", _no(found.message()))
         self._preemptions.begin(Preemption(self._handle.profile, self.name, pod, chosen))
         return PostFilterResult(chosen.node)
+
+    async def _left_by_extenders(
+        self, pod: ClusterPod, candidates: Sequence[Candidate]
+    ) -> Sequence[Candidate]:
+        """The candidates that extenders leave, with the victims that they leave."""
+        extenders = self._services.extenders
+        if extenders is None or not candidates:
+            return candidates
+        given = {one.node: (one.victims, one.violations) for one in candidates}
+        left = await extenders.preempt(pod, given)
+        return [Candidate(one.node, *left[one.node]) for one in candidates if one.node in left]
 
     def _not_eligible(self, pod: ClusterPod, nodes: View, statuses: NodeStatuses) -> str:
         """Why the pod may not preempt others; "": it may."""

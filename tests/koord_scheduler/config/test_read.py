@@ -37,6 +37,13 @@ class TankArgs:
             yield invalid(("litres",), self.litres, "wanted 0 or more")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FitArgs:
+    """As NodeResourcesFit's."""
+
+    ignored_resources: tuple[str, ...] = ()
+
+
 _BOTH = frozenset({Point.FILTER, Point.SCORE, Point.RESERVE})
 KNOWN = {
     **{name: KnownPlugin(points) for name, points in DEFAULT_POINTS.items()},
@@ -580,3 +587,25 @@ def test_any_document_is_taken_or_refused(value: object) -> None:
     document = {**head, **value} if isinstance(value, dict) else value
     with contextlib.suppress(KoordError):
         parse_configuration(json.dumps(document).encode(), PATH, KNOWN)
+
+
+def test_what_extenders_manage_fit_does_not_look_at() -> None:
+    """In all profiles, beside what a profile says itself."""
+    text = """\
+profiles:
+  - {schedulerName: a}
+  - schedulerName: b
+    pluginConfig: [{name: NodeResourcesFit, args: {ignoredResources: [x.io/a]}}]
+extenders:
+  - urlPrefix: http://e
+    filterVerb: filter
+    managedResources:
+      - {name: x.io/a, ignoredByScheduler: true}
+      - {name: x.io/b, ignoredByScheduler: true}
+      - {name: x.io/c}
+"""
+    fit = KnownPlugin(DEFAULT_POINTS["NodeResourcesFit"], ArgsType(FitArgs))
+    known = {**KNOWN, "NodeResourcesFit": fit}
+    config = parse_configuration((HEAD + text).encode(), PATH, known).configuration
+    found = [one.args["NodeResourcesFit"] for one in config.profiles]
+    assert found == [FitArgs(ignored_resources=("x.io/a", "x.io/b"))] * 2

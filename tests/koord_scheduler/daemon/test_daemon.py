@@ -1,6 +1,7 @@
 """The whole process against a scripted API server, on simulated time."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,12 @@ from schedulers import (
     pending,
     placed,
 )
+from scriptedsite import ScriptedSite
 from structlog.testing import capture_logs
 
 from koord.component.leaderelection.elector import LostLease
 from koord.controlplane.lifecycle import FinishedWithoutElection
-from koord.util.errors import KoordError, OptionError
+from koord.util.errors import KoordError
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.daemon.run import FOLLOWED
 
@@ -252,14 +254,24 @@ async def test_plugins_that_cannot_be_made_end_the_start(
     assert not server.asked("create", "/apis/coordination.k8s.io")
 
 
-async def test_extenders_are_refused(start: Start, server: ApiServer, pass_time) -> None:
-    """This build would not ask them, which is not the same as their consent."""
-    replica = start(SIMPLE + "extenders: [{urlPrefix: 'http://a', filterVerb: f}]\n")
-    await pass_time(replica.task.done)
+async def test_extenders_are_asked(
+    start: Start, server: ApiServer, pass_time: PassTime, site: ScriptedSite
+) -> None:
+    """With the pod as the API server has it, and nodes that are followed for that."""
 
-    with pytest.raises(OptionError, match="extenders: found 'http://a'; this build does not ask"):
-        replica.task.result()
-    assert not server.asked("list", PODS)
+    async def answer(request: Any) -> Any:
+        asked = json.loads(await request.read())
+        assert asked["Pod"]["metadata"]["name"] == "first"
+        named = {one["metadata"]["name"]: one for one in asked["Nodes"]["items"]}
+        assert set(named) == {"n1", "n2"}
+        return {"Nodes": {"items": [named["n2"]]}}
+
+    site.answer = answer
+    server.objects.create(PODS, pending("first"))
+    start(SIMPLE + f"extenders: [{{urlPrefix: '{site.url}', filterVerb: f}}]\n")
+    await pass_time(lambda: placed(server) == {"first": "n2"}, step=0.2)
+
+    assert site.requests[0].path == "/f"
 
 
 async def test_a_stop_before_the_cluster_is_known(

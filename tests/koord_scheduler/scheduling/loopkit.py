@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
@@ -21,6 +21,9 @@ from koord.kube.transport import Call, Transport
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
 from koord_scheduler.cache.assumed import SchedulerState
+from koord_scheduler.config.v1 import Extender
+from koord_scheduler.extenders.chain import Extenders
+from koord_scheduler.extenders.objects import FollowedObjects
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import BindPlugin, Plugin
 from koord_scheduler.framework.status import Status
@@ -113,6 +116,8 @@ class Api(Transport):
 
     def _carry_out(self, call: Call) -> Json:
         match call.path.strip("/").split("/"):
+            case ["api", "v1", "namespaces", namespace, "pods", name]:
+                return self._find(call, f"{namespace}/{name}", {"metadata": {}})
             case ["api", "v1", "namespaces", namespace, "pods", name, part]:
                 key, body = f"{namespace}/{name}", json.loads(call.body or b"{}")
                 if part == "binding":
@@ -195,7 +200,9 @@ class Loop(Kit):
     def activate(self, uids: Any) -> None:
         self.scheduler.activate(uids)
 
-    async def build(self, *, resizes: bool = False, **settings: Any) -> "Loop":
+    async def build(
+        self, extenders: Sequence[Extender] = (), *, resizes: bool = False, **settings: Any
+    ) -> "Loop":
         """Make the scheduler; settings as for Kit.profile."""
         points: dict[str, Mapping[str, Plugin]] = {
             "filter": {"FreeCpu": FreeCpu()},
@@ -204,9 +211,28 @@ class Loop(Kit):
         profile = await self.profile(**{**points, **settings})
         self.metrics = SchedulingMetrics(self.exposition)
         self.scheduler = Scheduler(
-            [profile], self.state, self.services, self.metrics, draw=Random(1), resizes=resizes
+            [profile],
+            self.state,
+            self.services,
+            self.metrics,
+            draw=Random(1),
+            resizes=resizes,
+            extenders=self._asking(extenders) if extenders else None,
         )
         return self
+
+    def _asking(self, extenders: Sequence[Extender]) -> Extenders:
+        objects = FollowedObjects(self.services.client, self.services.informers, extenders)
+        return Extenders(extenders, objects, self.clock)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Let watch events come until a condition holds, in real time: for real connections."""
+
+        def holds() -> bool:
+            self.api.deliver()
+            return condition()
+
+        await self.clock.until(holds)
 
     async def start(self) -> None:
         self._running = asyncio.create_task(self.scheduler.run(self.stop))

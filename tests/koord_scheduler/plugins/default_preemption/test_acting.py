@@ -1,5 +1,6 @@
 """How victims leave, and what becomes of the pod that waits for their room."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from msgspec.structs import replace
 from preemptionkit import BY_SCHEDULER, World, leaving, pending
 
 from koord.cluster.facts import ClusterPod
+from koord.util.errors import KoordError
 from koord_scheduler.framework.events import QueueingHint
 from koord_scheduler.framework.status import Code, Status
 from koord_scheduler_plugins.default_preemption.acting import PATIENCE
@@ -249,3 +251,41 @@ async def test_the_shared_part_is_ready_and_healthy() -> None:
     here, _ = await decided()
     await here.part.wait_ready()
     assert here.part.health().status.value == "ok"
+
+
+class _Outside:
+    """Extenders, of which none leaves a candidate but with its last victim."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.fails = fails
+        self.asked: list[tuple[str, Any]] = []
+
+    async def preempt(self, pod: ClusterPod, candidates: Any) -> Any:
+        self.asked.append((pod.name, {name: len(one[0]) for name, one in candidates.items()}))
+        if self.fails:
+            raise KoordError("no answer")
+        return {name: (one[0][-1:], 0) for name, one in candidates.items() if name == "n"}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_extenders_have_a_say_in_candidates_and_victims(fails: bool) -> None:
+    """Where one fails, so does the preemption."""
+    outside = _Outside(fails=fails)
+    here = World()
+    here.services = here.kit.services = dataclasses.replace(here.services, extenders=outside)
+    await here.build()
+    for name in ("n", "other"):
+        here.cluster.node(name, cpu=2)
+        for at in range(2):
+            here.cluster.pod(f"{name}{at}", name, cpu=1, priority=1)
+    new = pending(cpu=2)
+    here.put(new)
+    result = await here.try_pod(new)
+    assert outside.asked == [(new.name, {"n": 2, "other": 2})]
+    if fails:
+        assert result.status.code is Code.ERROR
+        assert "no answer" in result.status.message
+        return
+    assert result.nominated_node == "n"
+    async with here.leading():
+        assert [method for method, _ in here.requests] == ["PATCH", "DELETE"]

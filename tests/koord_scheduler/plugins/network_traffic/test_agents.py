@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trafficsite import ScriptedSite
+from scriptedsite import ScriptedSite
 
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.plugin import ApiConfig, KoordError, RequestLimits, Transport

@@ -11,7 +11,8 @@ from clusters import node, read_node
 from hypothesis import given
 from hypothesis import strategies as st
 from schedulerkit import Kit, make_pod, make_view
-from trafficsite import ScriptedSite, vector
+from scriptedsite import ScriptedSite
+from trafficsite import queries, vector
 
 from koord.component.plugins.args import args_type_of
 from koord.util.health import Health
@@ -90,8 +91,8 @@ async def test_the_tutorials_example(site: ScriptedSite, traffic: Traffic) -> No
     await traffic.start(networkInterface="ens192", timeRangeInMinutes=3)
     await traffic.refresh()
     assert traffic.scores() == wanted
-    assert len(site.queries) == 1
-    assert "[3m0s]" in site.queries[0]
+    assert len(queries(site)) == 1
+    assert "[3m0s]" in queries(site)[0]
 
     again = Traffic(site)
     site.answer = lambda request: next(
@@ -185,7 +186,7 @@ async def test_a_cycle_asks_nobody(site: ScriptedSite, traffic: Traffic) -> None
     assert traffic.scores() == {"n1": 75, "n2": 50, "n3": 0}
     traffic.kit.services.cluster.put(NODE, read_node(node("n4")))
     assert traffic.scores()["n4"] == 0
-    assert len(site.queries) == 1
+    assert len(queries(site)) == 1
     stop.set()
     await work
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trafficsite import ScriptedSite, vector
+from scriptedsite import ScriptedSite
+from trafficsite import queries, vector
 
 from koord.util.clock import SystemClock
 from koord_scheduler.plugin import ApiConfig, KoordError, RequestLimits, Transport
@@ -116,7 +117,7 @@ async def test_each_node_is_asked_about_in_the_tutorials_way(
     site.answer = lambda request: vector() if '"n2"' in request.query["query"] else vector(({}, 7))
     args = arguments(query=Query.SUM_OVER_TIME, concurrency=2)
     found = await PrometheusSource(args, connect(), SystemClock()).read(NODES)
-    assert sorted(site.queries) == [sum_query(args, name) for name in NODES]
+    assert sorted(queries(site)) == [sum_query(args, name) for name in NODES]
     assert site.most_open <= 2
     assert found["n1"].traffic == found["n3"].traffic == Traffic(7.0)
     assert found["n2"].error == "[NetworkTraffic] Invalid response, expected 1 value, got 0"

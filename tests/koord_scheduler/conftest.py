@@ -1,9 +1,9 @@
-"""A Prometheus and node agents that answer what a test says."""
+"""Fixtures for all tests of the scheduler."""
 
 from collections.abc import AsyncIterator
 
 import pytest
-from trafficsite import ScriptedSite, serving
+from scriptedsite import ScriptedSite, serving
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""HTTP extenders: services that are asked about the nodes of a pod."""

@@ -1,0 +1,323 @@
+"""What is said between a scheduler and an HTTP extender, both ways, as JSON.
+
+Go reads field names whatever their case, so both sides here do, too; the scheduler writes them with
+capitals, and null for what is absent.
+
+Source: Kubernetes, k8s.io/kube-scheduler/extender/v1.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import DecodeError, Raw, json
+
+from koord.util.errors import InvalidObject
+
+MIN_SCORE = 0
+MAX_SCORE = 10
+LONGEST_REASON = 1024  # characters of a reason that are kept
+MOST_NODES = 20_000  # in one message
+
+Victims = Mapping[str, Sequence[str]]
+"""Uids of the pods that would be evicted, by node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """A question about a pod and some nodes: of filter and prioritize."""
+
+    pod: bytes  # as the API server has it
+    names: tuple[str, ...]  # of the nodes
+    nodes: tuple[bytes, ...] | None  # the nodes themselves; None: only names travel
+
+
+@dataclass(frozen=True, slots=True)
+class FilterAnswer:
+    """Which nodes passed, and why the others did not."""
+
+    names: tuple[str, ...] | None  # None: the answer says nothing about that
+    failed: Mapping[str, str] = field(default_factory=dict)
+    unresolvable: Mapping[str, str] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeVictims:
+    """Pods of a node that would be evicted, by uid."""
+
+    uids: tuple[str, ...]
+    violations: int = 0  # of disruption budgets
+
+
+@dataclass(frozen=True, slots=True)
+class BindArguments:
+    """A pod and the node that it is to be bound to."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+
+
+def write_arguments(asked: Arguments) -> bytes:
+    """Return a question for filter or prioritize."""
+    nodes = None
+    if asked.nodes is not None:
+        nodes = {"metadata": {}, "items": [Raw(one) for one in asked.nodes]}
+    names = asked.names if asked.nodes is None else None
+    return json.encode({"Pod": Raw(asked.pod), "Nodes": nodes, "NodeNames": names})
+
+
+def read_arguments(data: bytes) -> Arguments:
+    """Return the question that a scheduler asks.
+
+    Raises:
+        InvalidObject: it is none.
+    """
+    found = _object(data, "ExtenderArgs")
+    pod = found.get("pod")
+    if not isinstance(pod, dict):
+        raise InvalidObject("ExtenderArgs", wanted="a Pod", found=_short(pod))
+    nodes = _items(found.get("nodes"))
+    names = _names(found.get("nodenames"), "NodeNames")
+    if names is None and nodes is None:
+        raise InvalidObject("ExtenderArgs", wanted="Nodes or NodeNames", found="neither")
+    if nodes is not None and names is None:
+        names = tuple(_name_of(one) for one in nodes)
+        return Arguments(json.encode(pod), names, tuple(json.encode(one) for one in nodes))
+    return Arguments(json.encode(pod), names or (), None)
+
+
+def write_filter_answer(answer: FilterAnswer, nodes: Iterable[bytes] | None = None) -> bytes:
+    """Return the answer to filter; nodes: those that passed, where they travel themselves."""
+    passed: dict[str, Any] = {"Nodes": None, "NodeNames": list(answer.names or ())}
+    if nodes is not None:
+        passed = {"Nodes": {"metadata": {}, "items": list(map(Raw, nodes))}, "NodeNames": None}
+    return json.encode(
+        {
+            **passed,
+            "FailedNodes": answer.failed,
+            "FailedAndUnresolvableNodes": answer.unresolvable,
+            "Error": answer.error,
+        }
+    )
+
+
+def read_filter_answer(data: bytes) -> FilterAnswer:
+    """Return an extender's answer to filter.
+
+    Raises:
+        InvalidObject: it is none, or says neither which nodes passed nor what went wrong.
+    """
+    found = _object(data, "ExtenderFilterResult")
+    error = _text(found.get("error"), "Error")
+    names = _names(found.get("nodenames"), "NodeNames")
+    if names is None:
+        nodes = _items(found.get("nodes"))
+        names = None if nodes is None else tuple(_name_of(one) for one in nodes)
+    if names is None and not error:
+        raise InvalidObject(
+            "ExtenderFilterResult", wanted="NodeNames, Nodes or Error", found="none of them"
+        )
+    return FilterAnswer(
+        names=names,
+        failed=_reasons(found.get("failednodes"), "FailedNodes"),
+        unresolvable=_reasons(
+            found.get("failedandunresolvablenodes"), "FailedAndUnresolvableNodes"
+        ),
+        error=error,
+    )
+
+
+def write_priorities(scores: Mapping[str, int]) -> bytes:
+    """Return the answer to prioritize."""
+    return json.encode([{"Host": name, "Score": score} for name, score in scores.items()])
+
+
+def read_priorities(data: bytes) -> Mapping[str, int]:
+    """Return scores by node; those of a node that comes twice are added.
+
+    A whole number with a point, as in 7.0, is one.
+
+    Raises:
+        InvalidObject: it is no list of hosts with scores from MIN_SCORE to MAX_SCORE.
+    """
+    where = "HostPriorityList"
+    items = [] if data.strip() == b"null" else _list(_decoded(data, where), where)
+    found: dict[str, int] = {}
+    for item in items:
+        if not isinstance(item, dict):
+            raise InvalidObject(where, wanted="hosts with scores", found=_short(item))
+        fields = _folded(item)
+        host, score = fields.get("host"), fields.get("score", 0)
+        if not isinstance(host, str) or not _is_whole(score):
+            wanted = "a host and a whole number as its score"
+            raise InvalidObject(where, wanted=wanted, found=_short(item))
+        if not MIN_SCORE <= score <= MAX_SCORE:
+            wanted = f"scores from {MIN_SCORE} to {MAX_SCORE}"
+            raise InvalidObject(where, wanted=wanted, found=f"{host}: {score:g}")
+        found[host] = found.get(host, 0) + int(score)
+    return found
+
+
+def write_preempt(
+    pod: bytes,
+    victims: Mapping[str, NodeVictims],
+    whole: Mapping[str, bytes] | None,
+) -> bytes:
+    """Return a question for preempt. whole: victims by uid, where they travel themselves."""
+    candidates: dict[str, Any] = {}
+    for name, one in victims.items():
+        pods = [{"UID": uid} if whole is None else Raw(whole[uid]) for uid in one.uids]
+        candidates[name] = {"Pods": pods, "NumPDBViolations": one.violations}
+    return json.encode(
+        {
+            "Pod": Raw(pod),
+            "NodeNameToVictims": None if whole is None else candidates,
+            "NodeNameToMetaVictims": candidates if whole is None else None,
+        }
+    )
+
+
+def read_preempt_answer(data: bytes) -> Mapping[str, NodeVictims]:
+    """Return the candidates that an extender leaves, with their victims.
+
+    Raises:
+        InvalidObject: it is no such answer.
+    """
+    where = "ExtenderPreemptionResult"
+    candidates = _object(data, where).get("nodenametometavictims")
+    if not isinstance(candidates, dict):
+        raise InvalidObject(where, wanted="NodeNameToMetaVictims", found=_short(candidates))
+    found = {}
+    for name, item in candidates.items():
+        fields = _folded(item) if isinstance(item, dict) else {}
+        pods, violations = fields.get("pods") or [], fields.get("numpdbviolations", 0)
+        uids = [
+            _folded(one).get("uid") if isinstance(one, dict) else None for one in _list(pods, where)
+        ]
+        if not isinstance(violations, int) or not all(isinstance(uid, str) for uid in uids):
+            wanted = "Pods with UIDs, and a whole number of NumPDBViolations"
+            raise InvalidObject(where, wanted=wanted, found=_short(item))
+        found[name] = NodeVictims(tuple(map(str, uids)), violations)
+    return found
+
+
+def write_bind(asked: BindArguments) -> bytes:
+    """Return a question for bind."""
+    return json.encode(
+        {
+            "PodName": asked.name,
+            "PodNamespace": asked.namespace,
+            "PodUID": asked.uid,
+            "Node": asked.node,
+        }
+    )
+
+
+def read_bind(data: bytes) -> BindArguments:
+    """Return which pod a scheduler wants bound.
+
+    Raises:
+        InvalidObject: a part of it is missing.
+    """
+    found = _object(data, "ExtenderBindingArgs")
+    parts = [found.get(key) for key in ("podnamespace", "podname", "poduid", "node")]
+    if not all(isinstance(one, str) and one for one in parts):
+        wanted = "PodNamespace, PodName, PodUID and Node"
+        raise InvalidObject("ExtenderBindingArgs", wanted=wanted, found=_short(found))
+    return BindArguments(*map(str, parts))
+
+
+def write_error(error: str) -> bytes:
+    """Return the answer to bind; "": the pod is bound."""
+    return json.encode({"Error": error})
+
+
+def read_error(data: bytes) -> str:
+    """Return the error of an answer to bind; "": the pod is bound.
+
+    Raises:
+        InvalidObject: it is no such answer.
+    """
+    return _text(_object(data, "ExtenderBindingResult").get("error"), "Error")
+
+
+def _decoded(data: bytes, where: str) -> object:
+    try:
+        found: object = json.decode(data)
+    except (DecodeError, RecursionError, UnicodeDecodeError) as err:
+        raise InvalidObject(where, wanted="JSON", found=str(err)) from err
+    return found
+
+
+def _object(data: bytes, where: str) -> dict[str, Any]:
+    """The fields of an object, names in small letters."""
+    found = _decoded(data, where)
+    if not isinstance(found, dict):
+        raise InvalidObject(where, wanted="an object", found=_short(found))
+    return _folded(found)
+
+
+def _folded(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {key.lower(): value for key, value in found.items()}
+
+
+def _list(found: object, where: str) -> list[Any]:
+    if not isinstance(found, list) or len(found) > MOST_NODES:
+        raise InvalidObject(where, wanted=f"a list of at most {MOST_NODES}", found=_short(found))
+    return found
+
+
+def _items(found: object) -> list[dict[str, Any]] | None:
+    """The nodes of a NodeList; None: there is no list."""
+    if found is None:
+        return None
+    if not isinstance(found, dict):
+        raise InvalidObject("Nodes", wanted="a NodeList", found=_short(found))
+    items = _list(_folded(found).get("items") or [], "Nodes")
+    if not all(isinstance(one, dict) for one in items):
+        raise InvalidObject("Nodes", wanted="nodes", found=_short(items))
+    return items
+
+
+def _name_of(node: Mapping[str, Any]) -> str:
+    metadata = node.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if not isinstance(name, str) or not name:
+        raise InvalidObject("Nodes", wanted="nodes with names", found=_short(node))
+    return name
+
+
+def _names(found: object, where: str) -> tuple[str, ...] | None:
+    if found is None:
+        return None
+    names = _list(found, where)
+    if not all(isinstance(one, str) for one in names):
+        raise InvalidObject(where, wanted="names", found=_short(found))
+    return tuple(names)
+
+
+def _reasons(found: object, where: str) -> Mapping[str, str]:
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
+        raise InvalidObject(where, wanted="reasons by node", found=_short(found))
+    return {name: reason[:LONGEST_REASON] for name, reason in found.items()}
+
+
+def _text(found: object, where: str) -> str:
+    if found is not None and not isinstance(found, str):
+        raise InvalidObject(where, wanted="a text", found=_short(found))
+    return (found or "")[:LONGEST_REASON]
+
+
+def _is_whole(score: object) -> bool:
+    if isinstance(score, bool) or not isinstance(score, int | float):
+        return False
+    return isinstance(score, int) or score.is_integer()
+
+
+def _short(found: object) -> str:
+    return f"{found!r:.120}"
