@@ -8,7 +8,14 @@ from koord.cluster import decoding
 from koord.cluster.decoder import Kind
 from koord.cluster.storage import kinds as storage
 from koord.kube.listwatch import Absent
-from koord.kube.resource import NODE_METRICS, NODES, PODS, Resource
+from koord.kube.resource import (
+    NODE_METRICS,
+    NODES,
+    PERSISTENT_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    Resource,
+)
 
 _PAGE = 500  # objects, about two megabytes of pods: read in a hundredth of a second
 _LOOK_AGAIN = 60.0  # seconds between questions for a kind whose CRD is missing
@@ -36,8 +43,8 @@ _WORKLOADS = "it is not known how many pods they want"
 SERVED: Mapping[Kind[Any], Served] = {
     decoding.NODE: Served(NODES, page_size=250),  # with their images, 20 kB each
     decoding.POD: Served(PODS),
-    storage.CLAIM: Served(Resource("v1", "persistentvolumeclaims"), without=_VOLUMES),
-    storage.VOLUME: Served(Resource("v1", "persistentvolumes"), without=_VOLUMES),
+    storage.CLAIM: Served(PERSISTENT_CLAIMS, without=_VOLUMES),
+    storage.VOLUME: Served(PERSISTENT_VOLUMES, without=_VOLUMES),
     decoding.NAMESPACE: Served(Resource("v1", "namespaces")),
     decoding.NODE_METRIC: Served(NODE_METRICS, page_size=100, absent=_NODE_METRICS_MISSING),
     decoding.BUDGET: Served(

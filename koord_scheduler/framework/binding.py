@@ -182,7 +182,8 @@ class PodBinding:
                     continue
                 plugin = cast(PreBindPlugin, loaded.plugin)
                 make = partial(plugin.pre_bind, state, pod, node)
-                status = await self._later(loaded, Point.PRE_BIND, state, make)
+                seconds = self._plugins.limits.bind + plugin.patience
+                status = await self._later(loaded, Point.PRE_BIND, state, make, seconds=seconds)
                 if not status.ok:
                     ended(status.code)
                     return status
@@ -282,9 +283,13 @@ class PodBinding:
         state: CycleState,
         make: Callable[[], Awaitable[object]],
         *extra: Code,
+        seconds: float | None = None,
     ) -> Status:
+        """seconds: that it may take; None: those of binding."""
+        if seconds is None:
+            seconds = self._plugins.limits.bind
         try:
-            answer = await self._calls.run(loaded, point, state, make, self._plugins.limits.bind)
+            answer = await self._calls.run(loaded, point, state, make, seconds)
         except PointFailed as err:
             return err.status
         return self._checked(loaded, point, answer, *extra)

@@ -213,6 +213,9 @@ class PermitPlugin(Plugin, ABC):
 class PreBindPlugin(Plugin, ABC):
     """Prepares what the pod needs before it is bound."""
 
+    patience: float = 0.0
+    """Seconds that pre_bind may take beyond those that each plugin has."""
+
     def pre_bind_pre_flight(
         self, state: CycleState, pod: ClusterPod, node_name: str
     ) -> Status | None:

@@ -1,6 +1,10 @@
 """What plugins may use of storage: facts, kinds and rules."""
 
+from koord.cluster.facts import NodeTerm
+from koord.cluster.predicates.nodes import matches_terms, node_matches_terms
 from koord.cluster.storage.facts import (
+    AVAILABLE,
+    LOST,
     READ_WRITE_ONCE_POD,
     Claim,
     ClaimReference,
@@ -13,23 +17,32 @@ from koord.cluster.storage.facts import (
     VolumeAttachment,
 )
 from koord.cluster.storage.kinds import (
+    BOUND_BY_CONTROLLER,
     CLAIM,
     CSI_DRIVER,
     CSI_NODE,
+    SELECTED_NODE,
     STORAGE_CAPACITY,
     STORAGE_CLASS,
     VOLUME,
     VOLUME_ATTACHMENT,
 )
 from koord.cluster.storage.objects import StorageObjects
+from koord.kube.resource import PERSISTENT_CLAIMS, PERSISTENT_VOLUMES
 from koord_scheduler.rules.podclaims import is_ephemeral, missing, named_claims, uses_claim
 from koord_scheduler.rules.volumepods import VolumePods
 
 __all__ = [
+    "AVAILABLE",
+    "BOUND_BY_CONTROLLER",
     "CLAIM",
     "CSI_DRIVER",
     "CSI_NODE",
+    "LOST",
+    "PERSISTENT_CLAIMS",
+    "PERSISTENT_VOLUMES",
     "READ_WRITE_ONCE_POD",
+    "SELECTED_NODE",
     "STORAGE_CAPACITY",
     "STORAGE_CLASS",
     "VOLUME",
@@ -39,6 +52,7 @@ __all__ = [
     "CsiDriver",
     "CsiNode",
     "NodeDriver",
+    "NodeTerm",
     "StorageCapacity",
     "StorageClass",
     "StorageObjects",
@@ -46,7 +60,9 @@ __all__ = [
     "VolumeAttachment",
     "VolumePods",
     "is_ephemeral",
+    "matches_terms",
     "missing",
     "named_claims",
+    "node_matches_terms",
     "uses_claim",
 ]

@@ -89,7 +89,7 @@ def preferences_met(terms: Iterable[PreferredTerm], view: View) -> NDArray[np.in
 def affinity_allows(spec: PodSpec, node: ClusterNode) -> bool:
     """As matches_node_affinity, of one node."""
     return all(one.matches(node.labels) for one in spec.node_selector) and (
-        spec.node_terms is None or any(term_matches(term, node) for term in spec.node_terms)
+        spec.node_terms is None or node_matches_terms(spec.node_terms, node)
     )
 
 
@@ -115,6 +115,11 @@ def intolerable_preferences(spec: PodSpec, taints: Iterable[Taint]) -> int:
         taint.effect == _PREFERENCE and not any(one.tolerates(taint) for one in spec.tolerations)
         for taint in taints
     )
+
+
+def node_matches_terms(terms: Iterable[NodeTerm], node: ClusterNode) -> bool:
+    """Whether at least one of the terms matches a node: the plain form of matches_terms."""
+    return any(term_matches(term, node) for term in terms)
 
 
 def _matches(requirement: Requirement, column: CodedColumn[str]) -> Mask:

@@ -26,8 +26,9 @@ from koord.cluster.storage.facts import (
 from koord.cluster.wire import Metadata
 from koord.util.errors import InvalidObject
 
-BIND_COMPLETED = "pv.kubernetes.io/bind-completed"  # annotations of claims
-SELECTED_NODE = "volume.kubernetes.io/selected-node"
+BIND_COMPLETED = "pv.kubernetes.io/bind-completed"  # annotations: of claims
+BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"  # of volumes
+SELECTED_NODE = "volume.kubernetes.io/selected-node"  # of claims
 _OLD_CLASS = "volume.beta.kubernetes.io/storage-class"  # an annotation; it wins over the spec's
 LARGEST_SIZE = 2**62  # bytes; sums of a few stay below 64 bits
 

@@ -1,0 +1,91 @@
+"""Nodes for which a volume can be made.
+
+Source: Kubernetes, volumebinding checkVolumeProvisions, hasEnoughCapacity.
+"""
+
+from collections.abc import Iterator
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord_scheduler.plugin import ClusterNode, Mask, View
+from koord_scheduler.plugin.storage import (
+    Claim,
+    NodeTerm,
+    StorageCapacity,
+    StorageObjects,
+    matches_terms,
+    node_matches_terms,
+)
+
+
+class Obstacle(IntEnum):
+    """Why a node is not for a claim that is not bound."""
+
+    NONE = 0
+    NO_VOLUME = 1
+    NO_SPACE = 2
+
+
+Obstacles = NDArray[np.int8]
+"""Values of Obstacle; shape (nodes,)."""
+
+
+def obstacle_on(claim: Claim, storage: StorageObjects, node: ClusterNode) -> Obstacle:
+    """Why no volume can be made for a claim on a node."""
+    found = storage.classes.get(claim.storage_class)
+    if found is None or not found.provisions:
+        return Obstacle.NO_VOLUME
+    if found.topologies is not None and not node_matches_terms(found.topologies, node):
+        return Obstacle.NO_VOLUME
+    if not _is_tracked(claim, storage) or any(
+        node_matches_terms((NodeTerm(one.nodes or ()),), node)
+        for one in _sufficient(claim, storage)
+    ):
+        return Obstacle.NONE
+    return Obstacle.NO_SPACE
+
+
+def obstacles(claim: Claim, storage: StorageObjects, nodes: View) -> Obstacles:
+    """The same for all nodes."""
+    found = storage.classes.get(claim.storage_class)
+    if found is None or not found.provisions:
+        return np.full(len(nodes), Obstacle.NO_VOLUME, np.int8)
+    codes = np.zeros(len(nodes), np.int8)
+    if _is_tracked(claim, storage):
+        codes[~_have_space(_sufficient(claim, storage), nodes)] = Obstacle.NO_SPACE
+    if found.topologies is not None:
+        codes[~matches_terms(found.topologies, nodes)] = Obstacle.NO_VOLUME
+    return codes
+
+
+def _is_tracked(claim: Claim, storage: StorageObjects) -> bool:
+    """Whether a driver reports what it has left for such a claim."""
+    if claim.request is None:
+        return False
+    driver = storage.drivers.get(storage.classes[claim.storage_class].provisioner)
+    return driver is not None and driver.tracks_capacity
+
+
+def _sufficient(claim: Claim, storage: StorageObjects) -> Iterator[StorageCapacity]:
+    """What is large enough, and can be reached from some nodes."""
+    for one in storage.capacities_of(claim.storage_class):
+        limit = one.limit
+        if one.nodes is not None and limit is not None and limit >= (claim.request or 0):
+            yield one
+
+
+def _have_space(found: Iterator[StorageCapacity], nodes: View) -> Mask:
+    """Nodes from which one of these can be reached; most name one label."""
+    reached = np.zeros(len(nodes), np.bool_)
+    values: dict[str, set[str]] = {}
+    for one in found:
+        selector = one.nodes or ()
+        if len(selector) == 1 and selector[0].operator == "In":
+            values.setdefault(selector[0].key, set()).update(selector[0].values)
+        else:
+            reached |= matches_terms((NodeTerm(selector),), nodes)
+    for key, wanted in values.items():
+        reached |= nodes.traits.label(key).among(wanted)
+    return reached
