@@ -37,6 +37,7 @@ class Bed:
         self._address = f"127.0.0.1:{port}"
         self._cores, self._binary, self._keep = cores, binary, keep
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._beside: list[tuple[subprocess.Popen[bytes], Path]] = []
 
     def __enter__(self) -> Self:
         self.directory = Path(tempfile.mkdtemp(prefix="bed-"))
@@ -85,11 +86,22 @@ class Bed:
         self.started = time.time()
         self.program = self._start(argv, self.log, {"KUBECONFIG": str(self.kubeconfig)})
 
+    def run_beside(self, name: str, command: Sequence[str], config: Json) -> None:
+        """Start one of several programs, with files of its own: NAME.json and NAME.log."""
+        path, log = self.directory / f"{name}.json", self.directory / f"{name}.log"
+        path.write_text(json.dumps(config))
+        argv = [word.format(config=path) for word in command]
+        environ = {"KUBECONFIG": str(self.kubeconfig)}
+        self._beside.append((self._start(argv, log, environ), log))
+
     def check(self) -> None:
         """Raise SystemExit with the end of its log if the program has ended."""
-        if self.program.poll() is not None:
-            sys.stderr.write("".join(self.log.read_text(errors="replace").splitlines(True)[-15:]))
-            raise SystemExit(f"the program ended: {self.program.returncode}")
+        _check(self.program, self.log)
+
+    def check_all(self) -> None:
+        """Raise SystemExit as check, about each of several programs."""
+        for program, log in self._beside:
+            _check(program, log)
 
     def idle(self, needs: Sequence[str]) -> float:
         """Return after how many seconds the program watched these kinds and had little to do."""
@@ -152,6 +164,12 @@ def built() -> str:
         raise NotHereError("wanted Go to build the bed, found none; install golang")
     subprocess.run(["go", "build", "-o", BINARY, "."], cwd=HERE, check=True)
     return str(BINARY)
+
+
+def _check(program: "subprocess.Popen[bytes]", log: Path) -> None:
+    if program.poll() is not None:
+        sys.stderr.write("".join(log.read_text(errors="replace").splitlines(True)[-15:]))
+        raise SystemExit(f"{program.args!r:.200} ended: {program.returncode}")
 
 
 def _kubeconfig(url: str) -> Json:

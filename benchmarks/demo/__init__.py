@@ -1,0 +1,1 @@
+"""The loop of koordlet's companions on a small cluster in memory, shown in a terminal."""
