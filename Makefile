@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 
-.PHONY: help run run-descheduler run-scheduler test e2e-test lint format docs bench bench-descheduler bench-smoke vm-test lock \
+.PHONY: help run run-descheduler run-scheduler demo test e2e-test lint format docs bench bench-descheduler bench-smoke vm-test lock \
 	build-koord-descheduler docker-build-koord-descheduler docker-build-koord-scheduler install-systemd clean
 
 help:  ## List the targets
@@ -75,6 +75,9 @@ docs: $(BIN)/.dev  ## Write the generated references in docs/
 
 bench: $(BIN)/.dev  ## Measure cost per tick, memory, scrape, report and loop lag (root, cgroup v1)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+demo: $(BIN)/.dev  ## Show the loop on eight nodes in memory: hot nodes, moves, placement (Go; a minute)
+	$(BIN)/python -m benchmarks.demo $(ARGS)
 
 bench-descheduler: $(BIN)/.dev  ## Measure rounds of koord-descheduler among 1,000 and 5,000 nodes (Go)
 	$(BIN)/python -m benchmarks descheduler $(ARGS)

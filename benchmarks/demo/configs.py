@@ -7,7 +7,7 @@ from benchmarks.demo.world import SCHEDULER
 
 Json = dict[str, Any]
 
-LOW, HIGH = 0.45, 0.70  # of a node's CPU
+LOW, HIGH = 0.30, 0.55  # of a node's CPU
 _DESCHEDULER = "descheduler/v1alpha2"
 _SCHEDULER = "kubescheduler.config.k8s.io/v1"
 
@@ -24,6 +24,7 @@ def descheduler_config(kubeconfig: str) -> Json:
         "defaultJobMode": "EvictDirectly",
         "maxMigratingPerWorkload": 2,
         "maxUnavailablePerWorkload": 2,
+        "objectLimiters": {"workload": {"duration": "1s"}},  # 5 minutes in a cluster
     }
     args = {"LowNodeLoad": load, "MigrationController": migration}
     return {

@@ -5,16 +5,22 @@ from collections.abc import Mapping, Sequence
 from koord.component.http.families import FamilyRules
 from koord.component.plugins.discovery import discover
 from koord.controlplane.process import Process, run_process
-from koord_scheduler import PREFIX
+from koord_scheduler import NAME, PREFIX
 from koord_scheduler.daemon.run import PROGRAM, run_daemon
 from koord_scheduler.daemon.settings import Settings, load_settings
 
+_COMMANDS = f"""
+Commands beside the daemon, each with its own --help:
+  {NAME} place     where a pod would go in a cluster, or in a dump of one, and why
+  {NAME} simulate  where a list of pods would go, one after the other"""
 FAMILIES = FamilyRules(prefix=PREFIX)
 
 
 def run(argv: Sequence[str]) -> int:
     """Run the daemon; see run_process for the exit status."""
-    process = Process(program=PROGRAM, families=FAMILIES, load=_load, run=run_daemon)
+    process = Process(
+        program=PROGRAM, families=FAMILIES, load=_load, run=run_daemon, commands=_COMMANDS
+    )
     return run_process(process, argv)
 
 

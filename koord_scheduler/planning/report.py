@@ -8,6 +8,7 @@ import numpy as np
 from koord_scheduler.framework.diagnosis import NodeStatuses
 from koord_scheduler.planning.blockers import Blocker
 from koord_scheduler.planning.decision import Decision
+from koord_scheduler.planning.simulation import Simulated, Utilization
 
 Json = dict[str, Any]
 
@@ -30,6 +31,26 @@ def decision_report(decision: Decision, blockers: Sequence[Blocker] = ()) -> Jso
         "excluded": _excluded(decision),
         "blockers": [_blocker(one) for one in blockers],
     }
+
+
+def simulation_report(simulated: Simulated) -> Json:
+    """Return where pods went, what is pending, and the utilisation before and after."""
+    return {
+        "kind": "Simulation",
+        "placed": len(simulated.pods) - len(simulated.pending),
+        "pending": len(simulated.pending),
+        "pods": [
+            {"pod": one.pod.key, "node": one.node, "message": one.message} for one in simulated.pods
+        ],
+        "utilization": {
+            name: {"before": _shares(simulated.before[name]), "after": _shares(after)}
+            for name, after in simulated.after.items()
+        },
+    }
+
+
+def _shares(one: Utilization) -> Json:
+    return {"mean": one.mean, "lowest": one.lowest, "highest": one.highest}
 
 
 def _scores(decision: Decision) -> list[Json]:

@@ -18,7 +18,7 @@ def placement_view(report: _Json, most: int) -> Iterator[RenderableType]:
     yield heading(_outcome(report))
     if report["message"]:
         yield prose(report["message"], "yellow")
-    yield from _blockers(report["blockers"])
+    yield from _blockers(report["blockers"], with_advice=report["node"] is None)
     if report["scores"]:
         yield heading("")
         yield _scores(report["scores"][:most])
@@ -29,17 +29,39 @@ def placement_view(report: _Json, most: int) -> Iterator[RenderableType]:
         yield from _more(len(report["excluded"]) - most, "excluded nodes")
 
 
+def simulation_view(report: _Json) -> Iterator[RenderableType]:
+    """The lines of a simulation."""
+    if "input" in report:
+        yield from dump_view(report["input"])
+    yield heading(f"{report['placed']} pods are placed, {report['pending']} stay pending")
+    yield heading("")
+    shares = table("REQUESTED", ">MEAN", ">LOWEST NODE", ">HIGHEST NODE")
+    for name, one in report["utilization"].items():
+        changes = (
+            f"{one['before'][key]:.0%} -> {one['after'][key]:.0%}"
+            for key in ("mean", "lowest", "highest")
+        )
+        shares.add_row(figure(name), *map(figure, changes))
+    yield shares
+    yield heading("")
+    rows = table("POD", "NODE", "WHY NOT")
+    for one in report["pods"]:
+        rows.add_row(Name(one["pod"]), Name(one["node"] or ABSENT), prose(one["message"]))
+    yield rows
+
+
 def _outcome(report: _Json) -> str:
     whole = f"{report['feasible']} of {report['nodes']} nodes are feasible"
     if report["node"] is None:
         return f"{report['pod']} stays pending: {whole}"
     same = report["equallyGood"]
-    others = f", or to one of {same} others that are as good" if same else ""
+    more = "another one that is" if same == 1 else f"one of {same} others that are"
+    others = f", or to {more} as good" if same else ""
     return f"{report['pod']} would go to {report['node']}{others}: {whole}"
 
 
-def _blockers(blockers: Sequence[_Json]) -> Iterator[RenderableType]:
-    advice = [text for one in blockers for text in one["advice"]]
+def _blockers(blockers: Sequence[_Json], *, with_advice: bool) -> Iterator[RenderableType]:
+    advice = [text for one in blockers for text in one["advice"] if with_advice]
     if not blockers:
         return
     yield heading("")

@@ -1,0 +1,63 @@
+"""The command `koord-scheduler place`: where a pod would go, and why not elsewhere."""
+
+import asyncio
+from collections.abc import Sequence
+
+from koord.component.tables import show
+from koord.controlplane.commands import run_command
+from koord.controlplane.dumpreport import dump_report
+from koord.util.errors import OptionError
+from koord_scheduler.cli.planned import PlanOptions, options_parser, planned
+from koord_scheduler.framework.registry import PluginRegistry
+from koord_scheduler.planning.report import Json, decision_report
+from koord_scheduler.planning.show import placement_view
+
+NAME = "koord-scheduler place"
+SHOWN = 20  # nodes of a table
+
+_ABOUT = """\
+Show the node that a pod would be placed on now, the score of each feasible node by plugin, and for
+each other node why it is none; for a pod that would stay pending the cause, and what would help.
+Nothing is changed."""
+
+
+class PlaceOptions(PlanOptions):
+    """The options of a command line."""
+
+    nodes: int = SHOWN
+
+
+def main(argv: Sequence[str], registry: PluginRegistry | None = None) -> int:
+    """Print a decision. Returns the exit status; see --help.
+
+    registry has the plugins that can be enabled; None: those that are installed.
+    """
+    parser = options_parser(NAME, _ABOUT, "the manifest of the pod, or of its workload")
+    parser.add_argument(
+        "--nodes", type=int, metavar="N", help=f"rows of a table; by default {SHOWN}"
+    )
+    options = parser.parse_args(argv, namespace=PlaceOptions())
+    return run_command(NAME, lambda: _place(options, registry))
+
+
+def _place(options: PlaceOptions, registry: PluginRegistry | None) -> None:
+    if options.nodes < 1:
+        raise OptionError("--nodes", str(options.nodes), "wanted 1 or more")
+    report = asyncio.run(_decide(options, registry))
+    show(report, lambda: placement_view(report, options.nodes), options.output)
+
+
+async def _decide(options: PlaceOptions, registry: PluginRegistry | None) -> Json:
+    async with planned(NAME, options, registry) as found:
+        if len({id(pod.spec) for pod in found.pods}) > 1:
+            hint = "name a file with one pod, or use `koord-scheduler simulate`"
+            raise OptionError(str(options.pods), f"{len(found.pods)} different pods", hint)
+        pod, nodes = found.pods[0], found.services.cluster.view()
+        decider = found.profiles.of(pod).decider
+        report = {
+            "kind": "Placement",
+            **decision_report(decider.decide(pod, nodes), decider.blockers(pod, nodes)),
+        }
+        if found.dump is not None:
+            report["input"] = dump_report(found.dump)
+        return report

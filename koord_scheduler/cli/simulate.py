@@ -1,0 +1,65 @@
+"""The command `koord-scheduler simulate`: where a list of pods would go, one after the other."""
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+
+from koord.component.tables import show
+from koord.controlplane.commands import run_command
+from koord.controlplane.dumpreport import dump_report
+from koord_scheduler.cli.planned import PlanOptions, options_parser, planned
+from koord_scheduler.framework.registry import PluginRegistry
+from koord_scheduler.planning.report import Json, simulation_report
+from koord_scheduler.planning.show import simulation_view
+from koord_scheduler.planning.simulation import Simulation
+
+NAME = "koord-scheduler simulate"
+RESOURCES = ("cpu", "memory", "pods")
+
+_ABOUT = """\
+Place the pods of a file one after the other in a cluster, as a scheduler would if nothing else
+happened, and show where each goes, what stays pending and why, and how full the nodes are before
+and after. Nothing is changed, no pod is evicted for another, and none waits for a permit."""
+
+
+class SimulateOptions(PlanOptions):
+    """The options of a command line."""
+
+    seed: int = 0
+    resources: tuple[str, ...] = RESOURCES
+
+
+def main(argv: Sequence[str], registry: PluginRegistry | None = None) -> int:
+    """Print a simulation. Returns the exit status; see --help.
+
+    registry has the plugins that can be enabled; None: those that are installed.
+    """
+    parser = options_parser(NAME, _ABOUT, "manifests of pods and workloads")
+    add = parser.add_argument
+    add("--seed", type=int, metavar="N", help="of the choice among equally good nodes; default 0")
+    add("--resources", type=_names, metavar="NAMES", help=_RESOURCES_HELP)
+    options = parser.parse_args(argv, namespace=SimulateOptions())
+    return run_command(NAME, lambda: _simulate(options, registry))
+
+
+def _simulate(options: SimulateOptions, registry: PluginRegistry | None) -> None:
+    report = asyncio.run(_play(options, registry))
+    show(report, lambda: simulation_view(report), options.output)
+
+
+async def _play(options: SimulateOptions, registry: PluginRegistry | None) -> Json:
+    async with planned(NAME, options, registry) as found:
+        simulation = Simulation(found.profiles, found.services)
+        draw = Random(options.seed)  # noqa: S311 - no secret
+        played = simulation.play(found.pods, options.resources, draw)
+        report = simulation_report(played)
+        if found.dump is not None:
+            report["input"] = dump_report(found.dump)
+        return report
+
+
+_RESOURCES_HELP = f"of which utilisation is shown; by default {','.join(RESOURCES)}"
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in (part.strip() for part in text.split(",")) if name)
