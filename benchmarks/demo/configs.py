@@ -15,8 +15,8 @@ _SCHEDULER = "kubescheduler.config.k8s.io/v1"
 def descheduler_config(kubeconfig: str) -> Json:
     """LowNodeLoad, whose pods are evicted at once instead of by a Reservation."""
     load = {
-        "highThresholds": {"cpu": HIGH * 100},
-        "lowThresholds": {"cpu": LOW * 100},
+        "highThresholds": {"cpu": round(HIGH * 100)},
+        "lowThresholds": {"cpu": round(LOW * 100)},
         "anomalyCondition": {"consecutiveAbnormalities": 1},
     }
     migration = {
@@ -49,7 +49,7 @@ def descheduler_config(kubeconfig: str) -> Json:
 def scheduler_config(kubeconfig: str) -> Json:
     """The default plugins, LoadAwareScheduling and NetworkTraffic."""
     load = {
-        "usageThresholds": {"cpu": HIGH * 100 - 5},
+        "usageThresholds": {"cpu": round(HIGH * 100) - 5},
         "estimatedScalingFactors": {"cpu": 100, "memory": 100},
     }
     traffic = {

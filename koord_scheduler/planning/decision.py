@@ -13,7 +13,7 @@ from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.scoring import NodeScoring, ScoreTable
 from koord_scheduler.framework.search import Found, NodeSearch
 from koord_scheduler.framework.status import SUCCESS, Status
-from koord_scheduler.planning.blockers import Blocker, blockers_of
+from koord_scheduler.planning.blockers import Blockers, blockers_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,13 +81,13 @@ class Decider:
             state=state,
         )
 
-    def blockers(self, pod: ClusterPod, nodes: View) -> tuple[Blocker, ...]:
+    def blockers(self, pod: ClusterPod, nodes: View) -> Blockers:
         """Which plugins reject nodes, each asked about all of them; see blockers_of."""
         state = CycleState()
         before = self._search.pre_filter(state, pod, nodes)
         if not before.status.ok:
-            return ()
+            return Blockers()
         try:
             return blockers_of(self._search.verdicts(state, pod, nodes), pod, nodes)
         except PointFailed:
-            return ()  # it is what the decision says
+            return Blockers()  # it is what the decision says

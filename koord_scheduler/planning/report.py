@@ -1,12 +1,11 @@
 """Decisions as JSON: the shape that docs/placement.md describes."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from koord_scheduler.framework.diagnosis import NodeStatuses
-from koord_scheduler.planning.blockers import Blocker
+from koord_scheduler.planning.blockers import Blocker, Blockers
 from koord_scheduler.planning.decision import Decision
 from koord_scheduler.planning.simulation import Simulated, Utilization
 
@@ -15,7 +14,7 @@ Json = dict[str, Any]
 MOST_NODES = 1000  # nodes of one decision that are listed with their scores, or why not
 
 
-def decision_report(decision: Decision, blockers: Sequence[Blocker] = ()) -> Json:
+def decision_report(decision: Decision, blockers: Blockers) -> Json:
     """Return a decision: the node and the scores, or the cause and what would help."""
     found, nodes = decision.found, decision.nodes
     return {
@@ -29,7 +28,8 @@ def decision_report(decision: Decision, blockers: Sequence[Blocker] = ()) -> Jso
         "feasible": int(np.count_nonzero(found.feasible)),
         "scores": _scores(decision),
         "excluded": _excluded(decision),
-        "blockers": [_blocker(one) for one in blockers],
+        "blockers": [_blocker(one) for one in blockers.plugins],
+        "advice": [] if decision.status.ok else list(blockers.advice),
     }
 
 
@@ -97,5 +97,4 @@ def _blocker(one: Blocker) -> Json:
         "nodes": one.nodes,
         "alone": one.alone,
         "reasons": dict(one.reasons),
-        "advice": list(one.advice),
     }

@@ -18,7 +18,12 @@ def placement_view(report: _Json, most: int) -> Iterator[RenderableType]:
     yield heading(_outcome(report))
     if report["message"]:
         yield prose(report["message"], "yellow")
-    yield from _blockers(report["blockers"], with_advice=report["node"] is None)
+    yield from _blockers(report["blockers"])
+    if report["advice"]:
+        yield heading("")
+        yield heading("what would help")
+        for text in report["advice"]:
+            yield prose(f"- {text}")
     if report["scores"]:
         yield heading("")
         yield _scores(report["scores"][:most])
@@ -60,8 +65,7 @@ def _outcome(report: _Json) -> str:
     return f"{report['pod']} would go to {report['node']}{others}: {whole}"
 
 
-def _blockers(blockers: Sequence[_Json], *, with_advice: bool) -> Iterator[RenderableType]:
-    advice = [text for one in blockers for text in one["advice"] if with_advice]
+def _blockers(blockers: Sequence[_Json]) -> Iterator[RenderableType]:
     if not blockers:
         return
     yield heading("")
@@ -70,10 +74,6 @@ def _blockers(blockers: Sequence[_Json], *, with_advice: bool) -> Iterator[Rende
         why = ", ".join(f"{nodes} {reason}" for reason, nodes in one["reasons"].items())
         rows.add_row(figure(one["plugin"]), figure(one["nodes"]), figure(one["alone"]), prose(why))
     yield rows
-    if advice:
-        yield heading("what would help")
-        for text in advice:
-            yield prose(f"- {text}")
 
 
 def _scores(nodes: Sequence[_Json]) -> RenderableType:

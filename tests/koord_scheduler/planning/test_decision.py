@@ -61,23 +61,13 @@ async def test_a_pod_that_stays_pending_has_the_cause_first_and_what_would_help(
     assert report["node"] is None
     assert report["message"] == ("0/4 nodes are available: 1 node(s) were odd, 3 Insufficient cpu.")
     assert report["blockers"] == [
-        {
-            "plugin": "FreeCpu",
-            "nodes": 3,
-            "alone": 2,
-            "reasons": {"Insufficient cpu": 3},
-            "advice": [
-                "2 of 4 nodes are rejected by FreeCpu alone",
-                "cpu: 4 is requested, the most that such a node has free is 3 on n2",
-            ],
-        },
-        {
-            "plugin": "EvenOnly",
-            "nodes": 2,
-            "alone": 1,
-            "reasons": {"node(s) were odd": 2},
-            "advice": ["1 of 4 nodes are rejected by EvenOnly alone"],
-        },
+        {"plugin": "FreeCpu", "nodes": 3, "alone": 2, "reasons": {"Insufficient cpu": 3}},
+        {"plugin": "EvenOnly", "nodes": 2, "alone": 1, "reasons": {"node(s) were odd": 2}},
+    ]
+    assert report["advice"] == [
+        "2 of 4 nodes are rejected by FreeCpu alone",
+        "cpu: 4 is requested, the most that such a node has free is 3 on n2",
+        "1 of 4 nodes are rejected by EvenOnly alone",
     ]
     assert plain(placement_view(report, most=10)) == (
         "default/web stays pending: 0 of 4 nodes are feasible\n"
@@ -86,6 +76,7 @@ async def test_a_pod_that_stays_pending_has_the_cause_first_and_what_would_help(
         "REJECTED BY  NODES  ALONE  WHY\n"
         "FreeCpu          3      2  3 Insufficient cpu\n"
         "EvenOnly         2      1  2 node(s) were odd\n"
+        "\n"
         "what would help\n"
         "- 2 of 4 nodes are rejected by FreeCpu alone\n"
         "- cpu: 4 is requested, the most that such a node has free is 3 on n2\n"
@@ -96,6 +87,18 @@ async def test_a_pod_that_stays_pending_has_the_cause_first_and_what_would_help(
         "n1        EvenOnly  node(s) were odd\n"
         "n2        FreeCpu   Insufficient cpu\n"
         "n3        FreeCpu   Insufficient cpu\n"
+    )
+
+
+async def test_where_no_plugin_is_alone_the_fewest_together_are_named() -> None:
+    cluster = small_cluster(n1=1, n3=3)
+    filters = {"FreeCpu": FreeCpu(), "EvenOnly": EvenOnly()}
+    profiles, services = await planned(cluster, filter=filters)
+    pod = pending(cpu=4)
+    found = profiles.of(pod).decider.blockers(pod, services.cluster.view())
+    assert found.advice == (
+        "2 of 2 nodes are rejected by FreeCpu and EvenOnly together",
+        "cpu: 4 is requested, the most that such a node has free is 3 on n3",
     )
 
 
