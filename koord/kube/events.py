@@ -6,6 +6,8 @@ events.k8s.io/v1 API Koordinator's role allows nothing, and both show the same o
 """
 
 import asyncio
+import heapq
+import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -53,10 +55,64 @@ class EventLimits:
     burst: int = 25  # writes at once after a quiet time
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Waiting:
     due: float  # monotonic
     until: float  # monotonic; then it is dropped
+
+
+class _Queue:
+    """Events that wait, by when they are due and when they are dropped."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Event, _Waiting] = {}
+        self._numbers = itertools.count()
+        # Entries that have been replaced or removed stay until they come up.
+        self._due: list[tuple[float, int, Event, _Waiting]] = []
+        self._ends: list[tuple[float, int, Event, _Waiting]] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, event: Event) -> bool:
+        return event in self._entries
+
+    def put(self, event: Event, due: float, until: float) -> None:
+        """Have an event wait, in place of an earlier entry of it."""
+        entry, number = _Waiting(due, until), next(self._numbers)
+        self._entries[event] = entry
+        heapq.heappush(self._due, (due, number, event, entry))
+        heapq.heappush(self._ends, (until, number, event, entry))
+
+    def put_off(self, event: Event, due: float) -> None:
+        """Have a waiting event be due later."""
+        self.put(event, due, self._entries[event].until)
+
+    def remove(self, event: Event) -> None:
+        """It does not wait any more."""
+        del self._entries[event]
+
+    def drop(self, now: float) -> int:
+        """Remove what is to be dropped by now; return how many events."""
+        dropped = 0
+        while (found := self._first(self._ends)) is not None and found[1].until <= now:
+            del self._entries[found[0]]
+            dropped += 1
+        return dropped
+
+    def first(self) -> tuple[Event, _Waiting] | None:
+        """The event that is due first; of several the one that has waited longest."""
+        return self._first(self._due)
+
+    def _first(
+        self, heap: list[tuple[float, int, Event, _Waiting]]
+    ) -> tuple[Event, _Waiting] | None:
+        while heap:
+            _, _, event, entry = heap[0]
+            if self._entries.get(event) is entry:
+                return event, entry
+            heapq.heappop(heap)
+        return None
 
 
 class EventRecorder:
@@ -87,7 +143,7 @@ class EventRecorder:
         self._clock = clock
         self._count = count
         self._observe_only = observe_only
-        self._waiting: dict[Event, _Waiting] = {}
+        self._waiting = _Queue()
         self._series: dict[Event, Series] = {}  # latest last
         self._last_moment = 0
         self._woken = asyncio.Event()
@@ -106,7 +162,8 @@ class EventRecorder:
         series = self._series_of(event)
         series.happened(self._clock.wall())
         due = now if series.written_at is None else max(now, series.written_at + REPEAT_GAP)
-        waiting.setdefault(event, _Waiting(due, now + FORGOTTEN_AFTER))
+        if event not in waiting:
+            waiting.put(event, due, now + FORGOTTEN_AFTER)
         self._woken.set()
 
     async def run(self, stop: Stop) -> None:
@@ -120,7 +177,7 @@ class EventRecorder:
                 await stop.sleep(pause, wake=self._woken)
                 continue
             if await self._observe_only():
-                del self._waiting[event]
+                self._waiting.remove(event)
                 self._count("withheld")
                 continue
             await self._turns.take()
@@ -131,13 +188,13 @@ class EventRecorder:
         """The event to write now, or None and the seconds until the next one is due."""
         self._woken.clear()
         waiting, now = self._waiting, self._clock.monotonic()
-        for event in [event for event, entry in waiting.items() if entry.until <= now]:
-            del waiting[event]
+        for _ in range(waiting.drop(now)):
             self._count("expired")
-        if not waiting:
+        first = waiting.first()
+        if first is None:
             return None, FORGOTTEN_AFTER
-        event = min(waiting, key=lambda each: waiting[each].due)
-        seconds = waiting[event].due - now
+        event, entry = first
+        seconds = entry.due - now
         return (event, 0.0) if seconds <= 0 else (None, seconds)
 
     async def _write(self, event: Event) -> float:
@@ -190,17 +247,18 @@ class EventRecorder:
         """Let the others go first next time. Returns the seconds until then."""
         waiting = self._waiting
         self._away.failed("events.delayed", waiting=len(waiting), error=str(err))
-        waiting[event] = waiting.pop(event)
         wanted = err.retry_after if isinstance(err, ApiError) else None
-        return max(self._backoff.next(), wanted or 0.0)
+        pause = max(self._backoff.next(), wanted or 0.0)
+        waiting.put_off(event, self._clock.monotonic() + pause)
+        return pause
 
     def _done(self, event: Event, series: Series, times: int) -> None:
         """Take an event off the queue, unless it has happened again meanwhile."""
         waiting, now = self._waiting, self._clock.monotonic()
         series.written_at = now
-        del waiting[event]
+        waiting.remove(event)
         if series.count > times:
-            waiting[event] = _Waiting(now + REPEAT_GAP, now + FORGOTTEN_AFTER)
+            waiting.put(event, now + REPEAT_GAP, now + FORGOTTEN_AFTER)
         if len(waiting) < self._limits.waiting // 2:
             self._full.ended("events.flowing")
 

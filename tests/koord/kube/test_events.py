@@ -106,6 +106,24 @@ async def test_events_of_objects_without_a_namespace_go_to_default(
     }  # fmt: skip
 
 
+async def test_an_event_that_was_not_taken_lets_the_others_go_first(
+    server: ApiServer, recording: Recording, pass_time: PassTime
+) -> None:
+    """Those that happened later, too."""
+    server.script(refuse(503, "Unavailable"), path="/api/v1/namespaces/shop/events")
+    recording.emit(event("first"))
+    await pass_time(lambda: len(server.requests) == 1, step=0)
+    recording.emit(event("second"), event("third"))
+    await pass_time(lambda: recording.counts["created"] == 3)
+
+    assert [entry.json["message"] for entry in server.requests] == [
+        "first",
+        "second",
+        "third",
+        "first",
+    ]
+
+
 async def test_what_happens_every_second_is_one_event_that_is_counted(
     server: ApiServer, recording: Recording, clock: SimulatedClock, pass_time: PassTime
 ) -> None:
