@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from copy import copy
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +48,9 @@ class Domains:
         self.totals = totals  # (values + 1,); the last stays 0
 
     @classmethod
-    def of(cls, topology_key: str, per_node: NDArray[np.int32] | None, view: View) -> "Domains":
+    def of(
+        cls, topology_key: str, per_node: NDArray[np.integer[Any]] | None, view: View
+    ) -> "Domains":
         """Sums of what each node has; None: nothing."""
         domains = view.traits.label(topology_key)
         if per_node is None:

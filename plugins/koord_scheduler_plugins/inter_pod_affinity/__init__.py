@@ -1,0 +1,242 @@
+"""InterPodAffinity: pods near to others, or apart from them.
+
+matchLabelKeys and mismatchLabelKeys of a term are in its selector: the API server merges them.
+
+Source: Kubernetes, plugins/interpodaffinity.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from koord_scheduler.plugin import (
+    Action,
+    Affinity,
+    AffinityTerm,
+    AntiAffinity,
+    ClusterEvent,
+    ClusterNode,
+    ClusterPod,
+    CycleState,
+    EnqueueExtensions,
+    EventResource,
+    Fault,
+    FilterPlugin,
+    Handle,
+    HintedEvent,
+    Mask,
+    NodeInfo,
+    NodeScore,
+    NormalizeScorePlugin,
+    Opposition,
+    PreFilterExtensions,
+    PreFilterPlugin,
+    PreScorePlugin,
+    QueueingHint,
+    ScorePlugin,
+    Scores,
+    Status,
+    VectorFilterPlugin,
+    VectorNormalizeScorePlugin,
+    VectorScorePlugin,
+    Verdicts,
+    View,
+    invalid,
+    selects,
+    takes_args,
+)
+from koord_scheduler_plugins.inter_pod_affinity.scoring import (
+    Preferences,
+    normalize,
+    normalized,
+)
+
+_RULES, _WORTH = "InterPodAffinity.Filter", "InterPodAffinity.Score"
+_HEAVIEST = 100
+_REJECTIONS = (
+    Status.unresolvable("node(s) didn't match pod affinity rules"),
+    Status.unschedulable("node(s) didn't match pod anti-affinity rules"),
+    Status.unschedulable("node(s) didn't satisfy existing pods anti-affinity rules"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InterPodAffinityArgs:
+    """What terms of other pods count in scores."""
+
+    hard_pod_affinity_weight: int = 1  # of required affinity of other pods, 0 to 100
+    ignore_preferred_terms_of_existing_pods: bool = False  # for pods that prefer nothing themselves
+
+    def validate(self) -> Iterator[Fault]:
+        weight = self.hard_pod_affinity_weight
+        if not 0 <= weight <= _HEAVIEST:
+            yield invalid(("hardPodAffinityWeight",), weight, f"wanted 0 to {_HEAVIEST}")
+
+
+class _Rule(Protocol):
+    def __bool__(self) -> bool: ...
+
+    def change(self, row: int, pod: ClusterPod, amount: int, view: View) -> None: ...
+
+    def allows(self, view: View) -> Mask: ...
+
+    def allows_row(self, row: int) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """In the order in which they are asked."""
+
+    affinity: Affinity
+    anti_affinity: AntiAffinity
+    opposition: Opposition
+
+    @property
+    def all(self) -> tuple[_Rule, ...]:
+        return self.affinity, self.anti_affinity, self.opposition
+
+    def clone(self) -> "_Rules":
+        return _Rules(self.affinity.clone(), self.anti_affinity.clone(), self.opposition.clone())
+
+
+@takes_args(InterPodAffinityArgs)
+class InterPodAffinity(
+    PreFilterPlugin,
+    PreFilterExtensions,
+    FilterPlugin,
+    VectorFilterPlugin,
+    PreScorePlugin,
+    ScorePlugin,
+    VectorScorePlugin,
+    NormalizeScorePlugin,
+    VectorNormalizeScorePlugin,
+    EnqueueExtensions,
+):
+    """Required (anti-)affinity of the pod and of others rejects, the preferred one scores."""
+
+    def __init__(self, args: InterPodAffinityArgs, handle: Handle) -> None:
+        self._args = args
+
+    def events_to_register(self) -> Iterable[HintedEvent]:
+        pods = Action.ADD | Action.UPDATE_POD_LABEL | Action.DELETE
+        nodes = Action.ADD | Action.UPDATE_NODE_LABEL
+        return (
+            HintedEvent(ClusterEvent(EventResource.POD, pods), _pod_helps),
+            HintedEvent(ClusterEvent(EventResource.NODE, nodes), _node_helps),
+        )
+
+    def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
+        rules = _Rules(Affinity(pod, nodes), AntiAffinity(pod, nodes), Opposition(pod, nodes))
+        if not any(rules.all):
+            return Status.skip()
+        state.write(_RULES, rules)
+        return None
+
+    def add_pod(
+        self, state: CycleState, pod: ClusterPod, added: ClusterPod, node: NodeInfo
+    ) -> Status | None:
+        _count(state, added, node, 1)
+        return None
+
+    def remove_pod(
+        self, state: CycleState, pod: ClusterPod, removed: ClusterPod, node: NodeInfo
+    ) -> Status | None:
+        _count(state, removed, node, -1)
+        return None
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        rules = state.read(_RULES, _Rules)
+        for rule, rejection in zip(rules.all, _REJECTIONS, strict=True):
+            if not rule.allows_row(node.row):
+                return rejection
+        return None
+
+    def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Verdicts:
+        rules = state.read(_RULES, _Rules)
+        numbers = np.zeros(len(nodes), np.int32)
+        for number, rule in reversed(tuple(enumerate(rules.all, 1))):
+            if rule:
+                numbers[~rule.allows(nodes)] = number
+        return Verdicts(numbers, _REJECTIONS)
+
+    def pre_score(
+        self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask
+    ) -> Status | None:
+        spec, args = pod.spec, self._args
+        prefers = spec.preferred_affinity or spec.preferred_anti_affinity
+        if args.ignore_preferred_terms_of_existing_pods and not prefers:
+            return Status.skip()
+        worth = Preferences(pod, nodes, args.hard_pod_affinity_weight)
+        if not worth:
+            return Status.skip()
+        state.write(_WORTH, worth)
+        return None
+
+    def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
+        return state.read(_WORTH, Preferences).score(node.row)
+
+    def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
+        return state.read(_WORTH, Preferences).scores(nodes)
+
+    def normalize_score(
+        self, state: CycleState, pod: ClusterPod, scores: list[NodeScore]
+    ) -> Status | None:
+        normalize(scores)
+        return None
+
+    def normalize_scores(self, state: CycleState, pod: ClusterPod, scores: Scores) -> Scores:
+        return normalized(scores)
+
+
+def _count(state: CycleState, pod: ClusterPod, node: NodeInfo, amount: int) -> None:
+    if not pod.finished:
+        for rule in state.read(_RULES, _Rules).all:
+            rule.change(node.row, pod, amount, node.view)
+
+
+def _pod_helps(pod: ClusterPod, old: object, new: object) -> QueueingHint:
+    """A pod that required affinity wants, or that no anti-affinity excludes any more."""
+    before = old if isinstance(old, ClusterPod) else None
+    after = new if isinstance(new, ClusterPod) else None
+    wanted, unwanted = pod.spec.affinity, pod.spec.anti_affinity
+    helps = (
+        (after is not None and after.uid == pod.uid)
+        or (wanted and _may_all_mean(wanted, after) and not _all_mean(wanted, before))
+        # without the last such pod this one may be the first of its group
+        or (wanted and _may_all_mean(wanted, before) and _may_all_mean(wanted, pod) and not after)
+        or any(_may_all_mean((one,), before) and not _all_mean((one,), after) for one in unwanted)
+        or (
+            before is not None
+            and after is None
+            and any(_may_all_mean((one,), pod) for one in before.spec.anti_affinity)
+        )
+    )
+    return QueueingHint.QUEUE if helps else QueueingHint.SKIP
+
+
+def _node_helps(pod: ClusterPod, old: object, new: object) -> QueueingHint:
+    """A node that is new, or has other labels, and has all that required affinity needs."""
+    before = old.labels if isinstance(old, ClusterNode) else None
+    after = new.labels if isinstance(new, ClusterNode) else None
+    if after is None or after == before:
+        return QueueingHint.SKIP
+    labelled = all(term.topology_key in after for term in pod.spec.affinity)
+    return QueueingHint.QUEUE if labelled else QueueingHint.SKIP
+
+
+def _may_all_mean(terms: Iterable[AffinityTerm], pod: ClusterPod | None) -> bool:
+    """Whether terms may mean a pod: a namespace selector may select its namespace."""
+    return pod is not None and all(
+        selects(term.selector, pod.labels)
+        and (pod.namespace in term.namespaces or term.namespace_selector is not None)
+        for term in terms
+    )
+
+
+def _all_mean(terms: Iterable[AffinityTerm], pod: ClusterPod | None) -> bool:
+    """Whether terms mean a pod, whatever namespaces have for labels."""
+    return pod is not None and all(
+        selects(term.selector, pod.labels) and pod.namespace in term.namespaces for term in terms
+    )

@@ -1,0 +1,90 @@
+"""Scores by preferred terms of a pod, and by terms of the pods that are on nodes.
+
+Source: Kubernetes, plugins/interpodaffinity/scoring.go.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord_scheduler.plugin import (
+    MAX_NODE_SCORE,
+    ClusterPod,
+    Domains,
+    NodeScore,
+    Scores,
+    View,
+    Wish,
+)
+
+
+class Preferences:
+    """What domains are worth to one pod. Never changes."""
+
+    def __init__(self, pod: ClusterPod, nodes: View, hard_weight: int) -> None:
+        """hard_weight: of a required affinity term of another pod that means this one."""
+        sums: dict[str, NDArray[np.int64]] = {}
+        for key, per_node, weight in _worths(pod, nodes, hard_weight):
+            if key not in sums:
+                sums[key] = np.zeros(len(nodes), np.int64)
+            sums[key] += per_node if weight == 1 else weight * per_node.astype(np.int64)
+        found = (Domains.of(key, per_node, nodes) for key, per_node in sums.items())
+        self._domains = [one for one in found if one.totals.any()]
+
+    def __bool__(self) -> bool:
+        """Whether any domain is worth something."""
+        return bool(self._domains)
+
+    def clone(self) -> "Preferences":
+        """As it never changes, the same."""
+        return self
+
+    def score(self, row: int) -> int:
+        """The score of one node, before it is normalized."""
+        return sum(one.at(row) for one in self._domains)
+
+    def scores(self, nodes: View) -> Scores:
+        """The same of all nodes."""
+        total = np.zeros(len(nodes), np.int64)
+        for one in self._domains:
+            total += one.totals[one.domains.codes]
+        return total
+
+
+def normalize(scores: list[NodeScore]) -> None:
+    """Bring scores into the range from 0, the lowest, to 100; all equal ones to 0."""
+    least = min((one.score for one in scores), default=0)
+    spread = max((one.score for one in scores), default=0) - least
+    for one in scores:
+        one.score = int(MAX_NODE_SCORE * ((one.score - least) / spread)) if spread else 0
+
+
+def normalized(scores: Scores) -> Scores:
+    """The same of all feasible nodes at once."""
+    least = int(scores.min(initial=_HIGHEST))
+    spread = int(scores.max(initial=-_HIGHEST)) - least
+    if spread <= 0:
+        return np.zeros_like(scores)
+    return (MAX_NODE_SCORE * ((scores - least) / spread)).astype(np.int64)
+
+
+def _worths(
+    pod: ClusterPod, nodes: View, hard_weight: int
+) -> Iterator[tuple[str, NDArray[np.int32], int]]:
+    """Topology key, numbers by node, and the weight of each."""
+    for one in pod.spec.preferred_affinity:
+        yield one.term.topology_key, nodes.pods_meant(one.term), one.weight
+    for one in pod.spec.preferred_anti_affinity:
+        yield one.term.topology_key, nodes.pods_meant(one.term), -one.weight
+    weights = {
+        Wish.AFFINITY: hard_weight,
+        Wish.PREFERRED_AFFINITY: 1,  # counts have the terms' own weights
+        Wish.PREFERRED_ANTI_AFFINITY: -1,
+    }
+    for (wish, key), counts in nodes.wishes_about(pod.label_set).items():
+        if weights.get(wish):
+            yield key, counts, weights[wish]
+
+
+_HIGHEST = 2**62
