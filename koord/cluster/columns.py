@@ -30,6 +30,7 @@ class FrozenColumn:
         self.chunks = chunks
         self.length = length
         self._empty = empty
+        self._zeros: dict[int, Mask | None] = {}
 
     @cached_property
     def array(self) -> NDArray[Any]:
@@ -37,6 +38,13 @@ class FrozenColumn:
         joined = np.concatenate((*self.chunks, self._empty), axis=-1)[..., : self.length]
         joined.flags.writeable = False
         return joined.T
+
+    def zeros(self, at: int) -> Mask | None:
+        """Rows in which one of several values is 0; None: there is none. Computed once."""
+        if at not in self._zeros:
+            found = self.array[:, at] == 0
+            self._zeros[at] = found if found.any() else None
+        return self._zeros[at]
 
     def __getitem__(self, row: int) -> Any:
         if not 0 <= row < self.length:

@@ -121,6 +121,10 @@ class View:
         """(nodes, resources): milli-cores, bytes, pods, or units of what it is."""
         return self._allocatable.array
 
+    def lacking(self, column: int) -> Mask | None:
+        """Nodes that have nothing of a resource; None: there is none. Costs nothing mostly."""
+        return self._allocatable.zeros(column)
+
     @property
     def requested(self) -> NDArray[np.int64]:
         """(nodes, resources): sums over the pods that are not finished; of "pods", their number."""

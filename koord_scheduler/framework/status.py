@@ -3,7 +3,7 @@
 Source: Kubernetes, k8s.io/kube-scheduler/framework Status.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Self
 
@@ -97,7 +97,7 @@ class Status:
 
     def of(self, plugin: str) -> "Status":
         """The same, coming from a plugin, unless it says which one already."""
-        return self if self.plugin else replace(self, plugin=plugin)
+        return self if self.plugin else Status(self.code, self.reasons, plugin, self.error)
 
     def __str__(self) -> str:
         return self.message or self.code.title

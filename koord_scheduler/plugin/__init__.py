@@ -196,6 +196,7 @@ from koord_scheduler.rules.resourceuse import (
     UseColumns,
     is_extended,
     pod_amount,
+    resource_counts,
     use_of_all,
     use_of_node,
 )
@@ -385,6 +386,7 @@ __all__ = [
     "preferences_met",
     "reaches_volumes",
     "required",
+    "resource_counts",
     "selector_of",
     "selects",
     "shortage_at",

@@ -24,27 +24,31 @@ def demand_of(spec: PodSpec, ignored: Callable[[str], bool]) -> Demand:
     return [*first, *(one for one in asked.items() if not ignored(one[0]))]
 
 
-def shortages(demand: Demand, nodes: View) -> NDArray[np.int64]:
-    """What each node lacks; shape (nodes,). 0: nothing.
+def shortages(demand: Demand, nodes: View) -> NDArray[np.int64] | None:
+    """What each node lacks; shape (nodes,). 0: nothing. None: no node lacks anything.
 
     Bit k: there is too little of resource k of the demand. The bit above all of them: of one there
     would be too little even without any pods.
     """
-    found = np.zeros(len(nodes), np.int64)
+    found: NDArray[np.int64] | None = None
     never = np.zeros(len(nodes), np.bool_)
+    allocatable, requested = nodes.allocatable, nodes.requested
     for bit, (name, amount) in enumerate(demand):
         column = nodes.resources.get(name)
         if column is None:
-            found |= 1 << bit
+            lacking = np.ones(len(nodes), np.bool_)
             never[:] = True
-            continue
-        allocatable = nodes.allocatable[:, column]
-        lacking = allocatable - nodes.requested[:, column] < amount
-        if lacking.any():
-            found += lacking * (1 << bit)
+        else:
+            there = allocatable[:, column]
+            lacking = there - requested[:, column] < amount
+            if not lacking.any():
+                continue
             if name != PODS:
-                never |= allocatable < amount
-    if never.any():
+                never |= there < amount
+        if found is None:
+            found = np.zeros(len(nodes), np.int64)
+        found += lacking * (1 << bit)
+    if found is not None and never.any():
         found += never * (1 << len(demand))
     return found
 

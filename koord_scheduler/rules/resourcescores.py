@@ -69,7 +69,8 @@ class WeightedMean(Scorer):
         if not weight:
             return total
         if not lacking:
-            return total // weight
+            total //= weight
+            return total
         weights = np.full(nodes, weight)
         for lacks, each in lacking:
             weights -= lacks * each
@@ -84,7 +85,7 @@ class LeastAllocated(WeightedMean):
         return max(use.allocatable - use.requested, 0) * HIGHEST // use.allocatable
 
     def scores(self, use: UseColumns, divisor: Column) -> Column:
-        free = use.allocatable - use.requested
+        free: Column = use.allocatable - use.requested
         np.maximum(free, 0, out=free)
         free *= HIGHEST
         free //= divisor
@@ -169,15 +170,13 @@ class Balanced(Scorer):
 
     def of_all(self, uses: Sequence[UseColumns | None], nodes: int) -> Column:
         counted = [use for use in uses if use is not None]
-        if len(counted) == 2 and all(use.allocatable.all() for use in counted):
-            one, other = (np.minimum(use.requested / use.allocatable, 1.0) for use in counted)
-            one -= other
-            np.abs(one, out=one)
-            deviation = one / 2
+        if len(counted) == 2 and all(use.lacking is None for use in counted):
+            deviation = _difference(*counted)
         else:
             deviation = _deviations(counted, nodes)
-        found: Column = ((1 - deviation) * HIGHEST).astype(np.int64)
-        return found
+        np.subtract(1, deviation, out=deviation)
+        deviation *= HIGHEST
+        return deviation.astype(np.int64)
 
 
 def _deviation(shares: Sequence[float]) -> float:
@@ -196,6 +195,18 @@ def _sum(amounts: Sequence[float]) -> float:
     for amount in amounts:
         total += amount
     return total
+
+
+def _difference(one: UseColumns, other: UseColumns) -> NDArray[np.float64]:
+    """Half of it, which is the deviation of two."""
+    shares: NDArray[np.float64] = one.requested / one.allocatable
+    others: NDArray[np.float64] = other.requested / other.allocatable
+    np.minimum(shares, 1.0, out=shares)
+    np.minimum(others, 1.0, out=others)
+    shares -= others
+    np.abs(shares, out=shares)
+    shares /= 2
+    return shares
 
 
 def _deviations(uses: Sequence[UseColumns], nodes: int) -> NDArray[np.float64]:
@@ -237,9 +248,8 @@ def _of_those_that_have_some(
     scores: Callable[[UseColumns, Column], Column], use: UseColumns
 ) -> tuple[Column, NDArray[np.bool_] | None]:
     """Scores of a resource, 0 on nodes that have nothing, and which these are; None: none is."""
-    lacks = use.allocatable == 0
-    if not lacks.any():
+    if use.lacking is None:
         return scores(use, use.allocatable), None
     found = scores(use, np.maximum(use.allocatable, 1))
-    found[lacks] = 0
-    return found, lacks
+    found[use.lacking] = 0
+    return found, use.lacking

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 
@@ -28,6 +29,7 @@ class UseColumns(NamedTuple):
 
     allocatable: NDArray[np.int64]
     requested: NDArray[np.int64]  # with the pod
+    lacking: Mask | None = None  # nodes that have nothing of it; None: there is none
 
 
 def is_extended(name: str) -> bool:
@@ -58,7 +60,7 @@ def use_of_all(pod: ClusterPod, nodes: View, name: str, *, nonzero: bool) -> Use
         requested = nodes.nonzero_requested[:, _NONZERO[name]]
     else:
         requested = nodes.requested[:, column]
-    return UseColumns(nodes.allocatable[:, column], requested + amount)
+    return UseColumns(nodes.allocatable[:, column], requested + amount, nodes.lacking(column))
 
 
 def use_of_node(pod: ClusterPod, nodes: View, row: int, name: str, *, nonzero: bool) -> Use | None:
@@ -75,3 +77,8 @@ def use_of_node(pod: ClusterPod, nodes: View, row: int, name: str, *, nonzero: b
 
 def _counts(name: str, amount: int) -> bool:
     return name in _NATIVE or (amount > 0 and name not in _UNCOUNTED)
+
+
+def resource_counts(pod: ClusterPod, name: str, *, nonzero: bool) -> bool:
+    """Whether a resource counts for a pod on nodes that have some; arguments as for use_of_all."""
+    return _counts(name, pod_amount(pod, name, nonzero=nonzero))

@@ -1,6 +1,8 @@
 """The plugin."""
 
 from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -17,8 +19,11 @@ from koord_scheduler.plugin import (
     FilterPlugin,
     Handle,
     HintedEvent,
+    Mask,
     NodeInfo,
     Numbers,
+    PreFilterPlugin,
+    PreScorePlugin,
     QueueingHint,
     ScorePlugin,
     Scores,
@@ -29,6 +34,7 @@ from koord_scheduler.plugin import (
     View,
     demand_of,
     is_extended,
+    resource_counts,
     shortage_at,
     shortages,
     takes_args,
@@ -40,9 +46,28 @@ from koord_scheduler_plugins.node_resources_fit.args import NodeResourcesFitArgs
 _FEW_BITS = 12  # so many that a table of all combinations is small
 
 
+_DEMAND = "NodeResourcesFit/demand"
+
+
+@dataclass(frozen=True, slots=True)
+class _Demanded:
+    """What the pod needs of a node, in the state of its cycle."""
+
+    demand: Demand
+
+    def clone(self) -> Self:
+        return self
+
+
 @takes_args(NodeResourcesFitArgs)
 class NodeResourcesFit(
-    FilterPlugin, VectorFilterPlugin, ScorePlugin, VectorScorePlugin, EnqueueExtensions
+    PreFilterPlugin,
+    FilterPlugin,
+    VectorFilterPlugin,
+    PreScorePlugin,
+    ScorePlugin,
+    VectorScorePlugin,
+    EnqueueExtensions,
 ):
     """Rejects nodes without room, and scores them by how much is requested there with the pod."""
 
@@ -61,17 +86,23 @@ class NodeResourcesFit(
             HintedEvent(ClusterEvent(EventResource.NODE, node_actions), self._node_helps),
         )
 
+    def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> None:
+        """Each node is asked for the same."""
+        state.write(_DEMAND, _Demanded(self._demand(pod)))
+
     def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         return ()
 
     def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
-        demand = self._demand(pod)
+        demand = self._demand_in(state, pod)
         found = shortage_at(demand, node.view, node.row)
         return _rejection(found, demand) if found else None
 
     def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Verdicts:
-        demand = self._demand(pod)
+        demand = self._demand_in(state, pod)
         codes = shortages(demand, nodes)
+        if codes is None:
+            return Verdicts(np.zeros(len(nodes), np.int32), ())
         if len(demand) < _FEW_BITS:
             counts = np.bincount(codes, minlength=1)
             counts[0] = 0
@@ -84,6 +115,13 @@ class NodeResourcesFit(
             present, numbers = present[1:], places[:-1].astype(np.int32)
         return Verdicts(numbers, tuple(_rejection(code, demand) for code in present.tolist()))
 
+    def pre_score(
+        self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask
+    ) -> Status | None:
+        """Where no resource of the strategy counts, all nodes would have the score 0."""
+        counts = any(resource_counts(pod, name, nonzero=True) for name in self._resources)
+        return None if counts else Status.skip()
+
     def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         return ()
 
@@ -95,6 +133,10 @@ class NodeResourcesFit(
     def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
         uses = [use_of_all(pod, nodes, name, nonzero=True) for name in self._resources]
         return self._scorer.of_all(uses, len(nodes))
+
+    def _demand_in(self, state: CycleState, pod: ClusterPod) -> Demand:
+        found = state.find(_DEMAND, _Demanded)
+        return self._demand(pod) if found is None else found.demand
 
     def _demand(self, pod: ClusterPod) -> Demand:
         return demand_of(pod.spec, self._is_ignored)

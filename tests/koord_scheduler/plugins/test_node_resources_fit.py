@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from clusters import Json, node, pod, read_node, read_pod
 from hypothesis import given
@@ -167,6 +168,14 @@ def test_scores(
         scores = [(97 + 98) // 2] * len(nodes)
     found = plugin(args).score_all(CycleState(), asking(**asked), view(*nodes))
     assert found.tolist() == scores
+
+
+@pytest.mark.parametrize(("resource", "skipped"), [(GPU, True), ("cpu", False)])
+def test_where_no_resource_counts_nothing_is_scored(resource: str, skipped: bool) -> None:
+    """All nodes would have the score 0."""
+    one, nodes = plugin(strategy("LeastAllocated", (resource, 1))), view((ROOM, None), (ROOM, None))
+    status = one.pre_score(CycleState(), make_pod(), nodes, np.ones(2, np.bool_))
+    assert (status is not None and status.code is Code.SKIP) == skipped
 
 
 STRATEGIES = [
