@@ -14,6 +14,7 @@ from msgspec import Raw
 from koord.api.decoding.annotation import annotation_fields
 from koord.api.nodemetric import AggregatedUsage, PodMetric, Usage
 from koord.api.nodes.reservation import NODE_RESERVATION, reserved_amounts
+from koord.api.schedulinghint import SCHEDULING_HINTS
 from koord.cluster import wire
 from koord.cluster.decoder import Kind
 from koord.cluster.facts import (
@@ -55,6 +56,7 @@ KEPT_ANNOTATIONS = frozenset(
         "scheduling.koordinator.sh/numa-topology-spec",
         "scheduling.koordinator.sh/reservation-affinity",
         "scheduling.koordinator.sh/resource-spec",
+        *SCHEDULING_HINTS,
     }
 )
 KEPT_NODE_ANNOTATIONS = frozenset({"scheduling.koordinator.sh/usage-thresholds"})
@@ -64,6 +66,7 @@ RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"  # an annotation of node
 _MOST_DISRUPTED = 2000  # pods in the status of a PodDisruptionBudget; the API allows as many
 _LONGEST_ANNOTATION = 256  # characters; a longer one is cut
 _LONGEST_NODE_ANNOTATION = 4096  # as above
+_LONGEST_OF = dict.fromkeys(SCHEDULING_HINTS, 32_768)  # as above, of those that list nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,9 @@ def _kept_annotations(
     meta: wire.Metadata, kept: Set[str], longest: int
 ) -> tuple[tuple[str, str], ...]:
     found = meta.annotations or {}
-    return tuple([(key, found[key][:longest]) for key in sorted(kept & found.keys())])
+    return tuple(
+        [(key, found[key][: _LONGEST_OF.get(key, longest)]) for key in sorted(kept & found.keys())]
+    )
 
 
 def _containers_of(found: wire.PodStatus) -> tuple[ContainerState, ...]:

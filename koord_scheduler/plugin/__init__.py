@@ -73,9 +73,9 @@ from koord.component.plugins.args import takes_args
 from koord.component.plugins.errors import PluginError
 from koord.component.plugins.shared import SharedPart, SharedParts
 from koord.kube.access.config import ApiConfig
-from koord.kube.client import STRATEGIC_MERGE_PATCH
+from koord.kube.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH
 from koord.kube.deadline import Deadline
-from koord.kube.errors import Conflict, KubeError, NotFound
+from koord.kube.errors import Conflict, KubeError, NotFound, TooManyRequests, Unreachable
 from koord.kube.eventobjects import Event, EventType, ObjectRef
 from koord.kube.resource import PODS
 from koord.kube.transport import Call, Transport
@@ -205,6 +205,7 @@ from koord_scheduler.rules.resourceweights import ResourceSpec, weighted
 __all__ = [
     "ABSENT",
     "MAX_NODE_SCORE",
+    "MERGE_PATCH",
     "MIN_NODE_SCORE",
     "NODE",
     "NODE_METRIC",
@@ -335,8 +336,10 @@ __all__ = [
     "Stop",
     "Suggestion",
     "SuggestionType",
+    "TooManyRequests",
     "Transformed",
     "Transport",
+    "Unreachable",
     "UsageReport",
     "Use",
     "UseColumns",
