@@ -12,7 +12,8 @@ from koord_scheduler.daemon.settings import Settings, load_settings
 _COMMANDS = f"""
 Commands beside the daemon, each with its own --help:
   {NAME} place     where a pod would go in a cluster, or in a dump of one, and why
-  {NAME} simulate  where a list of pods would go, one after the other"""
+  {NAME} simulate  where a list of pods would go, one after the other
+  {NAME} explain   why a pod of a running {NAME} is where it is, or nowhere"""
 FAMILIES = FamilyRules(prefix=PREFIX)
 
 

@@ -14,7 +14,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         command = given[0] if given else ""
-        if command in ("place", "simulate"):
+        if command in ("place", "simulate", "explain"):
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if command == "place":
             from koord_scheduler.cli.place import main as place
@@ -24,6 +24,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from koord_scheduler.cli.simulate import main as simulate
 
             return simulate(given[1:])
+        if command == "explain":
+            from koord_scheduler.cli.explain import main as explain
+
+            return explain(given[1:])
         from koord_scheduler.cli.daemon import run
 
         return run(given)

@@ -4,8 +4,11 @@ import asyncio
 import socket
 from collections.abc import Iterable
 
+from aiohttp import web
+
 from koord.cluster import decoding
 from koord.component.components import ComponentSet
+from koord.component.http.endpoints import guarded
 from koord.component.http.exposition import Exposition
 from koord.component.leaderelection.metrics import LeaderMetrics
 from koord.component.plugins.shared import SharedParts
@@ -36,6 +39,7 @@ from koord_scheduler.framework.metrics import FrameworkMetrics
 from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.profile import ProfileError, ProfilePlugins, build_profile
 from koord_scheduler.framework.waitingpods import WaitingPods
+from koord_scheduler.planning.explain import Running, explain_handler
 from koord_scheduler.queue.backoff import BackoffOptions
 from koord_scheduler.scheduling.metrics import SchedulingMetrics
 from koord_scheduler.scheduling.scheduler import Scheduler
@@ -154,7 +158,7 @@ class Daemon:
             (settings.options.plain_address,),
             settings.options,
             sources,
-            lambda: create_app(sources),
+            lambda: self._app(sources),
         )
         self._add_components(exposition)
 
@@ -228,6 +232,17 @@ class Daemon:
                     await self._scheduler.run(stop)
             finally:
                 parts.set()
+
+    def _app(self, sources: HttpSources) -> web.Application:
+        """The endpoints of every daemon, and what the scheduler answers about pods."""
+        app, handler = create_app(sources), explain_handler(self._running, self._leads)
+        app.router.add_get("/explain", guarded(sources.guard, handler))
+        return app
+
+    def _running(self) -> Running | None:
+        if self._scheduler is None:
+            return None
+        return Running(self._scheduler, self._connection.state)
 
     def _leads(self) -> bool:
         return self._elector is None or self._elector.leading

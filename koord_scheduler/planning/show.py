@@ -34,6 +34,39 @@ def placement_view(report: _Json, most: int) -> Iterator[RenderableType]:
         yield from _more(len(report["excluded"]) - most, "excluded nodes")
 
 
+def explanation_view(report: _Json, most: int) -> Iterator[RenderableType]:
+    """The lines of an answer of a running scheduler."""
+    yield heading(_state(report))
+    decision = report["decision"]
+    if decision is None:
+        known = ", ".join(report["schedulers"])
+        yield prose(f'its schedulerName is "{report["schedulerName"]}"; here are: {known}')
+        return
+    if report["gatedBy"]:
+        yield prose(f"{report['gatedBy']} keeps it from being tried", "yellow")
+    elif report["rejectedBy"]:
+        tried = f"tried {report['attempts']} times, rejected by {', '.join(report['rejectedBy'])}"
+        yield prose(f"{tried}; as things are now:")
+    yield from placement_view(decision, most)
+
+
+def _state(report: _Json) -> str:
+    """Where a pod is, and whether that is certain."""
+    if report["boundTo"]:
+        how = "is on its way to" if report["assumed"] else "is on"
+        return f"{report['pod']} {how} {report['boundTo']}"
+    return f"{report['pod']} is pending: {_PLACES.get(report['queue'], 'not in the queue')}"
+
+
+_PLACES = {
+    "active": "its turn comes soon",
+    "backoff": "it is tried again after its backoff",
+    "unschedulable": "it waits until something happens that may help",
+    "gated": "it may not be tried yet",
+    "inFlight": "it is being tried",
+}
+
+
 def simulation_view(report: _Json) -> Iterator[RenderableType]:
     """The lines of a simulation."""
     if "input" in report:

@@ -26,6 +26,11 @@ class KeyedHeap(Generic[T]):
         """All items, in no given order."""
         return (entry.item for entry in tuple(self._entries.values()))
 
+    def get(self, key: str) -> T | None:
+        """An item by its key; None: there is none."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry.item
+
     def push(self, key: str, item: T) -> None:
         """Add an item, in the place of one that has the same key."""
         old = self._entries.get(key)

@@ -81,6 +81,14 @@ class SchedulingQueue:
             return "gated" if queued.gating_plugin else "unschedulable"
         return "inFlight" if uid in self._flight else ""
 
+    def find(self, uid: str) -> QueuedPod | None:
+        """What is known of a pod that waits; None: it does not, as while it is in flight."""
+        for heap in (self._active, self._backoff, self._errors):
+            queued = heap.get(uid)
+            if queued is not None:
+                return queued
+        return self._pool.get(uid)
+
     def add(self, pod: ClusterPod) -> None:
         """Take over a pod that is to be scheduled; one that is there already is updated."""
         if self.place_of(pod.uid):

@@ -1,8 +1,51 @@
-"""The API server that tests talk to, on simulated time."""
+"""The API server that tests talk to, on simulated time, and replicas of the scheduler."""
 
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apiserver import ApiServer
+from clusters import node
 from kubefixtures import (  # noqa: F401 - fixtures
     authority,
     clock,
     pass_time,
     server,
 )
+from schedulers import NODES, PODS, SIMPLE, Replica, Start, pending, placed
+
+from koord.util.simulatedclock import SimulatedClock
+
+PassTime = Callable[..., Any]
+
+
+@pytest.fixture
+async def start(tmp_path: Path, server: ApiServer, clock: SimulatedClock) -> AsyncIterator[Start]:  # noqa: F811
+    """Start replicas; each ends with the test."""
+    for name in ("n1", "n2"):
+        server.objects.create(NODES, node(name))
+    replicas: list[Replica] = []
+
+    def start(config: str = SIMPLE, *argv: str) -> Replica:
+        directory = tmp_path / str(len(replicas))
+        replicas.append(Replica(directory, server, clock, config, *argv))
+        return replicas[-1]
+
+    yield start
+    for each in replicas:
+        each.stop.set()
+    await clock.advance(5)
+    for each in replicas:
+        await asyncio.wait({each.task}, timeout=60)
+        assert each.task.done()
+
+
+@pytest.fixture
+async def leading(start: Start, server: ApiServer, pass_time: PassTime) -> Replica:  # noqa: F811
+    """A replica that has scheduled a pod."""
+    server.objects.create(PODS, pending("first"))
+    replica = start()
+    await pass_time(lambda: "first" in placed(server), step=0.2)
+    return replica

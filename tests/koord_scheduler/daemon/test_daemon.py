@@ -2,13 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from apiserver import ApiServer
-from clusters import node
 from faults import hang, refuse
 from schedulers import (
     ALONE,
@@ -30,40 +28,9 @@ from structlog.testing import capture_logs
 from koord.component.leaderelection.elector import LostLease
 from koord.controlplane.lifecycle import FinishedWithoutElection
 from koord.util.errors import KoordError
-from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.daemon.run import FOLLOWED
 
 PassTime = Callable[..., Any]
-
-
-@pytest.fixture
-async def start(tmp_path: Path, server: ApiServer, clock: SimulatedClock) -> AsyncIterator[Start]:
-    """Start replicas; each ends with the test."""
-    for name in ("n1", "n2"):
-        server.objects.create(NODES, node(name))
-    replicas: list[Replica] = []
-
-    def start(config: str = SIMPLE, *argv: str) -> Replica:
-        directory = tmp_path / str(len(replicas))
-        replicas.append(Replica(directory, server, clock, config, *argv))
-        return replicas[-1]
-
-    yield start
-    for each in replicas:
-        each.stop.set()
-    await clock.advance(5)
-    for each in replicas:
-        await asyncio.wait({each.task}, timeout=60)
-        assert each.task.done()
-
-
-@pytest.fixture
-async def leading(start: Start, server: ApiServer, pass_time: PassTime) -> Replica:
-    """A replica that has scheduled a pod."""
-    server.objects.create(PODS, pending("first"))
-    replica = start()
-    await pass_time(lambda: "first" in placed(server), step=0.2)
-    return replica
 
 
 async def test_pods_are_scheduled_once_everything_is_watched(

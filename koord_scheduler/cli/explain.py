@@ -1,0 +1,59 @@
+"""The command `koord-scheduler explain`: why a pod is where it is, or nowhere."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Literal
+from urllib.parse import urlencode
+
+from koord.component.tables import show
+from koord.controlplane.asking import AskOptions, add_options, ask
+from koord.controlplane.commands import EXIT, run_command, say
+from koord_scheduler.daemon.settings import DEFAULTS
+from koord_scheduler.planning.explain import KIND
+from koord_scheduler.planning.show import explanation_view
+
+NAME = "koord-scheduler explain"
+ADDRESS = f"http://127.0.0.1:{DEFAULTS.port}"
+SHOWN = 20  # nodes of a table
+
+_ABOUT = """\
+Ask a running koord-scheduler about a pod: for one that is pending the cause first and then what
+would help, for one that is placed where it would go now; with the scores by plugin and node. Inside
+its container no further option is needed:
+    kubectl -n koordinator-system exec deploy/koord-scheduler -- koord-scheduler explain POD"""
+
+
+class ExplainOptions(AskOptions):
+    """The options of a command line."""
+
+    pod: str
+    output: Literal["table", "json"] = "table"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the answer. Returns the exit status; see --help."""
+    options = _parser().parse_args(argv, namespace=ExplainOptions())
+    return run_command(NAME, lambda: _explain(options))
+
+
+def _explain(options: ExplainOptions) -> None:
+    found = ask(options, f"/explain?{urlencode({'pod': options.pod})}", KIND)
+    if not found["leader"]:
+        wanted = "its queue is its own; ask the holder of the Lease"
+        say(NAME, f"the replica at {options.address} is not the leader: {wanted}")
+    show(found, lambda: explanation_view(found, SHOWN), options.output)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=NAME,
+        description=_ABOUT,
+        epilog=EXIT,
+        argument_default=argparse.SUPPRESS,  # fields of ExplainOptions are the defaults
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("pod", metavar="NAMESPACE/POD", help="the pod; without a namespace one of default")
+    add_options(parser, ADDRESS)
+    add("--output", "-o", choices=("table", "json"), help="table (default) or json")
+    return parser

@@ -1,0 +1,89 @@
+"""Where a pod of the running scheduler would go now, and why not elsewhere, over HTTP: /explain."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from koord.cluster.facts import ClusterPod
+from koord.cluster.view import View
+from koord.component.http.responses import json_body, json_bytes
+from koord_scheduler.cache.assumed import SchedulerState
+from koord_scheduler.planning.blockers import Blockers
+from koord_scheduler.planning.decision import Decider, Decision
+from koord_scheduler.planning.report import Json, decision_report
+from koord_scheduler.scheduling.scheduler import Scheduler
+
+KIND = "PlacementExplanation"
+LONGEST_KEY = 512  # characters of a question
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A scheduler at work."""
+
+    scheduler: Scheduler
+    state: SchedulerState
+
+
+def explain_handler(
+    running: Callable[[], Running | None], leads: Callable[[], bool]
+) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """Return the handler of /explain?pod=NAMESPACE/NAME. Whoever mounts it guards it.
+
+    running: None while plugins are made.
+    """
+
+    async def explain(request: web.Request) -> web.Response:
+        key, found = request.query.get("pod", ""), running()
+        if not 0 < len(key) <= LONGEST_KEY:
+            raise web.HTTPBadRequest(text="wanted ?pod=NAMESPACE/NAME\n")
+        if found is None:
+            raise web.HTTPServiceUnavailable(text="the plugins are still being made\n")
+        pod = found.state.pod(key if "/" in key else f"default/{key}")
+        if pod is None:
+            raise web.HTTPNotFound(text=f"no pod {key} is known\n")
+        return await _answer(found, pod, leads=leads())
+
+    return explain
+
+
+async def _answer(running: Running, pod: ClusterPod, *, leads: bool) -> web.Response:
+    """Decide on the event loop, as plugins need it; report beside it."""
+    scheduler, nodes = running.scheduler, running.state.view()
+    profile = scheduler.profiles.get(pod.scheduler_name)
+    queued = scheduler.queue.find(pod.uid)
+    base: Json = {
+        "kind": KIND,
+        "leader": leads,
+        "pod": pod.key,
+        "boundTo": pod.node,
+        "assumed": running.state.is_assumed(pod.uid),
+        "queue": scheduler.queue.place_of(pod.uid),
+        "attempts": 0 if queued is None else queued.attempts,
+        "rejectedBy": [] if queued is None else sorted(queued.rejecting_plugins),
+        "gatedBy": "" if queued is None else queued.gating_plugin,
+        "schedulerName": pod.scheduler_name,
+        "schedulers": sorted(scheduler.profiles),
+        "decision": None,
+    }
+    if profile is None:
+        return json_body(await asyncio.to_thread(json_bytes, base))
+    decider = Decider(profile.name, profile.search, profile.scoring)
+    seen = _without(pod, nodes)
+    decision, blockers = decider.decide(pod, seen), decider.blockers(pod, seen)
+    return json_body(await asyncio.to_thread(_rendered, base, decision, blockers))
+
+
+def _without(pod: ClusterPod, nodes: View) -> View:
+    """The nodes without the pod: where it would go if it were not there already."""
+    if nodes.row(pod.node) is None:
+        return nodes
+    what_if = nodes.what_if()
+    what_if.remove(pod.key, pod.node)
+    return what_if.view()
+
+
+def _rendered(base: Json, decision: Decision, blockers: Blockers) -> bytes:
+    return json_bytes({**base, "decision": decision_report(decision, blockers)})
