@@ -241,6 +241,19 @@ class FrozenShards(Generic[T]):
     def get(self, key: str) -> T | None:
         return self._shards[hash(key) % _SHARDS].get(key)
 
+    def other_keys(self, before: "FrozenShards[T] | None") -> Iterator[str]:
+        """Names whose object is another one than before, or that only one of the two has.
+
+        It costs little where the two share their shards; None is empty.
+        """
+        nothing: Mapping[str, T] = {}
+        old = before._shards if before is not None else repeat(nothing)
+        for one, other in zip(self._shards, old, strict=False):
+            if one is not other:
+                for key in one.keys() | other.keys():
+                    if one.get(key) is not other.get(key):
+                        yield key
+
 
 class Ids(Generic[T]):
     """Small numbers for what pods share, by identity. A number is used again when it is free."""

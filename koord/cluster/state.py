@@ -83,10 +83,20 @@ class ClusterState:
                 self.services.keys,
             ),
             decoding.NODE_METRIC: _in(self.reports),
-            storage.STORAGE_CLASS: self._storage_table(self.storage.classes),
-            storage.CSI_NODE: self._storage_table(self.storage.nodes),
-            storage.CSI_DRIVER: self._storage_table(self.storage.drivers),
-            storage.STORAGE_CAPACITY: self._storage_table(self.storage.capacities),
+            storage.STORAGE_CLASS: _Table(
+                self.storage.classes.get,
+                self.storage.put_class,
+                lambda key, _: self.storage.drop_class(key),
+                lambda: self.storage.classes,
+            ),
+            storage.CSI_NODE: _Table(
+                self.storage.nodes.get,
+                self.storage.put_node,
+                lambda key, _: self.storage.drop_node(key),
+                lambda: self.storage.nodes,
+            ),
+            storage.CSI_DRIVER: _in(self.storage.drivers),
+            storage.STORAGE_CAPACITY: _in(self.storage.capacities),
             storage.VOLUME_ATTACHMENT: _Table(
                 self.storage.attachments.get,
                 self.storage.put_attachment,
@@ -163,19 +173,6 @@ class ClusterState:
     def _remove_volume(self, key: str) -> None:
         self.storage.drop_volume(self.snapshot.volume(key))
         self.snapshot.remove_volume(key)
-
-    def _storage_table(self, table: dict[str, Any]) -> _Table[Any]:
-        objects = self.storage
-
-        def put(item: Any) -> None:
-            table[item.key] = item
-            objects.version += 1
-
-        def remove(key: str, _: str) -> None:
-            table.pop(key, None)
-            objects.version += 1
-
-        return _Table(table.get, put, remove, lambda: table)
 
     def _workload_table(self, kind: Kind[Workload]) -> _Table[Workload]:
         workloads, name = self.workloads, kind.name

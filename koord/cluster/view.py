@@ -192,6 +192,16 @@ class View:
         """The pods of each node, as pods says it: a tuple that is another one after a change."""
         return self._placement.pods
 
+    @property
+    def claims(self) -> FrozenShards[Claim]:
+        """All claims by namespace/name."""
+        return self._claims
+
+    @property
+    def volumes(self) -> FrozenShards[Volume]:
+        """All volumes by name."""
+        return self._volumes
+
     def claim(self, namespace: str, name: str) -> Claim | None:
         return self._claims.get(f"{namespace}/{name}")
 

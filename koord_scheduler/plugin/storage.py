@@ -31,6 +31,13 @@ from koord.cluster.storage.objects import StorageObjects
 from koord.kube.resource import PERSISTENT_CLAIMS, PERSISTENT_VOLUMES
 from koord_scheduler.rules.podclaims import is_ephemeral, missing, named_claims, uses_claim
 from koord_scheduler.rules.volumepods import VolumePods
+from koord_scheduler.rules.volumeuse import (
+    Volumes,
+    VolumeUse,
+    limit_on,
+    volumes_of,
+    volumes_on,
+)
 
 __all__ = [
     "AVAILABLE",
@@ -59,10 +66,15 @@ __all__ = [
     "Volume",
     "VolumeAttachment",
     "VolumePods",
+    "VolumeUse",
+    "Volumes",
     "is_ephemeral",
+    "limit_on",
     "matches_terms",
     "missing",
     "named_claims",
     "node_matches_terms",
     "uses_claim",
+    "volumes_of",
+    "volumes_on",
 ]

@@ -317,13 +317,17 @@ def test_objects_are_found_by_what_is_asked_for() -> None:
     state.put(VOLUME_ATTACHMENT, VolumeAttachment("at", "csi.test", "n2", "pv"))
     assert not storage.attached_to("n1")
     assert [one.name for one in storage.attached_to("n2")] == ["at"]
-    before = storage.version
+    before = storage.attachments_version
+    assert storage.attached_since(before) == []
+    state.put(VOLUME_ATTACHMENT, VolumeAttachment("other", "csi.test", "n3", "pv"))
+    assert storage.attached_since(before) == ["n3"]
     state.put(STORAGE_CAPACITY, StorageCapacity("csi", "c", "fast", (), 5))
     state.put(CSI_NODE, CsiNode("n1"))
-    assert storage.version > before
+    state.put(STORAGE_CLASS, StorageClass("fast"))
+    assert storage.nodes_version == storage.classes_version == 1
     assert [one.name for one in storage.capacities_of("fast")] == ["c"]
     assert not list(storage.capacities_of("slow"))
-    for kind in (VOLUME, VOLUME_ATTACHMENT, STORAGE_CAPACITY, CSI_NODE):
+    for kind in (VOLUME, VOLUME_ATTACHMENT, STORAGE_CAPACITY, STORAGE_CLASS, CSI_NODE):
         for key in tuple(state.keys(kind)):
             state.remove(kind, key)
             state.remove(kind, key)

@@ -1,0 +1,122 @@
+"""NodeVolumeLimits: a node has no more volumes of a CSI driver than the driver can attach there.
+
+Source: Kubernetes, plugins/nodevolumelimits/csi.go.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Self
+
+from koord_scheduler.plugin import (
+    Action,
+    ClusterEvent,
+    ClusterPod,
+    CycleState,
+    EnqueueExtensions,
+    EventResource,
+    FilterPlugin,
+    Handle,
+    HintedEvent,
+    Mask,
+    NodeInfo,
+    PreFilterPlugin,
+    QueueingHint,
+    Status,
+    VectorFilterPlugin,
+    View,
+)
+from koord_scheduler.plugin.storage import (
+    CsiNode,
+    VolumeAttachment,
+    Volumes,
+    VolumeUse,
+    limit_on,
+    uses_claim,
+    volumes_of,
+    volumes_on,
+)
+
+_STATE = "NodeVolumeLimits/PreFilter"
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The CSI volumes of a pod; never changed."""
+
+    volumes: Volumes
+
+    def clone(self) -> Self:
+        return self
+
+
+class NodeVolumeLimits(PreFilterPlugin, FilterPlugin, VectorFilterPlugin, EnqueueExtensions):
+    """Rejects nodes to which the pod's volumes cannot be attached beside those that are."""
+
+    rejection = Status.unschedulable("node(s) exceed max volume count")
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        """It has no arguments."""
+        self._cluster = handle.services.cluster
+        self._storage = handle.services.cluster.storage
+        self._use = VolumeUse(self._storage)
+
+    def events_to_register(self) -> Iterable[HintedEvent]:
+        node = ClusterEvent(EventResource.CSI_NODE, Action.ADD | Action.UPDATE)
+        attachment = ClusterEvent(EventResource.VOLUME_ATTACHMENT, Action.DELETE)
+        return (
+            HintedEvent(node, _driver_helps),
+            HintedEvent(ClusterEvent(EventResource.ASSIGNED_POD, Action.DELETE), _pod_left),
+            HintedEvent(ClusterEvent(EventResource.CLAIM, Action.ADD), _claim_helps),
+            HintedEvent(attachment, self._detached),
+        )
+
+    def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
+        if not pod.claims and not pod.spec.disks:
+            return Status.skip()
+        wanted = volumes_of((pod,), nodes, self._storage)
+        if not wanted:
+            return Status.skip()
+        state.write(_STATE, _Wanted(wanted))
+        return None
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        there = volumes_on(node.name, node.pods, node.view, self._storage)
+        for driver, names in state.read(_STATE, _Wanted).volumes.items():
+            limit = limit_on(node.name, driver, self._storage)
+            known = there.get(driver, frozenset())
+            more = len(names - known)
+            if limit is not None and more and len(known) + more > limit:
+                return self.rejection
+        return None
+
+    def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask:
+        return ~self._use.exceeds(state.read(_STATE, _Wanted).volumes, nodes)
+
+    def _detached(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
+        """A volume of one of the pod's drivers, which is what counts."""
+        assert isinstance(old, VolumeAttachment)  # noqa: S101 - it was deleted
+        wanted = volumes_of((pod,), self._cluster.view(), self._storage)
+        return QueueingHint.QUEUE if old.driver in wanted else QueueingHint.SKIP
+
+
+def _driver_helps(pod: ClusterPod, old: object, new: object) -> QueueingHint:
+    """A node whose drivers are new, or one of them can attach more, or has no limit any more."""
+    assert isinstance(new, CsiNode)  # noqa: S101 - it was added or changed
+    if not isinstance(old, CsiNode):
+        return QueueingHint.QUEUE
+    for driver in old.drivers:
+        now = new.driver(driver.name)
+        after = None if now is None else now.most_volumes
+        if driver.most_volumes is not None and (after is None or after > driver.most_volumes):
+            return QueueingHint.QUEUE
+    return QueueingHint.SKIP
+
+
+def _pod_left(pod: ClusterPod, old: object, new: object) -> QueueingHint:
+    """One that had volumes."""
+    had = isinstance(old, ClusterPod) and (old.claims or old.spec.disks)
+    return QueueingHint.QUEUE if had else QueueingHint.SKIP
+
+
+def _claim_helps(pod: ClusterPod, old: object, new: object) -> QueueingHint:
+    return QueueingHint.QUEUE if uses_claim(pod, new) else QueueingHint.SKIP
