@@ -5,9 +5,21 @@ Source: Kubernetes, pkg/scheduler/schedule_one.go (bindingCycle).
 
 import asyncio
 
+from koord.kube.client import ApiClient
+from koord.kube.errors import (
+    ConfigError,
+    KubeError,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+)
 from koord.kube.eventobjects import EventType
+from koord.kube.resource import PODS
+from koord.util.backoff import Backoff
 from koord.util.clock import Clock
 from koord.util.errors import KoordError
+from koord.util.logs import LimitedLog, get_logger
 from koord_scheduler.cache.assumed import SchedulerState
 from koord_scheduler.extenders.chain import Extenders
 from koord_scheduler.framework.status import SUCCESS, Code, Status
@@ -19,6 +31,11 @@ from koord_scheduler.scheduling.podevents import PodEvents
 from koord_scheduler.scheduling.podstatus import PodStatuses
 
 AT_ONCE = 64  # requests for bindings on their way
+
+# Errors that pass. Whatever else the server says about a pod, it would say again.
+_PASSING = (Unreachable, ServerError, TooManyRequests, Unauthorized, ConfigError)
+
+log = get_logger("koord_scheduler.scheduling")
 
 
 class BindingCycle:
@@ -32,9 +49,12 @@ class BindingCycle:
         statuses: PodStatuses,
         events: PodEvents,
         metrics: SchedulingMetrics,
+        client: ApiClient,
         clock: Clock,
         extenders: Extenders | None = None,
     ) -> None:
+        self._client = client
+        self._doubts = LimitedLog(log, clock)
         self._state = state
         self._queue = queue
         self._waiting = waiting
@@ -51,7 +71,14 @@ class BindingCycle:
         A rejection comes only from a plugin that refused it in its time.
         """
         status = await self._prepare(attempt)
-        return await self._bind(attempt) if status.ok else status
+        if status.ok:
+            status = self._still_wanted(attempt)
+        if not status.ok:
+            return status
+        status = await self._bind(attempt)
+        if not status.ok and await self._was_bound(attempt):
+            return SUCCESS
+        return status
 
     async def bound(self, attempt: Attempt) -> None:
         """Report that the pod is bound, and call PostBind."""
@@ -91,6 +118,27 @@ class BindingCycle:
                 except KoordError as err:
                     return Status.failed(err)
             return await attempt.profile.binding.bind(attempt.state, attempt.pod, attempt.node)
+
+    async def _was_bound(self, attempt: Attempt) -> bool:
+        """Whether the API server has the pod on its node, although the binding has failed.
+
+        The answer may have been lost. Until that is known the pod keeps its room, so that no other
+        is placed where it runs: the watch may say so much later.
+        """
+        pod, pauses = attempt.pod, Backoff(1.0, 30.0)
+        path = PODS.object(pod.name, namespace=pod.namespace)
+        while self._state.is_assumed(attempt.uid):
+            try:
+                found = await self._client.get(path)
+            except _PASSING as err:
+                self._doubts.warning("binding.unknown", pod=pod.key, error=str(err))
+                await self._clock.sleep(pauses.next())
+            except KubeError:
+                return False
+            else:
+                there = found.get("metadata", {}), found.get("spec", {})
+                return (there[0].get("uid"), there[1].get("nodeName")) == (pod.uid, attempt.node)
+        return False
 
     def _still_wanted(self, attempt: Attempt) -> Status:
         """An error, if the pod or its node have gone meanwhile: nothing needs to be asked."""

@@ -87,7 +87,15 @@ class Scheduler:
             state, nominator, metrics, clock, draw, resizes=resizes, extenders=extenders
         )
         self._binding = BindingCycle(
-            state, self.queue, services.waiting, self._statuses, events, metrics, clock, extenders
+            state,
+            self.queue,
+            services.waiting,
+            self._statuses,
+            events,
+            metrics,
+            services.client,
+            clock,
+            extenders,
         )
         self._failed = FailedAttempts(
             state,
