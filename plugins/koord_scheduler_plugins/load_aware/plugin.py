@@ -45,6 +45,7 @@ from koord_scheduler_plugins.load_aware.estimates import Estimator, Vector
 from koord_scheduler_plugins.load_aware.rules import Reason, Rules
 from koord_scheduler_plugins.load_aware.table import LoadTable
 
+_NODES_AT_ONCE = 20  # counted at the start without a pause: 10 ms, with 30 pods each
 _NODE_METRICS = "nodemetrics.v1alpha1.slo.koordinator.sh"
 
 
@@ -74,6 +75,8 @@ class LoadAwareScheduling(
         services.changes.subscribe(NODE_METRIC, self._on_report)
         services.changes.subscribe(POD, self._on_pod)
         services.changes.subscribe(NODE, self._on_node)
+        services.hooks.add("LoadAwareScheduling", self._catch_up)
+        self._services = services
 
     def events_to_register(self) -> Iterable[HintedEvent]:
         node = Action.ADD | Action.UPDATE_NODE_ALLOCATABLE | Action.UPDATE_NODE_ANNOTATION
@@ -167,6 +170,11 @@ class LoadAwareScheduling(
         if self._asked is None or self._asked[0] is not pod:
             self._asked = pod, self._estimator.incoming(pod)
         return self._asked[1]
+
+    async def _catch_up(self) -> None:
+        """Count the pods of all nodes, some nodes at a time so that all else goes on."""
+        while not self.table.catch_up(self._services.cluster.view(), _NODES_AT_ONCE):
+            await self._services.clock.sleep(0)
 
     def _on_report(self, old: UsageReport | None, new: UsageReport | None) -> None:
         report = new or old

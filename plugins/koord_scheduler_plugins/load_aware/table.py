@@ -127,6 +127,12 @@ class LoadTable:
             self._expire(now)
         self._checked = now
 
+    def catch_up(self, nodes: View, most: int) -> bool:
+        """Take over at most so many rows that have changed; return whether that is all."""
+        if nodes is not self._view:
+            self._follow(nodes, most)
+        return nodes is self._view
+
     def take_report(self, name: str) -> None:
         """A NodeMetric has come or gone."""
         entry, report = self._entries.get(name), self._reports.get(name)
@@ -146,15 +152,16 @@ class LoadTable:
         """A node has gone."""
         self._entries.pop(name, None)
 
-    def _follow(self, nodes: View) -> None:
+    def _follow(self, nodes: View, most: int | None = None) -> None:
         count = len(nodes)
         self._resize(count)
         generation = nodes.generation
-        for row in np.flatnonzero(self._generation[:count] != generation).tolist():
+        changed = np.flatnonzero(self._generation[:count] != generation)
+        for row in changed[:most].tolist():
             if row not in nodes.altered:
                 self._place(nodes.node(row), row, nodes.pods(row))
                 self._generation[row] = generation[row]
-        self._view = nodes
+        self._view = nodes if most is None or len(changed) <= most else None
 
     def _place(self, node: ClusterNode, row: int, pods: tuple[ClusterPod, ...]) -> None:
         entry = self._entries.get(node.name)

@@ -1,5 +1,6 @@
 """LoadAwareScheduling in its life: arguments, time, restarts, pods and nodes that come and go."""
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -345,6 +346,30 @@ def test_a_restart_changes_nothing() -> None:
     before = kit.score(POD)
     kit.plugin = kit.another()
     assert (kit.reason(POD), kit.score(POD)) == (TOO_HOT, before)
+
+
+async def test_at_the_start_nodes_are_counted_some_at_a_time() -> None:
+    """Also those that come meanwhile; all else goes on in between."""
+    kit = LoadKit()
+    for at in range(50):
+        kit.node(f"n{at}")
+        kit.report(f"n{at}", usage=HOT)
+    turns: list[int] = []
+
+    async def others() -> None:
+        while True:
+            await kit.clock.sleep(0)
+            turns.append(sum(kit.plugin.table.known(f"n{at}") is not None for at in range(51)))
+            if len(turns) == 1:
+                kit.node("n50")
+                kit.report("n50", usage=HOT)
+
+    beside = asyncio.ensure_future(others())
+    await kit.services.hooks.run()
+    beside.cancel()
+    assert 0 < turns[0] < 50
+    assert all(kit.plugin.table.known(f"n{at}") for at in range(51))
+    assert all(kit.reason(POD, f"n{at}") for at in range(51))
 
 
 def test_in_a_what_if_added_pods_count_and_removed_ones_too() -> None:
