@@ -48,6 +48,8 @@ _ENDPOINTS = {
     "`/metrics`": "the families below; text 0.0.4 or OpenMetrics",
     "`/configz`": "the configuration in force as JSON, under `componentconfig`, without keys of "
     "certificates",
+    "`PUT /debug/flags/s`, `PUT /debug/flags/f`": "sets `--debug-scores` (a number) and "
+    "`--debug-filters` (`true` or `false`), which is the body; for clients on this machine alone",
 }
 _HTTP = """
 Plain HTTP is on `--address` and `--port`, by default on this machine alone, HTTPS on

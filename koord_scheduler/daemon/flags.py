@@ -9,6 +9,7 @@ from koord.component.flagchecks import at_least
 from koord.component.flagkinds import BOOL, DURATION, INT, STRING, STRING_LIST
 from koord.component.flags import Flag, FlagSet
 from koord.component.inertflags import InertFlag, define_inert_flags
+from koord_scheduler.framework.debugging import Debugging
 
 _NO_LOOKUP = "tokens are checked by the API server that the scheduler works for"
 _NO_CERTIFICATES = "clients are known by their tokens only"
@@ -48,10 +49,6 @@ _INERT = (
         300.0,
         "time after which a rejected pod is tried again without an event: always 5m0s",
     ),
-    InertFlag("debug-filters", BOOL, False, _NOT_BUILT),
-    InertFlag("f", BOOL, False, _NOT_BUILT),
-    InertFlag("debug-scores", INT, 0, _NOT_BUILT, at_least(0)),
-    InertFlag("s", INT, 0, _NOT_BUILT, at_least(0)),
     InertFlag("debug-diagnosis", BOOL, False, _NOT_BUILT),
     InertFlag("d", BOOL, False, _NOT_BUILT),
     InertFlag("debug-diagnosis-blocking", BOOL, False, _NOT_BUILT),
@@ -83,7 +80,22 @@ class SchedulerFlags:
                 "kube-api-burst", 100, f"requests at once{unless}", check=at_least(0)
             ),
         }
+        self._scores = [
+            flags.int(name, 0, "log so many of the best nodes of each cycle", check=at_least(0))
+            for name in ("debug-scores", "s")
+        ]
+        self._filters = [
+            flags.bool(name, False, "log which nodes each plugin rejects")
+            for name in ("debug-filters", "f")
+        ]
         define_inert_flags(flags, _INERT)
+
+    def debugging(self) -> Debugging:
+        """Return what cycles log at the start; of a flag and its letter either counts."""
+        return Debugging(
+            scores=max(flag.value for flag in self._scores),
+            filters=any(flag.value for flag in self._filters),
+        )
 
     @property
     def kubeconfig(self) -> str:

@@ -29,6 +29,7 @@ from koord.util.stop import Stop
 from koord_scheduler import NAME, PREFIX, __version__
 from koord_scheduler.cache.assumed import SchedulerState
 from koord_scheduler.config.write import to_document, without_secrets
+from koord_scheduler.daemon.debugflags import add_debug_flags
 from koord_scheduler.daemon.settings import Settings
 from koord_scheduler.extenders.chain import Extenders
 from koord_scheduler.extenders.objects import FollowedObjects
@@ -142,6 +143,7 @@ class Daemon:
             extenders=self._extenders,
             shared=SharedParts(),
         )
+        self._debugging = settings.own.debugging()
         self._metrics = SchedulingMetrics(exposition.internal)
         self._profiles: list[ProfilePlugins] = []
         self._scheduler: Scheduler | None = None  # until its plugins are made
@@ -210,7 +212,9 @@ class Daemon:
             self._services,
             self._metrics,
             backoff=backoff,
+            resizes=self._settings.gates.enabled("ResizePod"),
             extenders=self._extenders,
+            debugging=self._debugging,
         )
 
     async def _know_cluster(self) -> None:
@@ -234,9 +238,10 @@ class Daemon:
                 parts.set()
 
     def _app(self, sources: HttpSources) -> web.Application:
-        """The endpoints of every daemon, and what the scheduler answers about pods."""
+        """The endpoints of every daemon, what the scheduler answers about pods, and debug flags."""
         app, handler = create_app(sources), explain_handler(self._running, self._leads)
         app.router.add_get("/explain", guarded(sources.guard, handler))
+        add_debug_flags(app, self._debugging)
         return app
 
     def _running(self) -> Running | None:

@@ -16,6 +16,7 @@ from koord_scheduler.cache.assumed import AssumeError, SchedulerState
 from koord_scheduler.extenders.chain import Extenders
 from koord_scheduler.framework.calls import PointFailed
 from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.debugging import Debugging
 from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.scoring import ScoreTable
 from koord_scheduler.framework.search import Found
@@ -39,11 +40,13 @@ class SchedulingCycle:
         *,
         resizes: bool = False,
         extenders: Extenders | None = None,
+        debugging: Debugging | None = None,
     ) -> None:
         """draw chooses among the nodes that are equally good. resizes: plugins may resize pods.
 
         extenders: services that are asked as well; None: there are none.
         """
+        self._debugging = debugging or Debugging()
         self._resizes = resizes
         self._state = state
         self._nominator = nominator
@@ -78,6 +81,7 @@ class SchedulingCycle:
         found = profile.search.search(state, attempt.pod, nodes)
         if found.status.ok and self._extenders is not None:
             found = await self._left_by_extenders(self._extenders, attempt, found)
+        self._debugging.filtered(found.subject.pod, found.subject.nodes, found.statuses)
         if not found.status.ok:
             return found.status if found.status.code is Code.ERROR else found
         if np.count_nonzero(found.feasible) == 1:
@@ -90,6 +94,7 @@ class SchedulingCycle:
             return err.status
         if self._extenders is not None:
             await self._add_priorities(self._extenders, attempt.pod, nodes, table)
+        self._debugging.scored(seen.pod, seen.nodes, table)
         return nodes.node(table.choose(self._draw)).name
 
     async def _left_by_extenders(

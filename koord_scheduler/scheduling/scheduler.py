@@ -14,6 +14,7 @@ from koord.util.logs import LimitedLog, get_logger
 from koord.util.stop import Stop
 from koord_scheduler.cache.assumed import SchedulerState
 from koord_scheduler.extenders.chain import Extenders
+from koord_scheduler.framework.debugging import Debugging
 from koord_scheduler.framework.enqueueing import Enqueueing
 from koord_scheduler.framework.events import POD_DELETED
 from koord_scheduler.framework.handle import Services
@@ -57,6 +58,7 @@ class Scheduler:
         draw: Random | None = None,
         resizes: bool = False,
         extenders: Extenders | None = None,
+        debugging: Debugging | None = None,
     ) -> None:
         """state is services.cluster. draw chooses among equally good nodes.
 
@@ -84,7 +86,14 @@ class Scheduler:
         events = PodEvents(services.events)
         draw = draw or Random()  # noqa: S311 - it protects nothing
         self.cycle = SchedulingCycle(
-            state, nominator, metrics, clock, draw, resizes=resizes, extenders=extenders
+            state,
+            nominator,
+            metrics,
+            clock,
+            draw,
+            resizes=resizes,
+            extenders=extenders,
+            debugging=debugging,
         )
         self._binding = BindingCycle(
             state,

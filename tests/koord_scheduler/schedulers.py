@@ -94,6 +94,17 @@ class Replica:
         async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
             return answer.status, await answer.text()
 
+    async def put(
+        self, path: str, text: str, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, str]:
+        """Status and body of the answer to a PUT."""
+        url = f"http://127.0.0.1:{self.port}{path}"
+        async with (
+            aiohttp.ClientSession() as session,
+            session.put(url, data=text, headers=headers) as answer,
+        ):
+            return answer.status, await answer.text()
+
     async def healthz(self) -> dict[str, Any]:
         """The parts of its health."""
         _, text = await self.get("/healthz?format=json")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from apiserver import ApiServer
+from clusters import node
 from faults import hang, refuse
 from schedulers import (
     ALONE,
@@ -81,6 +82,36 @@ async def test_endpoints(leading: Replica) -> None:
     assert 'scheduler_schedule_attempts_total{profile="koord-scheduler",result="scheduled"}' in text
     assert 'leader_election_master_status{name="koord-scheduler"} 1.0' in text
     assert (await leading.get("/debug/pprof/"))[0] == 404
+
+
+async def test_what_cycles_log_is_changed_at_run_time(
+    start: Start, server: ApiServer, pass_time: PassTime
+) -> None:
+    """By clients on this machine, and no web page."""
+    server.objects.create(NODES, node("small", allocatable={"cpu": "0", "pods": "1"}))
+    with capture_logs() as logs:
+        replica = start(SIMPLE, "-f")
+        await pass_time(lambda: any(log["event"] == "scheduler.ready" for log in logs), step=0.2)
+        assert await replica.put("/debug/flags/s", "1") == (
+            200,
+            "successfully set debug-scores to 1\n",
+        )
+        for path, text in (("s", "-1"), ("s", "many"), ("f", "maybe"), ("s", "")):
+            status, found = await replica.put(f"/debug/flags/{path}", text)
+            assert (status, "wanted" in found) == (400, True), found
+        assert (await replica.put("/debug/flags/s", "2", {"Host": "evil.example"}))[0] == 403
+        assert (await replica.put("/debug/flags/x", "1"))[0] == 404
+        server.objects.create(PODS, pending("first"))
+        await pass_time(lambda: "first" in placed(server))
+        assert (await replica.put("/debug/flags/f", "false"))[0] == 200
+        server.objects.create(PODS, pending("second"))
+        await pass_time(lambda: "second" in placed(server))
+
+    tables = [log["table"] for log in logs if log["event"] == "scores.table"]
+    assert [text.count("\n") for text in tables] == [2, 2]
+    [rejected] = [log for log in logs if log["event"] == "nodes.rejected"]
+    assert (rejected["pod"], rejected["plugin"]) == ("default/first", "NodeResourcesFit")
+    assert rejected["first"] == ["small"]
 
 
 async def test_without_ports_nothing_listens(start: Start, server: ApiServer, pass_time) -> None:
