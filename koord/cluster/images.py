@@ -1,5 +1,6 @@
 """Images of nodes: equal sets are read once, and each image is a column when it is needed."""
 
+from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from weakref import WeakValueDictionary
@@ -15,6 +16,7 @@ from koord.cluster.facts import NO_IMAGES, Image, ImageSet
 
 MOST_COLUMNS = 64  # that a view keeps; 40 KB each at 5,000 nodes
 _NUMBER_BYTES = 4
+_NAMES_OF_AN_IMAGE = 4  # rarely more
 
 _IMAGES = msgspec.json.Decoder(wire.NodeImages | None)
 
@@ -49,61 +51,68 @@ def _image(names: tuple[str, ...], size: int) -> Image:
     return Image(names, size)
 
 
-class _Names:
-    """Images, by the numbers that nodes have for them, found by name."""
+class _Index:
+    """Numbers by the names of images. Only ever grows: what it says may be of another moment."""
 
-    def __init__(self, images: FrozenColumn) -> None:
-        self.images = images
+    def __init__(self) -> None:
+        self._numbers: dict[str, list[int]] = {}
 
-    @cached_property
-    def by_name(self) -> dict[str, list[tuple[int, int]]]:
-        """Numbers and sizes."""
-        found: dict[str, list[tuple[int, int]]] = {}
-        for number, image in enumerate(self.images.array.tolist()):
-            for name in () if image is None else image.names:
-                found.setdefault(name, []).append((number, image.size))
-        return found
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def add(self, number: int, image: Image) -> None:
+        for name in image.names:
+            known = self._numbers.setdefault(name, [])
+            if number not in known:
+                known.append(number)
+
+    def images(self, name: str, images: FrozenColumn) -> Iterator[tuple[int, Image]]:
+        """Numbers that are of an image of this name among the images, by number."""
+        for number in self._numbers.get(name, ()):
+            image = images[number] if number < len(images) else None
+            if image is not None and name in image.names:
+                yield number, image
 
 
 class FrozenImages:
     """Which nodes have which images. It never changes."""
 
-    def __init__(self, rows: FrozenColumn, names: _Names) -> None:
-        """rows: the numbers of each node's images, as bytes."""
-        self.rows = rows
-        self.names = names
-        self._columns: dict[str, NDArray[np.int64]] = {}
+    def __init__(self, rows: FrozenColumn, images: FrozenColumn, index: _Index) -> None:
+        """rows: the numbers of each node's images, as bytes. images: by number."""
+        self._rows = rows
+        self._images = images
+        self._index = index
+        self._columns: dict[str, NDArray[np.int64] | None] = {}
 
     def sizes(self, name: str) -> NDArray[np.int64] | None:
         """Bytes of an image on each node, 0 where it is not; shape (nodes,). None: on none."""
-        column = self._columns.get(name)
-        if column is None and name in self.names.by_name:
+        if name not in self._columns:
             if len(self._columns) >= MOST_COLUMNS:
                 del self._columns[next(iter(self._columns))]
-            column = self._columns[name] = self._column(name)
-        return column
+            self._columns[name] = self._column(name)
+        return self._columns[name]
 
     def spread(self, name: str) -> int:
         """On how many nodes an image is."""
         column = self.sizes(name)
         return 0 if column is None else int(np.count_nonzero(column))
 
-    def _column(self, name: str) -> NDArray[np.int64]:
+    def _column(self, name: str) -> NDArray[np.int64] | None:
+        found = list(self._index.images(name, self._images))
+        if not found:
+            return None
         numbers, ends = self._table
-        sizes = np.zeros(len(self.names.images), np.int64)
-        for number, size in self.names.by_name[name]:
-            sizes[number] = size
-        there = sizes[numbers]
-        places = np.flatnonzero(there)
-        column = np.zeros(len(self.rows), np.int64)
-        column[np.searchsorted(ends, places, "right")] = there[places]
+        column = np.zeros(len(self._rows), np.int64)
+        for number, image in found:
+            places = np.flatnonzero(numbers == number)
+            column[np.searchsorted(ends, places, "right")] = image.size
         column.flags.writeable = False
         return column
 
     @cached_property
     def _table(self) -> tuple[NDArray[np.int32], NDArray[np.intp]]:
         """Numbers of all nodes' images, node by node, and where those of each node end."""
-        texts: list[bytes] = self.rows.array.tolist()
+        texts: list[bytes] = self._rows.array.tolist()
         counts = np.fromiter(map(len, texts), np.intp, len(texts)) // _NUMBER_BYTES
         return np.frombuffer(b"".join(texts), np.int32), np.cumsum(counts)
 
@@ -114,7 +123,8 @@ class NodeImages:
     def __init__(self) -> None:
         self._ids: Ids[Image] = Ids()
         self._rows = Column(object)
-        self._names = _Names(self._ids.freeze())
+        self._index = _Index()
+        self._indexed: dict[int, Image] = {}  # by number
         self._frozen: FrozenImages | None = None
 
     def append(self, images: ImageSet) -> None:
@@ -141,14 +151,25 @@ class NodeImages:
     def freeze(self) -> FrozenImages:
         """The images as they are now."""
         if self._frozen is None:
-            images = self._ids.freeze()
-            if images is not self._names.images:
-                self._names = _Names(images)
-            self._frozen = FrozenImages(self._rows.freeze(), self._names)
+            self._frozen = FrozenImages(self._rows.freeze(), self._ids.freeze(), self._index)
         return self._frozen
 
     def _take(self, images: ImageSet) -> bytes:
-        return np.array([self._ids.take(one) for one in images.images], np.int32).tobytes()
+        numbers = [self._ids.take(one) for one in images.images]
+        for number, image in zip(numbers, images.images, strict=True):
+            if self._indexed.get(number) is not image:
+                self._note(number, image)
+        return np.array(numbers, np.int32).tobytes()
+
+    def _note(self, number: int, image: Image) -> None:
+        """Have an image found by its names; forget names of the past when they are many."""
+        self._indexed[number] = image
+        if len(self._index) > 2 * _NAMES_OF_AN_IMAGE * len(self._indexed):
+            self._index = _Index()
+            for each, known in self._indexed.items():
+                self._index.add(each, known)
+        else:
+            self._index.add(number, image)
 
     def _release(self, row: int) -> None:
         for number in np.frombuffer(self._rows[row], np.int32).tolist():

@@ -201,3 +201,21 @@ def test_nonzero_requests_of_a_node_are_sums_over_its_pods():
     assert moved[x].tolist() == [DEFAULT_CPU, DEFAULT_MEMORY]
     assert moved[y].tolist() == [1000, DEFAULT_MEMORY]
     assert view.nonzero_requested[y].tolist() == [0, 0]
+
+
+def test_names_of_images_that_have_gone_are_forgotten():
+    """However many versions a node has had: those that are there are found, others are not."""
+    snapshot = Snapshot()
+    views = []
+    for version in range(100):
+        snapshot.put_node(read_node(with_images("x", image(version + 1, f"app:{version}"))))
+        views.append(snapshot.view())
+    for version in (0, 50, 99):
+        sizes = views[version].images.sizes(f"app:{version}")
+        if sizes is not None:  # an old view may have lost its names
+            assert sizes.tolist() == [version + 1]
+    sizes = views[-1].images.sizes("app:99")
+    assert sizes is not None
+    assert views[-1].images.spread("app:99") == 1
+    assert views[-1].images.sizes("app:98") is None
+    assert len(views[-1].images._index) <= 9

@@ -370,7 +370,7 @@ async def test_default_constraints_of_a_list() -> None:
     assert faults == []
     cluster = zones(1, 0, a="z1", b="z2")
     for one in cluster.pods:
-        one["metadata"]["labels"]["pod-template-hash"] = "1"
+        one["metadata"]["labels"] = {**FOO, "pod-template-hash": "1"}
     view = cluster.snapshot().view()
     plugin, state = make(args, kit), CycleState()
     assert plugin.pre_filter(state, incoming, view) is None
