@@ -45,6 +45,7 @@ class Assigned(NamedTuple):
     key: str
     is_prod: bool
     estimate: Vector | None  # None: nothing is estimated
+    created: float  # Unix seconds; -inf: not known
     since: float  # Unix seconds; +inf: it is not there for good yet
     deadline: float  # Unix seconds until which it is estimated anyway; -inf: none
 
@@ -81,7 +82,8 @@ class Estimator:
             deadline = initialized + kind.after_initialized
         elif kind.after_scheduled:
             deadline = since + kind.after_scheduled
-        return Assigned(pod, pod.key, kind.is_prod, kind.estimate, since, deadline)
+        created = -inf if pod.created is None else pod.created
+        return Assigned(pod, pod.key, kind.is_prod, kind.estimate, created, since, deadline)
 
     def _kind(self, pod: ClusterPod) -> _Kind:
         kinds = self._kinds.get(pod.spec)
@@ -160,7 +162,7 @@ def _estimated(
 
 
 def _times(pod: ClusterPod) -> tuple[float, float | None]:
-    """When the pod was scheduled, and initialized.
+    """When the pod was scheduled, since which it counts, and initialized.
 
     One that is only assumed to be on its node has no condition yet: no report knows of it.
     """

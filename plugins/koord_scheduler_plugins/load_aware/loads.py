@@ -27,14 +27,13 @@ class Reported:
         self.begin = self.at - interval  # pods that came later are not fully in it
         self.usage = None if report.usage is None else self._vector(report.usage)
         self.system = self._vector(report.system_usage)
-        self.pods = {
-            f"{one.namespace}/{one.name}": (
-                self._vector(one.usage),
-                one.priority == PriorityClass.PROD,
-            )
-            for one in report.pods
-        }
+        self.pods = {f"{one.namespace}/{one.name}": one for one in report.pods}
         self._report = report
+
+    def usage_of(self, key: str) -> tuple[Vector, bool]:
+        """Usage of a pod that is in the report, and whether as a prod pod's."""
+        found = self.pods[key]
+        return self._vector(found.usage), found.priority == PriorityClass.PROD
 
     def aggregated(self, aggregation: AggregationType, duration: float) -> Vector | None:
         """Usage by its type over a window, 0: the longest; None: it is not reported."""
@@ -98,9 +97,8 @@ class NodeLoad:
         """Take what the report says of a pod that has left off the node's usage."""
         if self.reported is None:
             return
-        found = self.reported.pods.get(pod.key)
-        if found is not None and (pod.created is None or pod.created <= self.reported.at):
-            self._gone[pod.key] = found[0]
+        if self._is_about(pod.key, -inf if pod.created is None else pod.created):
+            self._gone[pod.key] = self.reported.usage_of(pod.key)[0]
             self._recount()
 
     def with_pods(self, more: Iterable[ClusterPod]) -> "NodeLoad":
@@ -160,12 +158,8 @@ class NodeLoad:
 
     def usage_of(self, one: Assigned) -> tuple[Vector | None, bool]:
         """Reported usage of a pod and whether as a prod pod's; None: not, or of an earlier one."""
-        reported = self._reported
-        found = reported.pods.get(one.key)
-        if found is None or (self._gone and one.key in self._gone):
-            return _UNKNOWN
-        created = one.pod.created
-        return found if created is None or created <= reported.at else _UNKNOWN
+        known = self._is_about(one.key, one.created)
+        return self._reported.usage_of(one.key) if known else _UNKNOWN
 
     def is_forced(self, one: Assigned, usage: Vector | None) -> bool:
         """Whether the estimate of a pod counts where it is more than its usage."""
@@ -182,14 +176,28 @@ class NodeLoad:
             return
         one = self.assigned[pod.uid] = self._estimator.assigned(pod)
         if self.reported is not None:
+            self._count((one,))
+
+    def _recount(self) -> None:
+        self.node_delta = [0] * len(self._estimator.resources)
+        if self.reported is not None:
+            self._count(self.assigned.values())
+
+    def _count(self, ones: Iterable[Assigned]) -> None:
+        """Add what the usage of pods lacks of their estimates; most are old, and lack nothing."""
+        reported = self._reported
+        begin, at = reported.begin, reported.at
+        for one in ones:
+            if one.since <= begin and one.deadline <= at and self._is_about(one.key, one.created):
+                continue
             lack = self._lack(one, self.usage_of(one)[0])
             if lack is not None:
                 _add(self.node_delta, lack)
 
-    def _recount(self) -> None:
-        if self.reported is not None:
-            ones = self.assigned.values()
-            self.node_delta = self._sum(self._lack(one, self.usage_of(one)[0]) for one in ones)
+    def _is_about(self, key: str, created: float) -> bool:
+        """Whether the report has usage of a pod: of this one, which is still there."""
+        reported = self._reported
+        return key in reported.pods and created <= reported.at and key not in self._gone
 
     def _lack(self, one: Assigned, usage: Vector | None) -> Vector | None:
         """What the usage of a pod lacks of its estimate, if that counts; None: nothing."""
