@@ -95,6 +95,7 @@ async def planned(
     profiles = await plan_profiles(configuration.profiles, found, services)
     try:
         announce(services)
+        await services.hooks.run()
         yield Planned(tuple(pods), profiles, services, dump)
     finally:
         await profiles.close()

@@ -36,7 +36,7 @@ def offline_services(cluster: ClusterState, now: float) -> Services:
 
 
 def announce(services: Services) -> None:
-    """Notify plugins, which are made by now, of what the cluster has."""
+    """Notify plugins, which are made by now, of what the cluster has; start hooks come after it."""
     cluster, notify = services.cluster, services.changes.notify
     for node in cluster.nodes():
         notify(NODE, None, node)

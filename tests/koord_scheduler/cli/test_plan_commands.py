@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
+from koord.controlplane.commands import installed
+from koord_scheduler.cli.planned import PlanOptions, planned
 from koord_scheduler.cli.scheduler import main
+from koord_scheduler.plugin import (
+    ClusterPod,
+    CycleState,
+    FilterPlugin,
+    Handle,
+    NodeInfo,
+    PluginRegistry,
+)
 
 EXAMPLES = Path(__file__).parents[3] / "docs/examples"
 DUMP, PODS = str(EXAMPLES / "cluster-dump"), str(EXAMPLES / "pods.yaml")
@@ -107,3 +117,60 @@ def test_the_profiles_of_a_configuration_decide(capsys: Capture, tmp_path: Path)
     other = pod(tmp_path, schedulerName="other")
     assert main(["place", other, "--from", DUMP, "--config", str(config)]) == 1
     assert 'found "other"' in capsys.readouterr().err
+
+
+def test_load_aware_scheduling_looks_at_the_reports_of_the_dump(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    """Hot nodes are excluded, idle ones score."""
+    config = tmp_path / "config.json"
+    args = {"usageThresholds": {"cpu": 70}}
+    profile = {
+        "schedulerName": "koord-scheduler",
+        "plugins": {"multiPoint": {"enabled": [{"name": "LoadAwareScheduling"}]}},
+        "pluginConfig": [{"name": "LoadAwareScheduling", "args": args}],
+    }
+    version = "kubescheduler.config.k8s.io/v1"
+    document = {"apiVersion": version, "kind": "KubeSchedulerConfiguration", "profiles": [profile]}
+    config.write_text(json.dumps(document))
+    report = answer(capsys, "place", PODS, "--from", DUMP, "--config", str(config))
+    excluded = {
+        one["node"]: one["reason"]
+        for one in report["excluded"]
+        if one["plugin"] == "LoadAwareScheduling"
+    }
+    hot = "node(s) cpu usage exceed threshold"
+    assert excluded == {
+        "worker-1": hot,
+        "worker-3": hot,
+        "worker-8": "node(s) nodeMetric expired",
+    }
+    scores = [one["plugins"]["LoadAwareScheduling"] for one in report["scores"]]
+    assert scores == [79, 31, 34]
+
+
+async def test_what_plugins_do_at_the_start_is_done_before_a_decision(tmp_path: Path) -> None:
+    """As in a scheduler that runs."""
+    begun: list[int] = []
+
+    class Begins(FilterPlugin):
+        def __init__(self, args: Any, handle: Handle) -> None:
+            async def begin() -> None:
+                begun.append(len(handle.services.cluster.nodes()))
+
+            handle.services.hooks.add("Begins", begin)
+
+        def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> None:
+            """Every node passes."""
+
+    registry = installed("test", PluginRegistry())
+    registry.register("Begins", Begins)
+    config = tmp_path / "config.json"
+    plugins = {"filter": {"enabled": [{"name": "Begins"}]}}
+    profile = {"schedulerName": "koord-scheduler", "plugins": plugins}
+    version = "kubescheduler.config.k8s.io/v1"
+    document = {"apiVersion": version, "kind": "KubeSchedulerConfiguration", "profiles": [profile]}
+    config.write_text(json.dumps(document))
+    options = PlanOptions(pods=Path(PODS), source=Path(DUMP), config=config)
+    async with planned("test", options, registry):
+        assert begun == [8]
