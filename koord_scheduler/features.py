@@ -11,18 +11,31 @@ _GA = FeatureSpec(default=True, stage=Stage.GA)
 
 # Source: Koordinator, pkg/features (koord-scheduler).
 _KOORDINATOR: Mapping[str, FeatureSpec] = {
+    "CSIStorageCapacity": _GA,
+    "CompatibleCSIStorageCapacity": _OFF,
+    "CompatiblePodDisruptionBudget": _OFF,
     "CrossSchedulerNomination": _OFF,
     "DevicePluginAdaption": _OFF,
+    "DisableCSIStorageCapacityInformer": _OFF,
     "DisableDefaultQuota": _OFF,
+    "DisablePodDisruptionBudgetInformer": _OFF,
     "DynamicSchedulerCheck": FeatureSpec(default=True),
+    "ElasticQuotaEnableUpdateResourceKey": _OFF,
+    "ElasticQuotaGuaranteeUsage": _OFF,
+    "ElasticQuotaIgnorePodOverhead": _OFF,
+    "ElasticQuotaIgnoreTerminatingPod": _OFF,
+    "ElasticQuotaImmediateIgnoreTerminatingPod": _OFF,
     "EnableBatchScheduleNodeSnapshot": FeatureSpec(default=True),
     "EnableInlineBatchSchedule": _OFF,
     "GangPendingPodsConditionPatch": FeatureSpec(default=True),
+    "GenericEphemeralVolume": _GA,
     "LazyReservationRestore": _OFF,
     "MultiQuotaTree": _OFF,
+    "PodDisruptionBudget": _GA,
     "ResizePod": _OFF,
     "SkipFilterWithNominatedPods": _OFF,
     "SkipReservationFitsNode": _OFF,
+    "SupportParentQuotaSubmitPod": _OFF,
     "SyncBarrier": _OFF,
 }
 # Source: Kubernetes, pkg/features (kube-scheduler's part).

@@ -86,13 +86,21 @@ def test_the_networkpolicy_follows_the_namespace(
     assert len(policy["spec"]["ingress"][0]["from"]) == 2
 
 
-def test_the_descheduler_follows_the_namespace(render: Any, problems: Any, tmp_path: Path) -> None:
-    """With all its components, and alone; its lease and its ledger are where its pods are."""
+@pytest.mark.parametrize(
+    ("daemon", "own"),
+    [
+        ("descheduler", ["", "/crds", "/networkpolicy", "/patch-pods", "/delete-pods", "/cordon"]),
+        ("scheduler", ["", "/networkpolicy", "/patch-pods"]),
+    ],
+)
+def test_a_control_plane_daemon_follows_the_namespace(
+    daemon: str, own: list[str], render: Any, problems: Any, tmp_path: Path
+) -> None:
+    """With all its components, and alone; its lease is where its pods are."""
     deploy = os.path.relpath(DEPLOY, tmp_path)
-    own = ["", "/crds", "/networkpolicy", "/patch-pods", "/delete-pods", "/cordon"]
     overlay = {
         "namespace": "control",
-        "components": [f"{deploy}/descheduler{name}" for name in own],
+        "components": [f"{deploy}/{daemon}{name}" for name in own],
     }
     (tmp_path / "kustomization.yaml").write_text(json.dumps(overlay))
 
@@ -112,6 +120,7 @@ def test_the_descheduler_follows_the_namespace(render: Any, problems: Any, tmp_p
     [
         ("koordlet", "--feature-gates", {"koordletctl": "top"}),
         ("koord-descheduler", "--write-config-to", {}),
+        ("koord-scheduler", "--write-config-to", {}),
     ],
 )
 def test_an_image_s_steps_make_a_daemon_that_starts(
