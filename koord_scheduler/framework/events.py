@@ -6,6 +6,7 @@ Source: Kubernetes, k8s.io/kube-scheduler/framework ClusterEvent, QueueingHintFn
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, IntFlag, StrEnum, auto
+from functools import lru_cache
 
 from koord.cluster.facts import ClusterPod
 
@@ -75,12 +76,24 @@ class ClusterEvent:
         """Whether it is everything that can happen."""
         return self.resource == EventResource.ANY and self.action == Action.ALL
 
+    @property
+    def label(self) -> str:
+        """As in metrics: "NodeAdd", "AssignedPodDelete", "NodeUpdateNodeLabel"."""
+        return _label(self)
+
     def covers(self, happened: "ClusterEvent") -> bool:
         """Whether this, registered by a plugin, means something that has happened."""
         return bool(self.action & happened.action) and (
             self.resource in (EventResource.ANY, happened.resource)
             or (self.resource == EventResource.POD and happened.resource in _PODS)
         )
+
+
+@lru_cache(maxsize=256)
+def _label(event: ClusterEvent) -> str:
+    names = (event.action.name or "").split("|")
+    titles = ("".join(word.capitalize() for word in name.split("_")) for name in names)
+    return f"{event.resource}{'|'.join(titles)}"
 
 
 _PODS = (EventResource.ASSIGNED_POD, EventResource.UNSCHEDULED_POD)

@@ -10,6 +10,8 @@ from itertools import islice
 
 from koord_scheduler.framework.events import ClusterEvent
 
+MOST_EVENTS = 20_000  # that are kept, each with two objects
+
 
 @dataclass(frozen=True, slots=True)
 class Happened:
@@ -44,14 +46,24 @@ class InFlight:
         self._begins[uid] = self._first + len(self._events)
 
     def note(self, happened: Happened) -> None:
-        """Something has happened; it is kept while a pod is in flight."""
+        """Something has happened; it is kept while a pod is in flight, unless it is too much."""
         if self._begins:
             self._events.append(happened)
+            if len(self._events) > MOST_EVENTS:  # a pod has waited for its permit for minutes
+                self._events.popleft()
+                self._first += 1
 
-    def since_pop(self, uid: str) -> Sequence[Happened]:
-        """What has happened since a pod was popped; of a pod that is not in flight nothing."""
+    def since_pop(self, uid: str) -> Sequence[Happened] | None:
+        """What has happened since a pod was popped; of a pod that is not in flight nothing.
+
+        None: that is not known any more.
+        """
         begin = self._begins.get(uid)
-        return () if begin is None else tuple(islice(self._events, begin - self._first, None))
+        if begin is None:
+            return ()
+        if begin < self._first:
+            return None
+        return tuple(islice(self._events, begin - self._first, None))
 
     def end(self, uid: str) -> None:
         """A pod is not in flight any more; one that was not is none the less not."""

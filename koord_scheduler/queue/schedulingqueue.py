@@ -5,7 +5,8 @@ Source: Kubernetes, pkg/scheduler/backend/queue/scheduling_queue.go.
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from koord.cluster.facts import ClusterPod
 from koord.util.clock import Clock
@@ -22,7 +23,18 @@ from koord_scheduler.queue.pool import Pool
 FLUSH = 1.0  # seconds; of the backoffs that have ended
 POOL_FLUSH = 30.0  # seconds
 SLICE = 500  # pods that are moved before others on the event loop have their turn
+TURN = 0.004  # real seconds of questions in a row before others have their turn
+MOST_ASKED = 64  # events about which many pods are asked one by one
+MOST_REPLAYED = 1000  # events since a pod was popped about which it is asked one by one
 LONGEST_IN_POOL = 300.0  # seconds that a rejected pod waits for an event
+
+# Why pods come into a queue, beside cluster events: as kube-scheduler's metric names it.
+POD_ADDED = "UnschedulablePodAdd"
+ATTEMPT_FAILED = "ScheduleAttemptFailure"
+BACKOFF_ENDED = "BackoffComplete"
+TIMED_OUT = "UnschedulableTimeout"
+ACTIVATED = "ForceActivate"
+MANY_EVENTS = "ManyEvents"
 
 
 class SchedulingQueue:
@@ -37,7 +49,9 @@ class SchedulingQueue:
         nominator: Nominator,
         clock: Clock,
         backoff: BackoffOptions | None = None,
+        incoming: Callable[[str, str], None] = lambda queue, event: None,
     ) -> None:
+        """incoming is called with the queue that a pod comes into, and the event that is why."""
         self._plugins = plugins
         self._nominator = nominator
         self._clock = clock
@@ -48,6 +62,9 @@ class SchedulingQueue:
         self._pool = Pool()
         self._flight = InFlight()
         self._ready = asyncio.Event()
+        self._incoming = incoming
+        self._later: list[tuple[Happened, str]] = []  # with the uid that each does not concern
+        self._much = asyncio.Event()  # something is for later
 
     @property
     def pending(self) -> Mapping[str, int]:
@@ -95,7 +112,7 @@ class SchedulingQueue:
             self.update(pod, ())
             return
         now = self._clock.monotonic()
-        self._activate(QueuedPod(pod=pod, timestamp=now))
+        self._activate(QueuedPod(pod=pod, timestamp=now), POD_ADDED)
 
     def update(
         self, pod: ClusterPod, events: Iterable[ClusterEvent], old: ClusterPod | None = None
@@ -118,7 +135,7 @@ class SchedulingQueue:
                 return
         queued = self._pool.get(uid)
         if queued is None:
-            self._activate(QueuedPod(pod=pod, timestamp=self._clock.monotonic()))
+            self._activate(QueuedPod(pod=pod, timestamp=self._clock.monotonic()), POD_ADDED)
             return
         queued.pod = pod
         for each in happened:
@@ -192,7 +209,7 @@ class SchedulingQueue:
         queued.timestamp = self._clock.monotonic()
         worth = self._worth_since_pop(queued)
         self._flight.end(uid)
-        self._put(queued, worth)
+        self._put(queued, worth, ATTEMPT_FAILED)
 
     def happened(
         self,
@@ -203,25 +220,32 @@ class SchedulingQueue:
         only: str | None = None,
         without: str = "",
     ) -> int:
-        """Something has happened in the cluster; return how many pods it has moved.
+        """Something has happened in the cluster; return how many pods it has moved at once.
 
         only: the uid of the one pod that it concerns; None: all. without: of one that it does not.
+
+        Where it concerns many, run moves them soon, in slices.
         """
         one = Happened(event, old, new)
         self._flight.note(one)
-        pods = self._concerned(event) if only is None else [self._pool.get(only)]
-        return sum(
-            self._move(queued, one)
-            for queued in pods
-            if queued is not None and queued.pod.uid != without
-        )
+        if only is not None:
+            queued = self._pool.get(only)
+            return int(queued is not None and self._move(queued, one))
+        concerned = self._concerned((one,))
+        if sum(map(len, concerned)) > SLICE:
+            self._later.append((one, without))
+            self._much.set()
+            return 0
+        pods = {uid: queued for each in concerned for uid, queued in each.items()}
+        pods.pop(without, None)
+        return sum(self._move(queued, one) for queued in pods.values())
 
     def activate(self, uids: Iterable[str]) -> None:
         """Have pods be tried now, whatever they wait for; gates still count."""
         for uid in uids:
             queued = self._take(uid)
             if queued is not None:
-                self._activate(queued)
+                self._activate(queued, ACTIVATED)
 
     def flush_backoff(self, most: int = SLICE) -> int:
         """Move pods whose backoff has ended, at most so many; return how many."""
@@ -233,7 +257,7 @@ class SchedulingQueue:
                 and self._options.expiry(first) <= now
             ):
                 heap.pop()
-                self._activate(first)
+                self._activate(first, BACKOFF_ENDED)
                 moved += 1
         return moved
 
@@ -244,10 +268,50 @@ class SchedulingQueue:
         """
         before = self._clock.monotonic() - LONGEST_IN_POOL
         timeout = Happened(WILDCARD, None, None)
-        return sum(self._move(queued, timeout) for queued in self._pool.older_than(before, most))
+        older = self._pool.older_than(before, most)
+        return sum(self._move(queued, timeout, TIMED_OUT) for queued in older)
 
     async def run(self, stop: Stop) -> None:
-        """Flush, at whole seconds, until stop."""
+        """Flush, and ask about events that concern many pods, until stop."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._flush(stop), name="queue flush")
+            group.create_task(stop.bound(self._ask_later()), name="queue events")
+
+    async def _ask_later(self) -> None:
+        """Ask the hints about events that concern many pods, with pauses for the event loop.
+
+        Events that come meanwhile are asked about together in the next round. Pods that are
+        rejected after an event know it already, so it does no harm that they are asked, too.
+        """
+        while True:
+            if not self._later:
+                self._much.clear()
+                await self._much.wait()
+            events, self._later = self._later, []
+            begun = time.perf_counter()
+            for each in self._concerned([one for one, _ in events]):
+                for uid in tuple(each):
+                    self._ask_all(uid, events)
+                    if time.perf_counter() - begun >= TURN:
+                        await asyncio.sleep(0)
+                        begun = time.perf_counter()
+
+    def _ask_all(self, uid: str, events: Sequence[tuple[Happened, str]]) -> None:
+        """Move a pod of the pool, if one of the events may help it.
+
+        Where they are too many to be asked about one by one, any that a plugin has registered may.
+        """
+        queued = self._pool.get(uid)
+        if queued is not None and len(events) > MOST_ASKED and not queued.gating_plugin:
+            self._move(queued, Happened(WILDCARD, None, None), MANY_EVENTS)
+            return
+        for happened, without in events:
+            queued = self._pool.get(uid)
+            if queued is None or (uid != without and self._move(queued, happened)):
+                return
+
+    async def _flush(self, stop: Stop) -> None:
+        """Flush at whole seconds."""
         next_pool = self._clock.monotonic() + POOL_FLUSH
         while True:
             now = self._clock.monotonic()
@@ -261,54 +325,67 @@ class SchedulingQueue:
     def _worth_since_pop(self, queued: QueuedPod) -> Worth:
         if not queued.rejecting_plugins:
             return Worth.AFTER_BACKOFF
-        found = Worth.SKIP
-        for each in self._flight.since_pop(queued.pod.uid):
+        found, happened = Worth.SKIP, self._flight.since_pop(queued.pod.uid)
+        if happened is None or len(happened) > MOST_REPLAYED:
+            return Worth.AFTER_BACKOFF  # too many to be asked about: one may help
+        for each in happened:
             found = max(found, self._plugins.worth(queued, each.event, each.old, each.new))
             if found is Worth.AT_ONCE:
                 break
         return found
 
-    def _concerned(self, event: ClusterEvent) -> list[QueuedPod]:
-        """Pods of the pool that plugins rejected which have registered the event."""
-        found: dict[str, QueuedPod] = {}
-        for profile, plugin in self._pool.plugins:
-            if event.wildcard or self._plugins.interested(profile, plugin, event):
-                found.update(self._pool.rejected_by(profile, plugin))
-        return list(found.values())
+    def _concerned(self, events: Iterable[Happened]) -> list[Mapping[str, QueuedPod]]:
+        """Pods of the pool, by the plugins that rejected them and have registered an event."""
+        kinds = {one.event for one in events}
+        return [
+            self._pool.rejected_by(profile, plugin)
+            for profile, plugin in self._pool.plugins
+            if any(
+                event.wildcard or self._plugins.interested(profile, plugin, event)
+                for event in kinds
+            )
+        ]
 
-    def _move(self, queued: QueuedPod, happened: Happened) -> bool:
-        """Move a pod out of the pool, if what has happened may help it; return whether it did."""
+    def _move(self, queued: QueuedPod, happened: Happened, why: str = "") -> bool:
+        """Move a pod out of the pool, if what has happened may help it; return whether it did.
+
+        why: in the metric; "": the event.
+        """
         worth = self._plugins.worth(queued, happened.event, happened.old, happened.new)
         if worth is Worth.SKIP:
             return False
         self._pool.remove(queued.pod.uid)
-        self._put(queued, worth)
+        self._put(queued, worth, why or happened.event.label)
         return not queued.gating_plugin
 
-    def _put(self, queued: QueuedPod, worth: Worth) -> None:
+    def _put(self, queued: QueuedPod, worth: Worth, why: str) -> None:
         waits = self._options.expiry(queued) > self._clock.monotonic()
         if worth is Worth.SKIP:
             self._pool.add(queued)
+            self._incoming("unschedulable", why)
         elif worth is Worth.AFTER_BACKOFF and waits:
-            if self._passes(queued):
+            if self._passes(queued, why):
                 heap = self._errors if queued.consecutive_errors else self._backoff
                 heap.push(queued.pod.uid, queued)
+                self._incoming("backoff", why)
                 self._ready.set()
         else:
-            self._activate(queued)
+            self._activate(queued, why)
 
-    def _activate(self, queued: QueuedPod) -> None:
-        if self._passes(queued):
+    def _activate(self, queued: QueuedPod, why: str) -> None:
+        if self._passes(queued, why):
             self._active.push(queued.pod.uid, queued)
+            self._incoming("active", why)
             self._ready.set()
 
-    def _passes(self, queued: QueuedPod) -> bool:
+    def _passes(self, queued: QueuedPod, why: str) -> bool:
         """Whether no PreEnqueue plugin keeps the pod; one that is kept is in the pool."""
         status = self._plugins.gate(queued.pod, queued.gating_plugin)
         queued.gating_plugin = "" if status.ok else status.plugin
         if not status.ok:
             queued.unschedulable_plugins |= {status.plugin}
             self._pool.add(queued)
+            self._incoming("gated", why)
         return status.ok
 
     def _take(self, uid: str) -> QueuedPod | None:

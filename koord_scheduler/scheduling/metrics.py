@@ -55,11 +55,25 @@ class SchedulingMetrics:
             buckets=exponential(1, 2, 5),
             registry=registry,
         )
+        self._incoming = Counter(
+            "scheduler_queue_incoming_pods_total",
+            "Number of pods added to scheduling queues by event and queue type.",
+            ["queue", "event"],
+            registry=registry,
+        )
+        self._comings: dict[tuple[str, str], Callable[[], None]] = {}
         self._results: dict[tuple[str, str], tuple[Callable[..., None], Callable[..., None]]] = {}
 
     def observe(self, queue: SchedulingQueue, state: SchedulerState) -> None:
         """Export what is in the queue and in the cache from now on."""
         self._registry.register(_Contents(queue, state))
+
+    def came(self, queue: str, event: str) -> None:
+        """A pod has come into a queue."""
+        count = self._comings.get((queue, event))
+        if count is None:
+            count = self._comings[queue, event] = self._incoming.labels(queue, event).inc
+        count()
 
     def attempted(self, result: str, profile: str, seconds: float) -> None:
         """An attempt has ended: SCHEDULED, REJECTED or FAILED."""

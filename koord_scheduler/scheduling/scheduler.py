@@ -78,7 +78,7 @@ class Scheduler:
             for each in profiles
         }
         plugins = Enqueueing(profiles)
-        self.queue = SchedulingQueue(plugins, nominator, clock, backoff)
+        self.queue = SchedulingQueue(plugins, nominator, clock, backoff, metrics.came)
         self._statuses = PodStatuses(services.client, clock)
         self._changes = ObjectChanges(state, services, plugins, self.queue, self._statuses)
         state.observe(self._changes)

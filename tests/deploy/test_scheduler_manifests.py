@@ -101,6 +101,7 @@ def test_the_role_has_no_more_than_that() -> None:
         ("pods/binding", "create"),
         ("pods/status", "patch"),
         ("pods", "delete"),
+        ("pods", "get"),
         ("events", "create"),
         ("events", "patch"),
     }
