@@ -1,5 +1,6 @@
 """What plugins may use of storage: facts, kinds and rules."""
 
+from koord.cluster.columns import FrozenShards
 from koord.cluster.facts import NodeTerm
 from koord.cluster.predicates.nodes import matches_terms, node_matches_terms
 from koord.cluster.storage.facts import (
@@ -39,6 +40,9 @@ from koord_scheduler.rules.volumeuse import (
     volumes_on,
 )
 
+FrozenVolumes = FrozenShards[Volume]
+"""The volumes of a view."""
+
 __all__ = [
     "AVAILABLE",
     "BOUND_BY_CONTROLLER",
@@ -58,6 +62,7 @@ __all__ = [
     "ClaimReference",
     "CsiDriver",
     "CsiNode",
+    "FrozenVolumes",
     "NodeDriver",
     "NodeTerm",
     "StorageCapacity",

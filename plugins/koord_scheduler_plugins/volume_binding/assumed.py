@@ -15,11 +15,16 @@ from koord_scheduler.plugin import (
     Changes,
     ClusterNode,
     ClusterPod,
+    ClusterState,
     PartHealth,
     SharedPart,
     Stop,
+    View,
 )
 from koord_scheduler.plugin.storage import CLAIM, VOLUME, Claim, Volume
+from koord_scheduler_plugins.volume_binding.volumetable import VolumeTables
+
+_VOLUMES_A_TURN = 100  # of the event loop
 
 T = TypeVar("T", Claim, Volume)
 
@@ -45,7 +50,9 @@ class AssumedVolumes(SharedPart):
     An assumption ends when its pod's binding is given up, or when the API server's object is newer.
     """
 
-    def __init__(self, changes: Changes) -> None:
+    def __init__(self, cluster: ClusterState, changes: Changes) -> None:
+        self.tables = VolumeTables()
+        self._cluster = cluster
         self._volumes: dict[str, _Assumed[Volume]] = {}
         self._claims: dict[str, _Assumed[Claim]] = {}
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}  # by what has to change
@@ -59,7 +66,10 @@ class AssumedVolumes(SharedPart):
         await stop.wait()
 
     async def wait_ready(self) -> None:
-        """It is ready when the cluster is known."""
+        """It is ready when the tables have all volumes of the cluster, which takes a while."""
+        for number, _ in enumerate(self.tables.steps(self._cluster.view()), 1):
+            if number % _VOLUMES_A_TURN == 0:
+                await asyncio.sleep(0)
 
     def health(self) -> PartHealth:
         return OK
@@ -68,6 +78,12 @@ class AssumedVolumes(SharedPart):
         """A volume of the API server as it is assumed to be."""
         found = self._volumes.get(live.name)
         return live if found is None else _current(self._volumes, live.name, found, live)
+
+    def volumes_of(self, nodes: View) -> dict[str, Volume]:
+        """The volumes of a view that are assumed to be others, by name."""
+        lives = [nodes.volume(name) for name in self._volumes]
+        found = [self.volume(live) for live in lives if live is not None]
+        return {one.name: one for one in found if one.name in self._volumes}
 
     def claim(self, live: Claim) -> Claim:
         """A claim of the API server as it is assumed to be."""

@@ -1,21 +1,19 @@
-"""Volumes that are there for claims: for each node the smallest ones that fit.
+"""Volumes that are there for claims: for a node the smallest ones that fit. The plain form.
 
 Source: Kubernetes, component-helpers volume.FindMatchingVolume; volumebinding findMatchingVolumes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_scheduler.plugin import ClusterNode, Mask, View
+from koord_scheduler.plugin import ClusterNode
 from koord_scheduler.plugin.storage import (
     AVAILABLE,
     Claim,
     Volume,
-    matches_terms,
     node_matches_terms,
 )
 
@@ -40,7 +38,7 @@ def candidates_for(claims: Iterable[Claim], volumes: Mapping[str, Sequence[Volum
     )
     found = []
     for claim in ordered:
-        places = tuple(at for at, volume in enumerate(every) if _is_usable(volume, claim))
+        places = tuple(at for at, volume in enumerate(every) if is_usable(volume, claim))
         kept = tuple(at for at in places if every[at].claim is not None)  # for this very claim
         found.append((claim, kept[:1] or places))
     return Candidates(tuple(every), tuple(found))
@@ -56,21 +54,12 @@ def match_on(found: Candidates, node: ClusterNode) -> list[int]:
     return taken
 
 
-def match_all(found: Candidates, nodes: View) -> list[Places]:
-    """The same for all nodes."""
-    reach: dict[Any, Mask] = {}
-    taken: list[Places] = []
-    for _, places in found.claims:
-        taken.append(_smallest(found.volumes, places, taken, nodes, reach))
-    return taken
-
-
 def reaches(volume: Volume, node: ClusterNode) -> bool:
     """Whether a node can reach a volume."""
     return volume.node_terms is None or node_matches_terms(volume.node_terms, node)
 
 
-def _is_usable(volume: Volume, claim: Claim) -> bool:
+def is_usable(volume: Volume, claim: Claim) -> bool:
     """Whether a volume would do for a claim, wherever it can be reached."""
     kept = volume.claim is not None
     if kept and (volume.claim is None or not volume.claim.means(claim)):
@@ -88,54 +77,7 @@ def _is_usable(volume: Volume, claim: Claim) -> bool:
     return claim.selector is None or all(one.matches(volume.labels) for one in claim.selector)
 
 
-def _smallest(
-    volumes: Sequence[Volume],
-    places: Iterable[int],
-    taken: Sequence[Places],
-    nodes: View,
-    reach: dict[Any, Mask],
-) -> Places:
-    """For each node the first of these places that it reaches and that is not taken there."""
-    best = np.full(len(nodes), len(volumes), np.intp)
-    local: dict[str, dict[str, list[int]]] = {}  # by label and value: so most local volumes say it
-    others: list[int] = []
-    for at in places:
-        label = _only_label(volumes[at])
-        if label is None:
-            others.append(at)
-            continue
-        for value in dict.fromkeys(label[1]):
-            first = local.setdefault(label[0], {}).setdefault(value, [])
-            if len(first) <= len(taken):  # so many may be taken on one node
-                first.append(at)
-    for key, by_value in local.items():
-        column = nodes.traits.label(key)
-        table = np.full((len(taken) + 1, len(column.index) + 1), len(volumes), np.intp)
-        for value, first in by_value.items():
-            code = column.index.get(value)
-            if code is not None:
-                table[: len(first), code] = first
-        for ranked in table:
-            found = ranked[column.codes]
-            for each in taken:
-                found[found == each] = len(volumes)
-            np.minimum(best, found, out=best)
-    for at in others:
-        free = best > at
-        if not free.any():
-            break
-        terms = volumes[at].node_terms
-        if terms is not None:
-            if terms not in reach:
-                reach[terms] = matches_terms(terms, nodes)
-            free &= reach[terms]
-        for each in taken:
-            free &= each != at
-        best[free] = at
-    return best
-
-
-def _only_label(volume: Volume) -> tuple[str, tuple[str, ...]] | None:
+def only_label(volume: Volume) -> tuple[str, tuple[str, ...]] | None:
     """The label and values that a node must have, if that is all that there is to it."""
     if volume.node_terms is None or len(volume.node_terms) != 1:
         return None

@@ -45,7 +45,6 @@ from koord_scheduler.plugin.storage import (
 from koord_scheduler_plugins.volume_binding.args import VolumeBindingArgs
 from koord_scheduler_plugins.volume_binding.assumed import AssumedVolumes
 from koord_scheduler_plugins.volume_binding.binding import VolumeBinder
-from koord_scheduler_plugins.volume_binding.matching import candidates_for
 from koord_scheduler_plugins.volume_binding.podvolumes import claims_of
 from koord_scheduler_plugins.volume_binding.scores import ShapeScorer
 from koord_scheduler_plugins.volume_binding.state import Plan, PodVolumes
@@ -74,7 +73,9 @@ class VolumeBinding(
         self.patience = self._seconds
         self._scorer = ShapeScorer(args.shape) if args.shape else None
         self._cluster = services.cluster
-        self._assumed = services.shared.get(_ASSUMED, lambda: AssumedVolumes(services.changes))
+        self._assumed = services.shared.get(
+            _ASSUMED, lambda: AssumedVolumes(services.cluster, services.changes)
+        )
         self._binder = VolumeBinder(services, self._assumed)
 
     def events_to_register(self) -> Iterable[HintedEvent]:
@@ -113,12 +114,10 @@ class VolumeBinding(
     ) -> Status | None:
         """Only volumes that are there have a score, and only by the shape of the arguments."""
         volumes = state.find(_STATE, PodVolumes)
-        if self._scorer is None or volumes is None or not volumes.candidates.volumes:
+        if self._scorer is None or volumes is None or not volumes.wanted:
             return Status.skip()
-        nothing = len(volumes.candidates.volumes)
-        if not any(np.any(places[feasible] < nothing) for places in volumes.matched(nodes)):
-            return Status.skip()
-        return None
+        there = any(np.any(match.there[feasible]) for match in volumes.matched(nodes))
+        return None if there else Status.skip()
 
     def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
         assert self._scorer is not None  # noqa: S101 - else PreScore has skipped it
@@ -139,11 +138,10 @@ class VolumeBinding(
             return found
         if row is None:
             return Status.failed(f'node "{node_name}" does not exist any more')
-        node = nodes.node(row)
-        number = found.number_on(node)
+        number = int(found.verdicts(nodes).numbers[row])
         if number:
             return found.rejection_of(number)
-        found.plan = found.plan_for(node)
+        found.plan = found.plan_on(nodes, row)
         state.write(_STATE, found)
         self._assume(pod, found.plan)
         return None
@@ -180,16 +178,14 @@ class VolumeBinding(
         claims = claims_of(pod, nodes, storage.classes, self._assumed)
         if isinstance(claims, Status):
             return claims
-        others = [claim for claim in claims.unbound if not claim.selected_node]
-        volumes = {
-            name: [self._assumed.volume(one) for one in storage.volumes_of(name)]
-            for name in {claim.storage_class for claim in others}
-        }
+        wanted = [claim for claim in claims.unbound if not claim.selected_node]
         return PodVolumes(
             claims=claims,
             chosen=tuple(claim for claim in claims.unbound if claim.selected_node),
-            candidates=candidates_for(others, volumes),
+            wanted=tuple(sorted(wanted, key=lambda claim: claim.request or 0)),
             storage=storage,
+            tables=self._assumed.tables,
+            assumed=self._assumed.volumes_of(nodes),
         )
 
     def _assume(self, pod: ClusterPod, plan: Plan) -> None:

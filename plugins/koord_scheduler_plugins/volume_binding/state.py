@@ -1,17 +1,18 @@
 """What PreFilter finds out for a pod, and what follows from it for nodes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_scheduler.plugin import ClusterNode, Numbers, Scores, Status, Verdicts, View
+from koord_scheduler.plugin import ClusterNode, Mask, Numbers, Scores, Status, Verdicts, View
 from koord_scheduler.plugin.storage import Claim, StorageObjects, Volume, matches_terms
 from koord_scheduler_plugins.volume_binding.matching import (
     Candidates,
     Places,
-    match_all,
+    candidates_for,
     match_on,
     reaches,
 )
@@ -23,6 +24,7 @@ from koord_scheduler_plugins.volume_binding.provisioning import (
     obstacles,
 )
 from koord_scheduler_plugins.volume_binding.scores import LARGEST, ShapeScorer, Sizes
+from koord_scheduler_plugins.volume_binding.volumetable import VolumeTable, VolumeTables
 
 _FAR, _GONE = 1, 2  # of bound volumes: the node cannot reach one; one is not there
 _WORDS = {
@@ -61,16 +63,47 @@ class Plan:
         return bool(self.static or self.made)
 
 
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The volume that is there for a claim, on each node the smallest one."""
+
+    claim: Claim
+    there: Mask
+    sizes: Sizes  # of the volumes; where there is none it means nothing
+    table: VolumeTable | None = None
+    places: Places | None = None
+    kept: Volume | None = None  # of all nodes the only one
+
+    @classmethod
+    def of_kept(cls, claim: Claim, kept: Volume, nodes: View) -> Self:
+        """The volume that is kept for the claim, where it can be reached."""
+        there = np.ones(len(nodes), np.bool_)
+        if kept.node_terms is not None:
+            there = matches_terms(kept.node_terms, nodes)
+        return cls(claim, there, np.full(len(nodes), kept.capacity, np.int64), kept=kept)
+
+    def volume(self, row: int) -> Volume:
+        """The volume of a node on which there is one."""
+        if self.kept is not None:
+            return self.kept
+        assert self.table is not None  # noqa: S101 - it is the one or the other
+        assert self.places is not None  # noqa: S101 - as above
+        return self.table.volume(int(self.places[row]))
+
+
 @dataclass(slots=True)
 class PodVolumes:
     """A pod's volumes. Pods that come and go change nothing about them."""
 
     claims: PodClaims
     chosen: tuple[Claim, ...]  # unbound ones for which a node was chosen earlier
-    candidates: Candidates  # for the other unbound ones
+    wanted: tuple[Claim, ...]  # the other unbound ones; that which wants least is the first
     storage: StorageObjects
+    tables: VolumeTables
+    assumed: Mapping[str, Volume]  # volumes as they will be, by name
     plan: Plan = Plan()  # of the node that was chosen; from Reserve on
-    _matched: tuple[object, list[Places]] | None = field(default=None)  # for a view's traits
+    _matched: tuple[object, list[Match]] | None = field(default=None)  # for a view's traits
+    _candidates: Candidates | None = field(default=None)
 
     def clone(self) -> Self:
         return self
@@ -102,24 +135,61 @@ class PodVolumes:
             numbers *= len(Obstacle)
         return Verdicts(numbers, _REJECTIONS)
 
-    def matched(self, nodes: View) -> list[Places]:
-        """The places of the volumes for each claim that has candidates."""
+    def matched(self, nodes: View) -> list[Match]:
+        """The volumes that are there for each claim that is wanted, on all nodes."""
         if self._matched is None or self._matched[0] is not nodes.traits:
-            self._matched = nodes.traits, match_all(self.candidates, nodes)
+            self.tables.follow(nodes)
+            self._matched = nodes.traits, self._match(nodes)
         return self._matched[1]
 
-    def plan_for(self, node: ClusterNode) -> Plan:
+    def plan_on(self, nodes: View, row: int) -> Plan:
         """What is to be done for a node that nothing is wrong with."""
         static, made = [], list(self.chosen)
-        volumes = self.candidates.volumes
-        for (claim, _), at in zip(
-            self.candidates.claims, match_on(self.candidates, node), strict=True
-        ):
-            if at < len(volumes):
-                static.append((claim, volumes[at]))
+        for match in self.matched(nodes):
+            if match.there[row]:
+                static.append((match.claim, match.volume(row)))
+            else:
+                made.append(match.claim)
+        return Plan(nodes.node(row).name, tuple(static), tuple(made))
+
+    def _match(self, nodes: View) -> list[Match]:
+        found: list[Match] = []
+        taken: dict[str, list[Places]] = {}
+        reach: dict[Any, Mask] = {}
+        for claim in self.wanted:
+            table = self.tables.of(claim.storage_class)
+            usable, kept = table.usable(claim, self.assumed)
+            if kept is not None:
+                found.append(Match.of_kept(claim, kept, nodes))
+                continue
+            before = taken.setdefault(claim.storage_class, [])
+            places = table.smallest(usable, nodes, before, reach)
+            before.append(places)
+            sizes = np.append(table.capacities, 0)[places]
+            found.append(Match(claim, places < len(table.order), sizes, table, places))
+        return found
+
+    def plan_for(self, node: ClusterNode) -> Plan:
+        """The plain form of plan_on."""
+        static, made = [], list(self.chosen)
+        candidates = self.candidates
+        for (claim, _), at in zip(candidates.claims, match_on(candidates, node), strict=True):
+            if at < len(candidates.volumes):
+                static.append((claim, candidates.volumes[at]))
             else:
                 made.append(claim)
         return Plan(node.name, tuple(static), tuple(made))
+
+    @property
+    def candidates(self) -> Candidates:
+        """What could be bound to the claims; for the plain form."""
+        if self._candidates is None:
+            volumes = {
+                name: [self.assumed.get(one.name, one) for one in self.storage.volumes_of(name)]
+                for name in {claim.storage_class for claim in self.wanted}
+            }
+            self._candidates = candidates_for(self.wanted, volumes)
+        return self._candidates
 
     def score_on(self, node: ClusterNode, scorer: ShapeScorer) -> int:
         """The score of the volumes that are there for the claims."""
@@ -134,17 +204,15 @@ class PodVolumes:
 
     def score_all(self, nodes: View, scorer: ShapeScorer) -> Scores:
         """The same for all nodes."""
-        sizes = np.array(
-            [*(min(one.capacity, LARGEST) for one in self.candidates.volumes), 0], np.int64
-        )
         classes: dict[str, tuple[Sizes, Sizes]] = {}
-        for (claim, _), places in zip(self.candidates.claims, self.matched(nodes), strict=True):
-            there = places < len(self.candidates.volumes)
+        for match in self.matched(nodes):
             nothing = np.zeros(len(nodes), np.int64), np.full(len(nodes), -1, np.int64)
-            requested, capacity = classes.get(claim.storage_class, nothing)
-            classes[claim.storage_class] = (
-                requested + there * min(claim.request or 0, LARGEST),
-                np.where(there, np.maximum(capacity, 0) + sizes[places], capacity),
+            name = match.claim.storage_class
+            requested, capacity = classes.get(name, nothing)
+            sizes = np.maximum(capacity, 0) + np.minimum(match.sizes, LARGEST)
+            classes[name] = (
+                requested + match.there * min(match.claim.request or 0, LARGEST),
+                np.where(match.there, sizes, capacity),
             )
         return scorer.score_all(classes, len(nodes))
 
@@ -167,9 +235,8 @@ class PodVolumes:
                 here[row] = True
             elsewhere |= ~here
             _note(found, found == 0, claim, self.storage, nodes)
-        for (claim, _), places in zip(self.candidates.claims, self.matched(nodes), strict=True):
-            wanted = (places == len(self.candidates.volumes)) & (found == 0)
-            _note(found, wanted, claim, self.storage, nodes)
+        for match in self.matched(nodes):
+            _note(found, ~match.there & (found == 0), match.claim, self.storage, nodes)
         found[elsewhere] = Obstacle.NO_VOLUME
         return found
 

@@ -1,0 +1,272 @@
+"""The volumes of each class as columns: what would do for a claim, and where it can be reached.
+
+The same as matching, for thousands of volumes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord_scheduler.plugin import CodedColumn, Mask, View
+from koord_scheduler.plugin.storage import (
+    AVAILABLE,
+    Claim,
+    FrozenVolumes,
+    Volume,
+    matches_terms,
+)
+from koord_scheduler_plugins.volume_binding.matching import Places, is_usable, only_label
+
+H = TypeVar("H")
+Slots = NDArray[np.bool_]
+"""Which volumes of a table; shape (slots,)."""
+
+_ROOM = 64  # slots that a table begins with
+
+
+class VolumeTables:
+    """The volumes of a view by class, followed from view to view. Belongs to one thread."""
+
+    def __init__(self) -> None:
+        self._seen: FrozenVolumes | None = None
+        self._tables: dict[str, VolumeTable] = {}
+
+    def follow(self, view: View) -> None:
+        """Take over the volumes of a view, at the cost of what differs."""
+        for _ in self.steps(view):
+            pass
+
+    def steps(self, view: View) -> Iterator[None]:
+        """The same, in many small steps."""
+        if view.volumes is self._seen:
+            return
+        seen = self._seen
+        for name in view.volumes.other_keys(seen):
+            old = None if seen is None else seen.get(name)
+            new = view.volumes.get(name)
+            if old is not None and (new is None or new.storage_class != old.storage_class):
+                self._tables[old.storage_class].drop(old)
+                old = None
+            if new is not None:
+                self.of(new.storage_class).put(old, new)
+            yield
+        self._seen = view.volumes
+
+    def of(self, storage_class: str) -> "VolumeTable":
+        """The table of a class."""
+        found = self._tables.get(storage_class)
+        if found is None:
+            found = self._tables[storage_class] = VolumeTable()
+        return found
+
+
+class VolumeTable:
+    """Volumes of one class: those that are free as columns, the others by their claims."""
+
+    def __init__(self) -> None:
+        self._volumes: list[Volume | None] = []  # by slot
+        self._slots: dict[str, int] = {}  # by name
+        self._unused: list[int] = []
+        self._kept: dict[str, dict[str, Volume]] = {}  # those that have a claim, by its key
+        self._capacity = np.zeros(_ROOM, np.int64)
+        self._open = np.zeros(_ROOM, np.bool_)
+        self._block = np.zeros(_ROOM, np.bool_)
+        self._modes = np.zeros(_ROOM, np.intp)
+        self._attributes = np.zeros(_ROOM, np.intp)
+        self._group = np.zeros(_ROOM, np.intp)
+        self._mode_sets: dict[tuple[str, ...], int] = {}
+        self._attribute_names: dict[str, int] = {}
+        self._groups: dict[Any, int] = {}  # by node terms
+        self._by_label: dict[str, dict[str, int]] = {}  # groups that one label decides: by value
+        self._others: dict[int, Any] = {}  # the other groups, with their terms
+        self._codes: dict[str, tuple[CodedColumn[str], int, NDArray[np.intp]]] = {}
+        self._order: NDArray[np.intp] | None = None
+
+    @property
+    def order(self) -> NDArray[np.intp]:
+        """Slots by capacity and name; a place is a place in this."""
+        if self._order is None:
+            slots = [at for at, volume in enumerate(self._volumes) if volume is not None]
+            slots.sort(key=lambda at: (self._capacity[at], getattr(self._volumes[at], "name", "")))
+            self._order = np.array(slots, np.intp)
+        return self._order
+
+    @property
+    def capacities(self) -> NDArray[np.int64]:
+        """Bytes, by place."""
+        sizes: NDArray[np.int64] = self._capacity[self.order]
+        return sizes
+
+    def volume(self, place: int) -> Volume:
+        """The volume at a place."""
+        found = self._volumes[int(self.order[place])]
+        assert found is not None  # noqa: S101 - slots of the order are taken
+        return found
+
+    def put(self, old: Volume | None, volume: Volume) -> None:
+        """Take over a volume; old is what it was before."""
+        if old is not None and old.claim is not None:
+            self._drop_kept(old)
+        if volume.claim is not None:
+            key = f"{volume.claim.namespace}/{volume.claim.name}"
+            self._kept.setdefault(key, {})[volume.name] = volume
+            self._drop_slot(volume.name)
+            return
+        slot = self._slots.get(volume.name)
+        if slot is None:
+            slot = self._slots[volume.name] = self._new_slot()
+            self._order = None
+        elif self._capacity[slot] != volume.capacity:
+            self._order = None
+        self._volumes[slot] = volume
+        self._capacity[slot] = volume.capacity
+        self._open[slot] = volume.phase == AVAILABLE and not volume.deleting
+        self._block[slot] = volume.is_block
+        self._modes[slot] = _number(self._mode_sets, volume.access_modes)
+        self._attributes[slot] = _number(self._attribute_names, volume.attributes_class)
+        self._group[slot] = self._group_of(volume)
+
+    def drop(self, volume: Volume) -> None:
+        """Forget a volume."""
+        if volume.claim is not None:
+            self._drop_kept(volume)
+        self._drop_slot(volume.name)
+
+    def usable(self, claim: Claim, assumed: Mapping[str, Volume]) -> tuple[Slots, Volume | None]:
+        """The volumes that would do for a claim; or the one that is kept for it, alone.
+
+        assumed: volumes, of any class, as they will be, by name.
+        """
+        count = len(self._volumes)
+        found: Slots = self._open[:count] & (self._capacity[:count] >= (claim.request or 0))
+        found &= self._block[:count] == claim.is_block
+        wanted = set(claim.access_modes)
+        modes = np.array([wanted <= set(each) for each in self._mode_sets] or [False])
+        found &= modes[self._modes[:count]]
+        found &= self._attributes[:count] == self._attribute_names.get(claim.attributes_class, -1)
+        kept = dict(self._kept.get(claim.key, {}))
+        for name, volume in assumed.items():
+            kept.pop(name, None)
+            slot = self._slots.get(name)
+            if slot is not None:
+                found[slot] = False
+            kept[name] = volume
+        mine = [one for one in kept.values() if one.claim is not None and is_usable(one, claim)]
+        if mine:
+            return np.zeros(count, np.bool_), min(mine, key=lambda one: (one.capacity, one.name))
+        if claim.selector is not None:
+            for slot in np.flatnonzero(found).tolist():
+                volume_there = self._volumes[slot]
+                labels = {} if volume_there is None else volume_there.labels
+                found[slot] = all(one.matches(labels) for one in claim.selector)
+        return found, None
+
+    def smallest(
+        self, usable: Slots, nodes: View, taken: Sequence[Places], reach: dict[Any, Mask]
+    ) -> Places:
+        """For each node the first of these that it reaches and that is not taken there.
+
+        taken: places, in the same table, for the claims before; reach: masks of node terms.
+        """
+        order, nothing = self.order, len(self.order)
+        best = np.full(len(nodes), nothing, np.intp)
+        ranked = np.flatnonzero(usable[order])
+        for _ in range(len(taken) + 1):  # of each group so many may be taken on a node
+            if not len(ranked):
+                break
+            groups = self._group[order[ranked]]
+            first = np.full(len(self._groups), nothing, np.intp)
+            first[groups[::-1]] = ranked[::-1]
+            self._spread(first, nodes, taken, reach, best)
+            ranked = ranked[first[groups] != ranked]
+        return best
+
+    def _spread(
+        self,
+        first: NDArray[np.intp],
+        nodes: View,
+        taken: Sequence[Places],
+        reach: dict[Any, Mask],
+        best: Places,
+    ) -> None:
+        """Lower best to the place that each group offers, where nodes reach it."""
+        nothing = len(self.order)
+        for key, by_value in self._by_label.items():
+            column = nodes.traits.label(key)
+            table = np.full(len(column.index) + 1, nothing, np.intp)
+            codes = self._codes_of(key, column)
+            there = codes >= 0
+            groups = np.fromiter(by_value.values(), np.intp, len(by_value))
+            table[codes[there]] = first[groups[there]]
+            offered = table[column.codes]
+            for each in taken:
+                offered[offered == each] = nothing
+            np.minimum(best, offered, out=best)
+        for group, terms in self._others.items():
+            at = first[group]
+            if at == nothing:
+                continue
+            free = best > at
+            if terms is not None:
+                if terms not in reach:
+                    reach[terms] = matches_terms(terms, nodes)
+                free &= reach[terms]
+            for each in taken:
+                free &= each != at
+            best[free] = at
+
+    def _codes_of(self, key: str, column: CodedColumn[str]) -> NDArray[np.intp]:
+        """Codes of the values of a label that decide; -1: no node has it."""
+        by_value = self._by_label[key]
+        known = self._codes.get(key)
+        if known is not None and known[0] is column and known[1] == len(by_value):
+            return known[2]
+        codes = np.fromiter(
+            (column.index.get(value, -1) for value in by_value), np.intp, len(by_value)
+        )
+        self._codes[key] = column, len(by_value), codes
+        return codes
+
+    def _group_of(self, volume: Volume) -> int:
+        terms = volume.node_terms
+        group = self._groups.get(terms)
+        if group is None:
+            group = self._groups[terms] = len(self._groups)
+            label = only_label(volume)
+            if label is not None and len(label[1]) == 1:
+                self._by_label.setdefault(label[0], {})[label[1][0]] = group
+            else:
+                self._others[group] = terms
+        return group
+
+    def _new_slot(self) -> int:
+        if self._unused:
+            return self._unused.pop()
+        self._volumes.append(None)
+        if len(self._volumes) > len(self._capacity):
+            for name in ("_capacity", "_open", "_block", "_modes", "_attributes", "_group"):
+                column: NDArray[Any] = getattr(self, name)
+                setattr(self, name, np.concatenate((column, np.zeros_like(column))))
+        return len(self._volumes) - 1
+
+    def _drop_slot(self, name: str) -> None:
+        slot = self._slots.pop(name, None)
+        if slot is not None:
+            self._volumes[slot] = None
+            self._open[slot] = False
+            self._unused.append(slot)
+            self._order = None
+
+    def _drop_kept(self, volume: Volume) -> None:
+        assert volume.claim is not None  # noqa: S101 - asked before
+        key = f"{volume.claim.namespace}/{volume.claim.name}"
+        found = self._kept.get(key, {})
+        found.pop(volume.name, None)
+        if not found:
+            self._kept.pop(key, None)
+
+
+def _number(numbers: dict[H, int], value: H) -> int:
+    return numbers.setdefault(value, len(numbers))
