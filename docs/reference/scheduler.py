@@ -63,7 +63,8 @@ _EXTENDERS = """
 An extender is asked by all profiles, in the order of the file, those that are `ignorable` after the
 others. What it rejects waits for any event. One that fails fails the pod's attempt unless it is
 `ignorable`; scores that do not come count as none. Without `nodeCacheCapable` all nodes travel with
-each question, which costs tens of milliseconds for a thousand nodes.
+each question, which costs tens of milliseconds for a thousand nodes. Extenders that filter, score
+or preempt need the right to get pods, which the shipped role does not have.
 """
 
 

@@ -5,9 +5,10 @@ Source: Kubernetes, cmd/kube-scheduler/app/options; Koordinator, cmd/koord-sched
 
 from typing import Any
 
-from koord.component.flagchecks import at_least
+from koord.component.flagchecks import address, at_least
 from koord.component.flagkinds import BOOL, DURATION, INT, STRING, STRING_LIST
 from koord.component.flags import Flag, FlagSet
+from koord.component.http.sockets import Address
 from koord.component.inertflags import InertFlag, define_inert_flags
 from koord_scheduler.framework.debugging import Debugging
 
@@ -62,6 +63,14 @@ _INERT = (
 )
 
 
+def _extender_address(text: str) -> str:
+    return address(text) if text else ""
+
+
+def _positive(seconds: float) -> str:
+    return "" if seconds > 0 else "use more than 0s"
+
+
 class SchedulerFlags:
     """The flags as attributes."""
 
@@ -88,6 +97,24 @@ class SchedulerFlags:
             flags.bool(name, False, "log which nodes each plugin rejects")
             for name in ("debug-filters", "f")
         ]
+        self.extender = flags.string(
+            "extender",
+            "",
+            "serve the plugins to a kube-scheduler on this address (:PORT is 127.0.0.1:PORT), and "
+            "schedule nothing",
+            check=_extender_address,
+        )
+        self.extender_timeout = flags.duration(
+            "extender-timeout",
+            5.0,
+            "the httpTimeout that kube-scheduler has for this extender",
+            check=_positive,
+        )
+        self.extender_fail_open = flags.bool(
+            "extender-fail-open",
+            False,
+            "where a plugin fails let all nodes pass, in place of failing the pod's attempt",
+        )
         define_inert_flags(flags, _INERT)
 
     def debugging(self) -> Debugging:
@@ -96,6 +123,14 @@ class SchedulerFlags:
             scores=max(flag.value for flag in self._scores),
             filters=any(flag.value for flag in self._filters),
         )
+
+    @property
+    def extender_address(self) -> Address | None:
+        """Where plugins are served to a kube-scheduler; None: this process schedules itself."""
+        if not self.extender.value:
+            return None
+        found = Address.parse(self.extender.value)
+        return Address(found.host or "127.0.0.1", found.port)
 
     @property
     def kubeconfig(self) -> str:

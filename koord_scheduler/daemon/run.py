@@ -10,6 +10,7 @@ from koord.cluster import decoding
 from koord.component.components import ComponentSet
 from koord.component.http.endpoints import guarded
 from koord.component.http.exposition import Exposition
+from koord.component.http.sockets import Address
 from koord.component.leaderelection.metrics import LeaderMetrics
 from koord.component.plugins.shared import SharedParts
 from koord.controlplane.connection import Connection, connect
@@ -33,6 +34,8 @@ from koord_scheduler.daemon.debugflags import add_debug_flags
 from koord_scheduler.daemon.settings import Settings
 from koord_scheduler.extenders.chain import Extenders
 from koord_scheduler.extenders.objects import FollowedObjects
+from koord_scheduler.extenderserver.served import served_profile
+from koord_scheduler.extenderserver.server import extender_server, served_verbs
 from koord_scheduler.framework.changes import Changes
 from koord_scheduler.framework.extension.handlers import FailureFilters, ForgetHandlers
 from koord_scheduler.framework.handle import Services
@@ -113,16 +116,20 @@ class Daemon:
         self._settings = settings
         self._connection = connection
         self._clock = clock
+        self._exposition = exposition
         self._components = ComponentSet(Health())
-        self._elector = new_elector(
-            settings.configuration.leader_election,
-            connection,
-            self._lead,
-            clock,
-            hostname=hostname,
-            metrics=LeaderMetrics(exposition.internal),
-            component=NAME,
-        )
+        self._serves = settings.own.extender_address is not None
+        self._elector = None
+        if not self._serves:  # as an extender each replica answers
+            self._elector = new_elector(
+                settings.configuration.leader_election,
+                connection,
+                self._lead,
+                clock,
+                hostname=hostname,
+                metrics=LeaderMetrics(exposition.internal),
+                component=NAME,
+            )
         extenders = settings.configuration.extenders
         client = LeaderClient(connection.transport, clock, self._leads)
         objects = FollowedObjects(client, connection.informers, extenders)
@@ -172,10 +179,9 @@ class Daemon:
         """Make the plugins, follow the cluster, wait for the lead, schedule."""
         self._announce()
         began = self._clock.monotonic()
-        scheduler = await stop.bound(self._build())
-        if scheduler is None or stop.is_set():
+        await stop.bound(self._build())
+        if stop.is_set():
             return
-        self._scheduler = scheduler
         self._made.set()
         await stop.bound(self._know_cluster())
         await stop.bound(self._services.hooks.run())
@@ -188,16 +194,21 @@ class Daemon:
             pods=state.snapshot.pod_count,
             seconds=round(self._clock.monotonic() - began, 3),
         )
-        await lead(self._elector, self._lead, stop)
+        if self._serves:
+            await self._serve(stop)
+        else:
+            await lead(self._elector, self._lead, stop)
 
-    async def _build(self) -> Scheduler:
-        """Make all plugins of all profiles, and what schedules with them.
+    async def _build(self) -> None:
+        """Make all plugins of all profiles, and what schedules with them, or serves them.
 
         Raises:
+            NotServable: kube-scheduler's protocol cannot do what a profile wants.
             ProfileError, ProfileErrors: everything that is wrong.
         """
         config, errors = self._settings.configuration, list[ProfileError]()
-        for profile in config.profiles:
+        profiles = tuple(map(served_profile, config.profiles)) if self._serves else config.profiles
+        for profile in profiles:
             try:
                 made = await build_profile(profile, self._settings.registry, self._services)
                 self._profiles.append(made)
@@ -205,8 +216,11 @@ class Daemon:
                 errors.append(err)
         if errors:
             raise ProfileErrors("; ".join(map(str, errors)))
+        if self._serves:
+            self._connection.state.observe(self._services.changes.notify)
+            return
         backoff = BackoffOptions(initial=config.pod_initial_backoff, most=config.pod_max_backoff)
-        return Scheduler(
+        self._scheduler = Scheduler(
             self._profiles,
             self._connection.state,
             self._services,
@@ -248,6 +262,40 @@ class Daemon:
         if self._scheduler is None:
             return None
         return Running(self._scheduler, self._connection.state)
+
+    async def _serve(self, stop: Stop) -> None:
+        """Answer a kube-scheduler until stop, once what plugins have beside that is ready.
+
+        Raises:
+            ListenError: the address cannot be listened on.
+        """
+        settings, registry = self._settings, self._exposition.internal
+        address = settings.own.extender_address
+        assert address is not None  # noqa: S101 - or this is not called
+        server = extender_server(
+            self._profiles,
+            self._connection.state,
+            address,
+            timeout=settings.own.extender_timeout.value,
+            fail_open=settings.own.extender_fail_open.value,
+            registry=registry,
+            clock=self._clock,
+        )
+        shared, parts = self._services.shared, Stop(self._clock)
+        with self._services.limits:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(shared.run(parts, self._clock, self._components.health))
+                try:
+                    await stop.bound(shared.wait_ready())
+                    if not stop.is_set():
+                        await server.start()
+                        listening = str(Address(address.host, server.port))
+                        verbs = served_verbs(self._profiles)
+                        log.info("extender.serving", address=listening, verbs=verbs)
+                        await stop.wait()
+                finally:
+                    parts.set()
+                    await server.stop()
 
     def _leads(self) -> bool:
         return self._elector is None or self._elector.leading

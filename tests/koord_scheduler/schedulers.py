@@ -116,6 +116,7 @@ def small_registry(registry: PluginRegistry) -> list[str]:
     registry.register("PrioritySort", Sort)
     registry.register("NodeResourcesFit", Fit)
     registry.register("DefaultBinder", DefaultBinder)
+    registry.register("Mine", Fit)
     registry.register("Broken", Broken)
     return []
 

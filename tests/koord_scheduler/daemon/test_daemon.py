@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import aiohttp
 import pytest
 from apiserver import ApiServer
 from clusters import node
@@ -19,6 +20,7 @@ from schedulers import (
     SIMPLE,
     Replica,
     Start,
+    free_port,
     holder,
     pending,
     placed,
@@ -30,6 +32,7 @@ from koord.component.leaderelection.elector import LostLease
 from koord.controlplane.lifecycle import FinishedWithoutElection
 from koord.util.errors import KoordError
 from koord_scheduler.daemon.run import FOLLOWED
+from koord_scheduler.extenderserver.served import NotServable
 
 PassTime = Callable[..., Any]
 
@@ -270,6 +273,40 @@ async def test_extenders_are_asked(
     await pass_time(lambda: placed(server) == {"first": "n2"}, step=0.2)
 
     assert site.requests[0].path == "/f"
+
+
+async def test_plugins_are_served_to_a_kube_scheduler(
+    start: Start, server: ApiServer, pass_time: PassTime
+) -> None:
+    """Once the cluster is known, on loopback; nothing is scheduled, and no lease is wanted."""
+    server.objects.create(PODS, pending("first"))
+    port = free_port()
+    config = HEAD + (
+        "profiles: [{schedulerName: koord-scheduler, plugins: {filter: {enabled: [{name: Mine}]}}}]"
+    )
+    with capture_logs() as logs:
+        start(config, f"--extender=:{port}")
+        await pass_time(lambda: any(log["event"] == "extender.serving" for log in logs), step=0.2)
+    [serving] = [log for log in logs if log["event"] == "extender.serving"]
+    assert (serving["address"], serving["verbs"]) == (f"127.0.0.1:{port}", ("filter",))
+    asked = {"Pod": pending("first"), "NodeNames": ["n1", "elsewhere"]}
+    url = f"http://127.0.0.1:{port}/filter"
+    async with aiohttp.ClientSession() as session, session.post(url, json=asked) as answer:
+        assert (await answer.json())["NodeNames"] == ["n1", "elsewhere"]
+    assert not placed(server)
+    assert not server.asked("create", LEASES)
+
+
+async def test_a_profile_without_own_plugins_is_not_served(
+    start: Start, server: ApiServer, pass_time: PassTime
+) -> None:
+    """Before anything is listed."""
+    replica = start(SIMPLE, "--extender=:8888")
+    await pass_time(replica.task.done)
+
+    with pytest.raises(NotServable, match="wanted a plugin to serve"):
+        replica.task.result()
+    assert not server.asked("list", PODS)
 
 
 async def test_a_stop_before_the_cluster_is_known(
