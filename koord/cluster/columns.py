@@ -54,6 +54,33 @@ class FrozenColumn:
     def __len__(self) -> int:
         return self.length
 
+    @property
+    def width(self) -> int:
+        """How many values a row has, where it has several."""
+        return len(self._empty)
+
+    def added(self, rows: NDArray[np.intp], amounts: NDArray[Any]) -> "FrozenColumn":
+        """The column with amounts, shape (width, rows), added to some rows, each named once."""
+        joined = np.concatenate(self.chunks or (self._empty,), axis=-1)
+        joined[..., rows] += amounts
+        return self._of(joined)
+
+    def replaced(self, rows: NDArray[np.intp], values: NDArray[Any]) -> "FrozenColumn":
+        """The column with other values in some rows."""
+        joined = np.concatenate(self.chunks or (self._empty,), axis=-1)
+        joined[..., rows] = values
+        return self._of(joined)
+
+    def _of(self, joined: NDArray[Any]) -> "FrozenColumn":
+        """A column of the same length whose chunks are parts of one array."""
+        begins = range(0, len(self.chunks) * CHUNK, CHUNK)
+        chunks = tuple(joined[..., begin : begin + CHUNK] for begin in begins)
+        found = FrozenColumn(chunks, self.length, self._empty)
+        whole = joined[..., : self.length]
+        whole.flags.writeable = False
+        found.__dict__["array"] = whole.T  # the chunks need not be joined again
+        return found
+
     def other_rows(self, before: "FrozenColumn | None") -> list[int]:
         """Rows whose value is another object than before, or that only one of the two has.
 

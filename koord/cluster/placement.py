@@ -1,7 +1,7 @@
 """Where pods are, and what they take: rows of nodes, with the pods of each."""
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, MutableSequence
 from itertools import chain
 
 import numpy as np
@@ -182,17 +182,32 @@ class Placement:
 
     def _count(self, row: int, pod: ClusterPod, times: int) -> None:
         """Count what a pod takes, times 1 or -1. What no node has is not counted."""
-        if pod.finished:
-            return
-        spec = pod.spec
-        amounts = self._amounts.writable(row)
-        amounts[0] += times * spec.nonzero_cpu
-        amounts[1] += times * spec.nonzero_memory
-        amounts[_NONZERO + self.resources[PODS]] += times
-        for name, amount in spec.requests:
-            column = self.resources.get(name)
-            if column is not None:
-                amounts[_NONZERO + column] += times * amount
+        if not pod.finished:
+            _add(self._amounts.writable(row), pod.spec, self.resources, times)
+
+
+def amounts_of(pods: Iterable[ClusterPod], resources: Mapping[str, int]) -> tuple[int, ...]:
+    """What pods take together, as a row of a placement's amounts."""
+    amounts = [0] * (_NONZERO + len(resources))
+    for pod in pods:
+        if not pod.finished:
+            _add(amounts, pod.spec, resources, 1)
+    return tuple(amounts)
+
+
+def _add(
+    amounts: MutableSequence[int] | NDArray[np.int64],
+    spec: PodSpec,
+    resources: Mapping[str, int],
+    times: int,
+) -> None:
+    amounts[0] += times * spec.nonzero_cpu
+    amounts[1] += times * spec.nonzero_memory
+    amounts[_NONZERO + resources[PODS]] += times
+    for name, amount in spec.requests:
+        column = resources.get(name)
+        if column is not None:
+            amounts[_NONZERO + column] += times * amount
 
 
 class Placed:

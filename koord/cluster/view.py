@@ -27,6 +27,11 @@ from koord.cluster.storage.facts import Claim, Volume
 _imagined = count(-1, -1)  # generations of rows in what-ifs: no snapshot has them
 
 
+def imagined_generation() -> int:
+    """Return a generation for a row of a what-if; none is returned twice."""
+    return next(_imagined)
+
+
 class Traits:
     """What rarely changes about nodes: names, labels, taints, flags. Each computed when needed.
 
@@ -208,6 +213,16 @@ class View:
     def volume(self, name: str) -> Volume | None:
         return self._volumes.get(name)
 
+    @property
+    def placement(self) -> FrozenPlacement:
+        """Where pods are, for views with others."""
+        return self._placement
+
+    @property
+    def generations(self) -> FrozenColumn:
+        """The column of generation."""
+        return self._generation
+
     def what_if(self) -> "WhatIf":
         """This cluster, in which pods can be added and removed without changing this view."""
         return WhatIf(self, self._placement, self._generation)
@@ -354,7 +369,7 @@ class WhatIf:
 
     def _touch(self, row: int) -> None:
         self._altered.add(row)
-        self._generation[row] = next(_imagined)
+        self._generation[row] = imagined_generation()
         self._view = None
 
     def _find(self, row: int, key: str) -> ClusterPod | None:
