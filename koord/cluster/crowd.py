@@ -1,6 +1,6 @@
 """Further pods on many nodes at once: a what-if that is kept from view to view."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ class _Place:
     number: int = 0  # generation of the row with these pods
     missing: tuple[ClusterPod, ...] = ()  # those that are not on the node anyway
     amounts: tuple[int, ...] = ()  # that these take
+    together: tuple[ClusterPod, ...] = ()  # all pods of the node, with these
 
 
 class Crowd:
@@ -41,6 +42,7 @@ class Crowd:
         """pods: by name of the node; of a node that is not there they are nowhere."""
         self._places: dict[str, _Place] = {}
         self._present: list[_Place] = []
+        self._by_row: dict[int, _Place] = {}
         self._rows: Rows = np.zeros(0, np.intp)
         self._altered: frozenset[int] = frozenset()
         self._seen: NDArray[np.int64] = np.zeros(0, np.int64)
@@ -66,6 +68,10 @@ class Crowd:
         """The rows of the nodes on which further pods are imagined."""
         self._follow(view)
         return self._rows
+
+    def pods_of(self, row: int) -> Sequence[ClusterPod]:
+        """The further pods of one of these rows, in the view that was asked about last."""
+        return self._by_row[row].missing
 
     def on(self, view: View) -> View:
         """The view with these pods on their nodes; those that are there anyway are there once."""
@@ -95,7 +101,8 @@ class Crowd:
                 self._present.append(place)
         width = view.placement.amounts.width
         self._rows = np.array([one.row for one in self._present], np.intp)
-        self._altered = frozenset(self._rows.tolist())
+        self._by_row = {one.row: one for one in self._present}
+        self._altered = frozenset(self._by_row)
         self._seen = np.array([one.seen for one in self._present], np.int64)
         self._numbers = np.array([one.number for one in self._present], np.int64)
         nothing = (0,) * width
@@ -106,6 +113,7 @@ class Crowd:
         place = self._present[at]
         there = {one.key for one in view.pods(place.row)}
         place.missing = tuple(one for one in place.pods if one.key not in there)
+        place.together = (*view.pods(place.row), *place.missing)
         place.amounts = amounts_of(place.missing, view.resources)
         place.number, place.seen = imagined_generation(), int(view.generation[place.row])
         self._amounts[:, at] = place.amounts
@@ -113,8 +121,9 @@ class Crowd:
 
     def _made(self, view: View) -> View:
         placement, generation = view.placement, view.generations
-        added = [(one.row, one.missing) for one in self._present]
-        crowded = _Crowded(placement, placement.amounts.added(self._rows, self._amounts), added)
+        amounts = placement.amounts.added(self._rows, self._amounts)
+        places = [(one.row, one.missing, one.together) for one in self._present]
+        crowded = _Crowded(placement, amounts, places)
         numbers = generation.replaced(self._rows, self._numbers)
         return view.with_placement(crowded, numbers, view.altered | self._altered)
 
@@ -126,20 +135,32 @@ class _Crowded(FrozenPlacement):
         self,
         base: FrozenPlacement,
         amounts: FrozenColumn,
-        added: Sequence[tuple[int, Sequence[ClusterPod]]],
+        places: Sequence[tuple[int, Sequence[ClusterPod], tuple[ClusterPod, ...]]],
     ) -> None:
+        """places: rows, their further pods, and all their pods."""
         self.resources = base.resources
         self.amounts = amounts
-        self._make: Callable[[], FrozenPlacement] = lambda: _with_pods(base, added)
+        self._base = base
+        self._places = places
 
     def __getattr__(self, name: str) -> Any:
         """What is not computed at once: from the placement with all pods, one by one."""
         if name.startswith("_"):
             raise AttributeError(name)
-        whole = self._make()
+        if name == "pods":
+            self.pods = self._base.pods.replaced(*self._lists())
+            return self.pods
+        whole = _with_pods(self._base, [(row, pods) for row, pods, _ in self._places])
         for each, value in vars(whole).items():
             self.__dict__.setdefault(each, value)
         return self.__dict__[name]
+
+    def _lists(self) -> tuple[Rows, NDArray[Any]]:
+        """The rows with further pods, and all pods of each."""
+        lists = np.empty(len(self._places), object)
+        for at, (*_, together) in enumerate(self._places):
+            lists[at] = together
+        return np.array([row for row, *_ in self._places], np.intp), lists
 
 
 def _with_pods(

@@ -101,7 +101,8 @@ class Filtering(Plugin):
         """What the result depends on beyond the node's row and the pod, but its name and uid.
 
         For pods that are equal, and while the key is equal, results are kept, and only rows that
-        have changed are looked at again. None, the default: nothing is kept.
+        have changed are looked at again. Where nominated pods are imagined on other nodes and the
+        key stays the same, one look at all nodes is enough. None, the default: nothing is kept.
         """
         return None
 

@@ -12,6 +12,8 @@ class Nominator:
     """Nominated pods by node. A pod is nominated to one node at a time."""
 
     def __init__(self) -> None:
+        self.version = 0
+        """Another number after each change that matters to other pods."""
         self._by_node: dict[str, dict[str, ClusterPod]] = {}  # by key of the pod
         self._nodes: dict[str, str] = {}  # by key of the pod
 
@@ -23,14 +25,18 @@ class Nominator:
         self.forget(pod.key)
         self._nodes[pod.key] = node
         self._by_node.setdefault(node, {})[pod.key] = pod
+        self.version += 1
 
     def update(self, pod: ClusterPod) -> None:
         """Take over a changed pod, if it is nominated; another one of its name is not."""
         node = self._nodes.get(pod.key)
         if node is None:
             return
-        if self._by_node[node][pod.key].uid == pod.uid:
+        known = self._by_node[node][pod.key]
+        if known.uid == pod.uid:
             self._by_node[node][pod.key] = pod
+            if _weight(known) != _weight(pod):
+                self.version += 1
         else:
             self.forget(pod.key)
 
@@ -42,6 +48,7 @@ class Nominator:
             del pods[key]
             if not pods:
                 del self._by_node[node]
+            self.version += 1
 
     def node_of(self, key: str) -> str | None:
         """The node that a pod is nominated to; None: none."""
@@ -53,10 +60,30 @@ class Nominator:
 
     def rivals(self, pod: ClusterPod) -> Mapping[str, Sequence[ClusterPod]]:
         """By node, the other nominated pods whose priority is equal or higher: they go first."""
-        found: dict[str, list[ClusterPod]] = {}
-        least = pod.priority or 0
-        for node, pods in self._by_node.items():
-            for key, one in pods.items():
-                if key != pod.key and (one.priority or 0) >= least:
-                    found.setdefault(node, []).append(one)
+        found = self.of_priority(pod.priority or 0)
+        node = self._nodes.get(pod.key)
+        if node in found:
+            found[node] = [one for one in found[node] if one.key != pod.key]
+            if not found[node]:
+                del found[node]
         return found
+
+    def of_priority(self, least: int) -> dict[str, list[ClusterPod]]:
+        """By node, the nominated pods with at least this priority."""
+        found: dict[str, list[ClusterPod]] = {}
+        for node, pods in self._by_node.items():
+            first = [one for one in pods.values() if (one.priority or 0) >= least]
+            if first:
+                found[node] = first
+        return found
+
+    def rivals_on(self, pod: ClusterPod, node: str) -> Sequence[ClusterPod]:
+        """The rivals on one node."""
+        least = pod.priority or 0
+        pods = self._by_node.get(node, {})
+        return [one for key, one in pods.items() if key != pod.key and (one.priority or 0) >= least]
+
+
+def _weight(pod: ClusterPod) -> tuple[object, ...]:
+    """What others may mind about a pod."""
+    return pod.label_set, pod.spec, pod.priority, pod.claims, pod.annotations

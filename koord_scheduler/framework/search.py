@@ -11,6 +11,7 @@ from typing import cast
 import numpy as np
 
 from koord.cluster.columns import Mask
+from koord.cluster.crowd import Crowd
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.config.points import Point
@@ -47,12 +48,14 @@ from koord_scheduler.framework.nodeinfo import NodeInfo
 from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.profile import ProfilePlugins
 from koord_scheduler.framework.results import Numbers, PreFilterResult, Verdicts
+from koord_scheduler.framework.rivals import Rivals
 from koord_scheduler.framework.sampling import nodes_to_find, round_robin
 from koord_scheduler.framework.status import SUCCESS, Code, Status
 
 Look = Callable[[Filtering, CycleState, ClusterPod, View, Mask], Verdicts | Mask]
 
 MANY_NODES = 64  # from which on the plain form is sooner done with FEW_ROWS
+FEW_RIVALS = 4  # nodes with nominated pods that are imagined one by one
 LEAST_BLOCK = 128  # nodes that are looked at together when not all are needed
 
 
@@ -117,6 +120,8 @@ class NodeSearch:
         self._scored = choosing or bool(plugins.at(Point.SCORE))
         self._percentage = plugins.settings.percentage_of_nodes_to_score
         self._kept = KeptResults()
+        self._rivals = Rivals(nominator)
+        self._kept_beside = KeptResults()  # with the rivals on their nodes
         self._start = 0
         self._transformers = Transformers(plugins)
         self._plans = NodePlans(plugins)
@@ -339,7 +344,6 @@ class NodeSearch:
             absent = Status.unresolvable(
                 f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(before.plugins))}]"
             )
-        rivals = self._nominator.rivals(pod)
         kept = None if subject.is_altered else self._kept.of(pod)
         nominated = None if everywhere else self._nominator.node_of(pod.key)
         row = None if nominated is None else nodes.row(nominated)
@@ -347,15 +351,16 @@ class NodeSearch:
             if row is not None and wanted[row]:
                 walk, only = _Walk(len(nodes)), np.zeros(len(nodes), np.bool_)
                 only[row] = True
-                self._filter_beside(rivals, walk, state, pod, nodes, only, kept)
+                crowd = self._rivals.on_node(pod, nodes.node(row).name)
+                self._filter_beside(crowd, walk, state, pod, nodes, only, kept)
                 if walk.numbers[row] == FEASIBLE:
                     return walk.statuses(absent)
-            walk = self._search_all(rivals, state, pod, nodes, wanted, kept)
+            walk = self._search_all(self._rivals.of(pod), state, pod, nodes, wanted, kept)
             return walk.statuses(absent)
 
     def _search_all(
         self,
-        rivals: Mapping[str, Sequence[ClusterPod]],
+        crowd: Crowd | None,
         state: CycleState,
         pod: ClusterPod,
         nodes: View,
@@ -366,7 +371,7 @@ class NodeSearch:
         walk, count = _Walk(len(nodes)), int(np.count_nonzero(wanted))
         need = nodes_to_find(count, self._percentage, scored=self._scored)
         if need >= count:
-            self._filter_beside(rivals, walk, state, pod, nodes, wanted, kept)
+            self._filter_beside(crowd, walk, state, pod, nodes, wanted, kept)
             return walk
         order = round_robin(nodes)
         order = order[wanted[order]]
@@ -375,7 +380,7 @@ class NodeSearch:
         while begin < len(order) and found < need:
             block = np.zeros(len(nodes), np.bool_)
             block[order[begin : begin + size]] = True
-            self._filter_beside(rivals, walk, state, pod, nodes, block, kept)
+            self._filter_beside(crowd, walk, state, pod, nodes, block, kept)
             begin += size
             found = int(np.count_nonzero(walk.numbers == FEASIBLE))
         looked_at = walk.leave_out_beyond(order, need)
@@ -384,7 +389,7 @@ class NodeSearch:
 
     def _filter_beside(
         self,
-        rivals: Mapping[str, Sequence[ClusterPod]],
+        crowd: Crowd | None,
         walk: "_Walk",
         state: CycleState,
         pod: ClusterPod,
@@ -393,31 +398,107 @@ class NodeSearch:
         kept: KindResults | None,
     ) -> None:
         """Filter; a node must also pass with the pods that are nominated to it."""
-        for name, pods in rivals.items():
-            row = nodes.row(name)
-            if row is not None and wanted[row]:
-                status = self._with_rivals(state, pod, nodes, row, pods)
-                if not status.ok:
-                    walk.reject(row, status)
-                    wanted[row] = False
+        if crowd is not None:
+            rows = crowd.rows(nodes)
+            rows = rows[wanted[rows]]
+            if len(rows) > FEW_RIVALS:
+                self._reject_crowded(crowd, rows, walk, state, pod, nodes, wanted, kept)
+            else:
+                for row in rows.tolist():
+                    beside = self._beside(state, pod, nodes, row, crowd.pods_of(row))
+                    status = self.filter_row(beside.state, pod, beside.nodes, row)
+                    if not status.ok:
+                        walk.reject(row, status)
+                        wanted[row] = False
+            if not wanted.any():
+                return
         self._filter(walk, state, pod, nodes, wanted, kept)
 
-    def _with_rivals(
+    def _reject_crowded(
+        self,
+        crowd: Crowd,
+        rows: Rows,
+        walk: "_Walk",
+        state: CycleState,
+        pod: ClusterPod,
+        nodes: View,
+        wanted: Mask,
+        kept: KindResults | None,
+    ) -> None:
+        """Reject nodes that do not pass with the pods that are nominated to them.
+
+        All those pods are imagined at once for the plugins that look at one node at a time. For
+        the others each node is imagined alone.
+        """
+        crowded, mask = crowd.on(nodes), np.zeros(len(nodes), np.bool_)
+        mask[rows] = True
+        active = [one for one in self._filters if one.name not in state.skipped_filters]
+        wide = [one for one in active if self._looks_beyond(one, state, pod, nodes, crowded)]
+        found = _Walk(len(nodes))
+        if wide:
+            alive, imagined = mask.copy(), dict[int, _Beside]()
+            for loaded in active:
+                if loaded not in wide:
+                    plugin = cast(Filtering, loaded.plugin)
+                    verdicts = self._calls.call(
+                        loaded,
+                        Point.FILTER,
+                        state,
+                        filter_answers,
+                        plugin,
+                        state,
+                        pod,
+                        crowded,
+                        alive.copy(),
+                    )
+                    found.take(verdicts, loaded, alive)
+                    continue
+                for row in np.flatnonzero(alive).tolist():
+                    beside = imagined.get(row)
+                    if beside is None:
+                        beside = self._beside(state, pod, nodes, row, crowd.pods_of(row))
+                        imagined[row] = beside
+                    work = partial(_row_status, loaded, beside.state, pod, beside.nodes, row)
+                    status = self._calls.call(loaded, Point.FILTER, state, work)
+                    if not status.ok:
+                        found.reject(row, status)
+                        alive[row] = False
+        else:
+            keep = None if kept is None else self._kept_beside.of(pod)
+            self._filter(found, state, pod, crowded, mask, keep)
+        rejected = found.numbers > FEASIBLE
+        rejected &= mask
+        walk.begin(found.numbers, found.rejections, rejected)
+        wanted &= ~rejected
+
+    def _looks_beyond(
+        self, loaded: Loaded, state: CycleState, pod: ClusterPod, nodes: View, crowded: View
+    ) -> bool:
+        """Whether a plugin's verdict about a node may depend on pods of other nodes.
+
+        It counts pods in a state for all nodes, or what it depends on beside the node's row is
+        not the same with further pods on other nodes, or not known.
+        """
+        if isinstance(loaded.plugin, PreFilterExtensions):
+            return True
+        ask, key_of = self._calls.ask, cast(Filtering, loaded.plugin).filter_reuse_key
+        key = ask(loaded, Point.FILTER, key_of, state, pod, nodes)
+        return key is None or key != ask(loaded, Point.FILTER, key_of, state, pod, crowded)
+
+    def _beside(
         self,
         state: CycleState,
         pod: ClusterPod,
         nodes: View,
         row: int,
         rivals: Sequence[ClusterPod],
-    ) -> Status:
-        """Status of a node on which the pods that are nominated to it run already."""
+    ) -> "_Beside":
+        """A node on which the pods that are nominated to it run already."""
         name, what_if, imagined = nodes.node(row).name, nodes.what_if(), state.clone()
-        there = {one.key for one in nodes.pods(row)}
         for rival in rivals:
-            if rival.key not in there:
-                what_if.add(rival, name)
-                self.add_pod(imagined, pod, rival, what_if.view(), row)
-        return self.filter_row(imagined, pod, what_if.view(), row)
+            what_if.add(rival, name)
+            self.add_pod(imagined, pod, rival, what_if.view(), row)
+        return _Beside(what_if.view(), imagined)
 
     def _filter(
         self,
@@ -497,6 +578,14 @@ class NodeSearch:
                     raise PointFailed(self._calls.failed(loaded, Point.PRE_FILTER, failed))
 
 
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """One node with the pods that are nominated to it, and the state that counts them."""
+
+    nodes: View
+    state: CycleState
+
+
 class _Walk:
     """Statuses of nodes while Filter goes over them."""
 
@@ -508,6 +597,11 @@ class _Walk:
     def count(self) -> int:
         """How many statuses there are."""
         return len(self._statuses)
+
+    @property
+    def rejections(self) -> Sequence[Status]:
+        """The statuses, by number."""
+        return self._statuses
 
     def begin(self, first: Numbers, statuses: Sequence[Status], wanted: Mask) -> None:
         """Take over the first rejections of the nodes that are wanted."""

@@ -22,6 +22,8 @@ from koord_scheduler.framework.interfaces import (
     BindPlugin,
     FilterPlugin,
     Plugin,
+    PreFilterExtensions,
+    PreFilterPlugin,
     QueueSortPlugin,
     ScorePlugin,
     VectorFilterPlugin,
@@ -127,6 +129,39 @@ class FreeCpu(FilterPlugin, VectorFilterPlugin, ScorePlugin, VectorScorePlugin):
         whole = nodes.allocatable[:, nodes.resources["cpu"]]
         share = 100 * free_cpu(nodes) // np.maximum(whole, 1)
         return np.where(whole == 0, 0, np.maximum(share, 0))
+
+
+class CountsPods(PreFilterPlugin, PreFilterExtensions, FilterPlugin):
+    """Lets a node pass as long as its pods, as AddPod and RemovePod count them, are at most two."""
+
+    def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
+        state.write("pods", Tally({row: len(nodes.pods(row)) for row in range(len(nodes))}))
+        return None
+
+    def add_pod(
+        self, state: CycleState, pod: ClusterPod, added: ClusterPod, node: NodeInfo
+    ) -> Status | None:
+        assert added in node.pods
+        state.read("pods", Tally).counts[node.row] += 1
+        return None
+
+    def remove_pod(
+        self, state: CycleState, pod: ClusterPod, removed: ClusterPod, node: NodeInfo
+    ) -> Status | None:
+        state.read("pods", Tally).counts[node.row] -= 1
+        return None
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        full = state.read("pods", Tally).counts[node.row] > 1
+        return Status.unschedulable("full") if full else None
+
+
+class Tally:
+    def __init__(self, counts: dict[int, int]) -> None:
+        self.counts = counts
+
+    def clone(self) -> "Tally":
+        return Tally(dict(self.counts))
 
 
 def free_cpu(nodes: View) -> Scores:

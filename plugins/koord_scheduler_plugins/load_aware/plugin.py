@@ -87,8 +87,6 @@ class LoadAwareScheduling(
         )
 
     def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
-        if nodes.altered:
-            return None
         self.table.follow(nodes)
         return (self.table.version, _of_daemon_set(pod), *self._incoming(pod))
 

@@ -61,6 +61,7 @@ class LoadTable:
         self._clock = clock
         self._entries: dict[str, NodeEntry] = {}
         self._rows: list[NodeEntry | None] = []
+        self._imagined: dict[int, tuple[int, Judgement, NodeEntry]] = {}  # by row: of what-ifs
         self._view: View | None = None
         self._next_expiry = inf
         self._checked = -inf  # Unix seconds
@@ -106,11 +107,15 @@ class LoadTable:
         if found is None or found.name != node.name:
             imagined = self._made(node, nodes.pods(row))
         else:
+            generation, last = int(nodes.generation[row]), self._imagined.get(row)
+            if last is not None and last[0] == generation and last[1] is found.judgement:
+                return last[2]
             known = found.load.assigned
             added = [pod for pod in nodes.pods(row) if not pod.finished and pod.uid not in known]
             if not added:
                 return found
             imagined = NodeEntry(node, found.rules, found.load.with_pods(added))
+            self._imagined[row] = generation, found.judgement, imagined
         self._judge(imagined)
         return imagined
 
@@ -233,6 +238,7 @@ class LoadTable:
         """Have room for so many rows; what is beyond them is nobody's."""
         before = len(self._rows)
         if count < before:
+            self._imagined.clear()
             del self._rows[count:]
             self._generation[count:before] = -1
         self._rows += [None] * (count - len(self._rows))

@@ -5,7 +5,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from schedulerkit import FreeCpu, Kit, PlainFilter, VectorFilter, make_pod, make_view, numbered_view
+from schedulerkit import (
+    CountsPods,
+    FreeCpu,
+    Kit,
+    PlainFilter,
+    VectorFilter,
+    make_pod,
+    make_view,
+    numbered_view,
+)
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
@@ -13,7 +22,6 @@ from koord_scheduler.framework.calls import TimeLimits
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import (
     FilterPlugin,
-    PreFilterExtensions,
     PreFilterPlugin,
 )
 from koord_scheduler.framework.nodeinfo import NodeInfo
@@ -252,39 +260,6 @@ async def test_durations_are_recorded_by_point_and_of_measured_cycles_by_plugin(
     point = {"extension_point": "Filter", "status": "Success", "profile": "p"}
     name = "scheduler_framework_extension_point_duration_seconds_count"
     assert kit.sample(name, **point) == 2
-
-
-class CountsPods(PreFilterPlugin, PreFilterExtensions, FilterPlugin):
-    """Lets a node pass as long as its pods, as AddPod and RemovePod count them, are at most two."""
-
-    def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
-        state.write("pods", Tally({row: len(nodes.pods(row)) for row in range(len(nodes))}))
-        return None
-
-    def add_pod(
-        self, state: CycleState, pod: ClusterPod, added: ClusterPod, node: NodeInfo
-    ) -> Status | None:
-        assert added in node.pods
-        state.read("pods", Tally).counts[node.row] += 1
-        return None
-
-    def remove_pod(
-        self, state: CycleState, pod: ClusterPod, removed: ClusterPod, node: NodeInfo
-    ) -> Status | None:
-        state.read("pods", Tally).counts[node.row] -= 1
-        return None
-
-    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
-        full = state.read("pods", Tally).counts[node.row] > 1
-        return Status.unschedulable("full") if full else None
-
-
-class Tally:
-    def __init__(self, counts: dict[int, int]) -> None:
-        self.counts = counts
-
-    def clone(self) -> "Tally":
-        return Tally(dict(self.counts))
 
 
 @pytest.mark.parametrize(("priority", "feasible"), [(4, False), (5, False), (6, True)])
