@@ -5,6 +5,7 @@ Source: Kubernetes, k8s.io/kube-scheduler/framework Status.
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import Self
 
 
@@ -67,10 +68,10 @@ class Status:
         """Rejected until something outside has happened."""
         return cls(Code.PENDING, reasons)
 
-    @classmethod
-    def skip(cls, *reasons: str) -> Self:
+    @staticmethod
+    def skip(*reasons: str) -> "Status":
         """There is nothing for this plugin to do."""
-        return cls(Code.SKIP, reasons)
+        return Status(Code.SKIP, reasons) if reasons else _SKIP
 
     @classmethod
     def failed(cls, cause: BaseException | str) -> Self:
@@ -97,10 +98,20 @@ class Status:
 
     def of(self, plugin: str) -> "Status":
         """The same, coming from a plugin, unless it says which one already."""
-        return self if self.plugin else Status(self.code, self.reasons, plugin, self.error)
+        if self.plugin:
+            return self
+        if self is _SKIP:  # most plugins skip most pods
+            return _skip_of(plugin)
+        return Status(self.code, self.reasons, plugin, self.error)
 
     def __str__(self) -> str:
         return self.message or self.code.title
 
 
 SUCCESS = Status()
+_SKIP = Status(Code.SKIP)
+
+
+@lru_cache(maxsize=256)
+def _skip_of(plugin: str) -> Status:
+    return Status(Code.SKIP, plugin=plugin)
