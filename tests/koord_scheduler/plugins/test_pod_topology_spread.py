@@ -63,7 +63,7 @@ def zones(*counts: int, **nodes: str) -> Cluster:
     """Nodes by their zones, "": none; counts are the pods of each, in order."""
     made = [node(name, {"zone": zone} if zone else {}) for name, zone in nodes.items()]
     running = [
-        pod(f"{name}-{at}", name, FOO)
+        pod(f"{name}-{at}", name, dict(FOO))
         for name, count in zip(nodes, counts, strict=True)
         for at in range(count)
     ]
