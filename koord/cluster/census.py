@@ -5,7 +5,7 @@ generation only the pods that came or went are counted.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from threading import Lock
 from typing import Protocol
@@ -89,6 +89,11 @@ class Census:
             self._questions.move_to_end(question)
             return tally.read()
 
+    def follow(self, rows: Rows) -> None:
+        """Count what has changed, so that the next question costs less."""
+        with self._lock:
+            self._follow(rows)
+
     def wishes(self, rows: Rows, label_set: LabelSet) -> Mapping[tuple[Wish, str], Counts]:
         """What pods on each node want for pods with these labels, by topology key.
 
@@ -134,15 +139,13 @@ class Census:
         if before is pods:
             return
         changes: dict[_Group, int] = {}
-        was, stays = set(map(id, before)), set(map(id, pods))
-        for pod in pods:
-            if id(pod) not in was:
-                for group in self._groups(pod):
-                    changes[group] = changes.get(group, 0) + 1
-        for pod in before:
-            if id(pod) not in stays:
-                for group in self._groups(pod):
-                    changes[group] = changes.get(group, 0) - 1
+        came, gone = _difference(before, pods)
+        for pod in came:
+            for group in self._groups(pod):
+                changes[group] = changes.get(group, 0) + 1
+        for pod in gone:
+            for group in self._groups(pod):
+                changes[group] = changes.get(group, 0) - 1
         for group, change in changes.items():
             if change:
                 group.change(row, change)
@@ -333,6 +336,19 @@ class _Tally:
     def _own(self) -> None:
         if not self._column.flags.writeable:
             self._column = self._column.copy()
+
+
+_Pods = tuple[ClusterPod, ...]
+
+
+def _difference(before: _Pods, after: _Pods) -> tuple[Sequence[ClusterPod], Sequence[ClusterPod]]:
+    """Return the pods that came, and those that have gone."""
+    kept = len(before)
+    if after[:kept] == before:  # most often one has come
+        return after[kept:], ()
+    was, stays = set(map(id, before)), set(map(id, after))
+    came = [pod for pod in after if id(pod) not in was]
+    return came, [pod for pod in before if id(pod) not in stays]
 
 
 def _prefers(spec: PodSpec) -> bool:

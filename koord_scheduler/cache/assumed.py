@@ -24,6 +24,8 @@ OnStateChange = Callable[[Kind[Any], Any, Any], None]
 
 log = get_logger("koord_scheduler.cache")
 
+_COUNTED_TOGETHER = 1024  # changes: after a list of 150,000 pods the first cycle would take 0.1 s
+
 
 class AssumeError(KoordError):
     """A pod cannot be assumed to be on a node."""
@@ -49,6 +51,7 @@ class SchedulerState(ClusterState):
         self._clock = clock
         self._expiry = expiry
         self._assumed: dict[str, _Assumed] = {}  # by uid
+        self._uncounted = 0  # changes since pods were counted for spread and affinity
         self._own_pods: set[str] = set()  # keys; those that the API server does not have
         self._on_change: OnStateChange = _ignore
 
@@ -77,6 +80,10 @@ class SchedulerState(ClusterState):
         if old == item:
             return
         super().put(kind, item)
+        self._uncounted += 1
+        if self._uncounted >= _COUNTED_TOGETHER:
+            self._uncounted = 0
+            self.view().count_pods()
         if old is not None and getattr(old, "uid", "") != getattr(item, "uid", ""):
             self._on_change(kind, old, None)
             old = None

@@ -53,6 +53,8 @@ from koord_scheduler_plugins.inter_pod_affinity.scoring import (
     normalized,
 )
 
+__all__ = ["InterPodAffinity", "InterPodAffinityArgs"]
+
 _RULES, _WORTH = "InterPodAffinity.Filter", "InterPodAffinity.Score"
 _HEAVIEST = 100
 _REJECTIONS = (

@@ -17,6 +17,7 @@ from koord.cluster.facts import (
 )
 from koord.cluster.storage.facts import Claim, Volume
 from koord.cluster.storage.kinds import CLAIM, VOLUME
+from koord.cluster.view import View
 from koord.controlplane.testing.objects import make_workload
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.cache.assumed import AssumeError, SchedulerState
@@ -236,3 +237,14 @@ def test_every_kind_is_found_by_its_key() -> None:
         assert state.get(kind, key) is item
         state.remove(kind, key, getattr(item, "uid", ""))
         assert state.get(kind, key) is None
+
+
+def test_pods_are_counted_while_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no cycle counts all of them."""
+    monkeypatch.setattr("koord_scheduler.cache.assumed._COUNTED_TOGETHER", 10)
+    state, counted = SchedulerState(SimulatedClock()), []
+    monkeypatch.setattr(View, "count_pods", lambda view: counted.append(len(view.pods(0))))
+    state.put(NODE, read_node(node("n1")))
+    for number in range(39):
+        state.put(POD, read_pod(pod(f"p{number}", "n1")))
+    assert counted == [9, 19, 29, 39]
