@@ -9,6 +9,7 @@ from component import patched
 from replicated import Manifests, group_of
 
 from koord.component.plugins.discovery import discover
+from koord_scheduler.config.defaults import DEFAULT_WEIGHTS
 from koord_scheduler.config.known import KnownPlugins
 from koord_scheduler.config.points import Point
 from koord_scheduler.config.read import ReadConfig, parse_configuration
@@ -52,13 +53,12 @@ def test_what_both_daemons_have(check: Callable[[], None]) -> None:
 
 
 def test_the_shipped_configuration_is_kubernetes_profile_and_the_load(config: ReadConfig) -> None:
-    """Of the pods that ask for it; whatever is not built yet is one of the named plugins."""
-    assert len(config.warnings) == len(config.configuration.not_built)
+    """Of the pods that ask for it, without a warning."""
+    assert config.warnings == ()
     assert config.configuration.leader_election.leader_elect
     [profile] = config.configuration.profiles
     assert profile.scheduler_name == "koord-scheduler"
-    assert {"PrioritySort", "DefaultBinder", "NodeUnschedulable"} <= set(profile.names)
-    assert "LoadAwareScheduling" in (*profile.names, *profile.not_built)
+    assert {*DEFAULT_WEIGHTS, "LoadAwareScheduling"} <= set(profile.names)
 
 
 def test_the_arguments_are_the_daemon_s(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_the_lease_is_reached_by_name(config: ReadConfig) -> None:
 
 
 def test_the_role_has_no_more_than_that() -> None:
-    """No wildcard, no secret, no node is changed; of pods binding, status and preemption."""
+    """No wildcard, no secret, no node is changed; pods are bound, ended, and have a status."""
     changes = set()
     for rule in MANIFESTS.one("ClusterRole")["rules"]:
         everything = [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
@@ -100,8 +100,10 @@ def test_the_role_has_no_more_than_that() -> None:
     assert changes == {
         ("pods/binding", "create"),
         ("pods/status", "patch"),
-        ("pods", "delete"),
         ("pods", "get"),
+        ("pods", "delete"),
+        ("persistentvolumes", "patch"),
+        ("persistentvolumeclaims", "patch"),
         ("events", "create"),
         ("events", "patch"),
     }
@@ -121,7 +123,7 @@ def test_the_example_of_make_run_scheduler(known: KnownPlugins) -> None:
     path = ROOT / "docs" / "examples" / "scheduler.yaml"
     found = parse_configuration(path.read_bytes(), path, known)
 
-    assert len(found.warnings) == len(found.configuration.not_built)
+    assert found.warnings == ()
     assert not found.configuration.leader_election.leader_elect
     [profile] = found.configuration.profiles
     assert profile.scheduler_name == "koord-scheduler"
