@@ -64,6 +64,6 @@ GATES: Mapping[str, FeatureSpec] = {**_KOORDINATOR, **_KUBERNETES}
 def feature_gates() -> FeatureGates:
     """Return the table with all gates at their defaults; those of the framework are built."""
     gates = FeatureGates(GATES, NAME)
-    gates.mark_built(["ResizePod"])
     gates.mark_built(name for name, spec in _KUBERNETES.items() if spec.default)
+    gates.mark_built(("DynamicSchedulerCheck", "ResizePod"))
     return gates

@@ -55,7 +55,6 @@ _INERT = (
     InertFlag("debug-diagnosis-blocking", BOOL, False, _NOT_BUILT),
     InertFlag("debug-diagnosis-queue-size", INT, 1000, _NOT_BUILT, at_least(0)),
     InertFlag("debug-diagnosis-worker-count", INT, 10, _NOT_BUILT, at_least(0)),
-    InertFlag("controller-plugins", STRING_LIST, ("*",), _NOT_BUILT),
     InertFlag("enable-network-topology-manager", BOOL, False, _NOT_BUILT),
     InertFlag("scheduler-monitor-period", DURATION, 10.0, _NOT_BUILT),
     InertFlag("scheduling-timeout", DURATION, 30.0, _NOT_BUILT),
@@ -114,6 +113,11 @@ class SchedulerFlags:
             "extender-fail-open",
             False,
             "where a plugin fails let all nodes pass, in place of failing the pod's attempt",
+        )
+        self.controller_plugins = flags.string_list(
+            "controller-plugins",
+            ("*",),
+            "plugins whose controllers run: names, * for all, -NAME for all but that one",
         )
         define_inert_flags(flags, _INERT)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from aiohttp import web
 
@@ -13,6 +13,7 @@ from koord.component.http.exposition import Exposition
 from koord.component.http.sockets import Address
 from koord.component.leaderelection.metrics import LeaderMetrics
 from koord.component.plugins.shared import SharedParts
+from koord.component.tasks import supervise
 from koord.controlplane.connection import Connection, connect
 from koord.controlplane.effective import effective_text
 from koord.controlplane.flags import CONFIG_VERBOSITY
@@ -31,6 +32,7 @@ from koord_scheduler import NAME, PREFIX, __version__
 from koord_scheduler.cache.assumed import SchedulerState
 from koord_scheduler.config.write import to_document, without_secrets
 from koord_scheduler.daemon.debugflags import add_debug_flags
+from koord_scheduler.daemon.rest import RestServices
 from koord_scheduler.daemon.settings import Settings
 from koord_scheduler.extenders.chain import Extenders
 from koord_scheduler.extenders.objects import FollowedObjects
@@ -38,6 +40,7 @@ from koord_scheduler.extenderserver.served import served_profile
 from koord_scheduler.extenderserver.server import extender_server, served_verbs
 from koord_scheduler.framework.changes import Changes
 from koord_scheduler.framework.extension.handlers import FailureFilters, ForgetHandlers
+from koord_scheduler.framework.extension.providers import PrivateInformer, Provided
 from koord_scheduler.framework.handle import Services
 from koord_scheduler.framework.metrics import FrameworkMetrics
 from koord_scheduler.framework.nominator import Nominator
@@ -153,6 +156,8 @@ class Daemon:
         self._debugging = settings.own.debugging()
         self._metrics = SchedulingMetrics(exposition.internal)
         self._profiles: list[ProfilePlugins] = []
+        self._informers: Mapping[str, PrivateInformer] = {}
+        self._rest = RestServices(connection.state, self._leads, clock)
         self._scheduler: Scheduler | None = None  # until its plugins are made
         self._made = Stop(clock)  # they are
         self._lifecycle = Lifecycle(self._components, clock)
@@ -216,6 +221,7 @@ class Daemon:
                 errors.append(err)
         if errors:
             raise ProfileErrors("; ".join(map(str, errors)))
+        self._use(Provided(self._profiles))
         if self._serves:
             self._connection.state.observe(self._services.changes.notify)
             return
@@ -231,8 +237,18 @@ class Daemon:
             debugging=self._debugging,
         )
 
+    def _use(self, provided: Provided) -> None:
+        """Have what plugins bring along work: endpoints, controllers, informers."""
+        self._rest.provide(provided)
+        provided.add_controllers(self._services.shared, self._settings.own.controller_plugins.value)
+        self._informers = provided.informers
+        for name, informer in provided.informers.items():
+            self._components.health.register(f"informer {name}", informer.health)
+
     async def _know_cluster(self) -> None:
-        """Return when everything has been listed and is watched."""
+        """Return when everything has been listed and is watched, plugins' own informers first."""
+        for informer in self._informers.values():
+            await informer.wait_synced()
         await self._connection.feed.wait_synced()
         await self._connection.informers.wait_synced()
         await self._connection.feed.wait_watching()
@@ -256,6 +272,7 @@ class Daemon:
         app, handler = create_app(sources), explain_handler(self._running, self._leads)
         app.router.add_get("/explain", guarded(sources.guard, handler))
         add_debug_flags(app, self._debugging)
+        self._rest.add_to(app, sources.guard)
         return app
 
     def _running(self) -> Running | None:
@@ -308,7 +325,12 @@ class Daemon:
     async def _follow(self, stop: Stop) -> None:
         """Follow the cluster, from when the plugins are made: they learn of every object."""
         await stop.bound(self._made.wait())
-        if not stop.is_set():
+        if stop.is_set():
+            return
+        async with asyncio.TaskGroup() as group:
+            for name, informer in self._informers.items():
+                work = supervise(name, informer.run, stop, self._clock)
+                group.create_task(work, name=name)
             await self._connection.feed.run(stop)
 
     async def _close(self) -> None:

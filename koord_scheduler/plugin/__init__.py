@@ -122,6 +122,14 @@ from koord_scheduler.framework.extension.podchanges import (
     pod_changes,
 )
 from koord_scheduler.framework.extension.pods import NextPodPlugin, ResizePodPlugin
+from koord_scheduler.framework.extension.providers import (
+    APIServiceProvider,
+    ControllerProvider,
+    Endpoint,
+    InformerFactoryProvider,
+    PluginRequest,
+    PrivateInformer,
+)
 from koord_scheduler.framework.extension.suggestions import Suggestion, SuggestionType, suggest
 from koord_scheduler.framework.extension.transformers import (
     FilterTransformer,
@@ -217,6 +225,7 @@ __all__ = [
     "STRATEGIC_MERGE_PATCH",
     "UNSCHEDULABLE_TAINT",
     "WILDCARD",
+    "APIServiceProvider",
     "Action",
     "Affinity",
     "AffinityTerm",
@@ -236,12 +245,14 @@ __all__ = [
     "Code",
     "CodedColumn",
     "Conflict",
+    "ControllerProvider",
     "CycleState",
     "Deadline",
     "Demand",
     "Diagnosis",
     "DisruptionBudget",
     "Domains",
+    "Endpoint",
     "EnqueueExtensions",
     "Event",
     "EventResource",
@@ -259,6 +270,7 @@ __all__ = [
     "HealthStatus",
     "HintFn",
     "HintedEvent",
+    "InformerFactoryProvider",
     "Int32",
     "Key",
     "Kind",
@@ -289,6 +301,7 @@ __all__ = [
     "PluginError",
     "PluginFactory",
     "PluginRegistry",
+    "PluginRequest",
     "PodChanges",
     "PodSpec",
     "PointFailed",
@@ -307,6 +320,7 @@ __all__ = [
     "PreferNodesPlugin",
     "PreferredAffinityTerm",
     "PreferredTerm",
+    "PrivateInformer",
     "QueueSortPlugin",
     "QueuedPod",
     "QueueingHint",

@@ -5,6 +5,7 @@ Source: Kubernetes, pkg/scheduler/schedule_one.go (bindingCycle).
 
 import asyncio
 
+from koord.cluster import decoding
 from koord.kube.client import ApiClient
 from koord.kube.errors import (
     ConfigError,
@@ -142,8 +143,13 @@ class BindingCycle:
 
     def _still_wanted(self, attempt: Attempt) -> Status:
         """An error, if the pod or its node have gone meanwhile: nothing needs to be asked."""
-        if not self._state.is_assumed(attempt.uid):
+        pod = self._state.get(decoding.POD, attempt.pod.key)
+        if pod is None or not self._state.is_assumed(attempt.uid):
             return Status.failed("the pod was deleted or bound by another scheduler meanwhile")
+        if pod.deleting:
+            return Status.failed("pod is being deleted")
+        if pod.scheduler_name != attempt.profile.name:
+            return Status.failed("schedulerName unmatched")
         if self._state.snapshot.node(attempt.node) is None:
             return Status.failed(f"node {attempt.node} was deleted meanwhile")
         return SUCCESS

@@ -1,0 +1,116 @@
+"""Koordinator's REST services: endpoints of plugins, what there is of them, and nodes.
+
+Source: Koordinator, pkg/scheduler/frameworkext/services.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from koord.cluster.state import ClusterState
+from koord.component.http.endpoints import Handler, guarded
+from koord.component.http.guard import Guard
+from koord.component.http.responses import json_body, json_bytes
+from koord.util.clock import Clock
+from koord.util.logs import LimitedLog, get_logger
+from koord_scheduler.framework.extension.providers import Endpoint, PluginRequest, Provided
+
+ROOT = "/apis/v1"
+NOT_LEADER = {"message": "the instance is not leader"}
+LONGEST = 10.0  # seconds that a plugin may take for an answer
+
+log = get_logger("koord_scheduler.server")
+
+
+class RestServices:
+    """Answers on the leader. Plugins are known once they are made."""
+
+    def __init__(self, cluster: ClusterState, leads: Callable[[], bool], clock: Clock) -> None:
+        self._cluster = cluster
+        self._leads = leads
+        self._provided: Provided | None = None
+        self._failures = LimitedLog(log, clock)
+
+    def provide(self, provided: Provided) -> None:
+        """Have the endpoints of plugins answer from now on."""
+        self._provided = provided
+
+    def add_to(self, app: web.Application, guard: Guard) -> None:
+        """Add all routes to an application, for clients that the guard lets pass."""
+
+        def on_leader(answer: Callable[[web.Request], Awaitable[web.Response]]) -> Handler:
+            async def handler(request: web.Request) -> web.Response:
+                if not self._leads() or self._provided is None:
+                    return _answer(NOT_LEADER, 503)
+                return await answer(request)
+
+            return guarded(guard, handler)
+
+        app.router.add_get(f"{ROOT}/__services__", on_leader(self._services))
+        app.router.add_get(f"{ROOT}/nodes/{{node}}", on_leader(self._node))
+        app.router.add_route("*", f"{ROOT}/plugins/{{plugin}}/{{rest:.*}}", on_leader(self._plugin))
+
+    async def _services(self, _: web.Request) -> web.Response:
+        """The routes by method."""
+        found = {"GET": [f"{ROOT}/__services__", f"{ROOT}/nodes/:node"]}
+        for plugin, endpoints in self._endpoints().items():
+            for one in endpoints:
+                path = one.path.strip("/").replace("{", ":").replace("}", "")
+                found.setdefault(one.method, []).append(f"{ROOT}/plugins/{plugin}/{path}")
+        return _answer({method: sorted(paths) for method, paths in sorted(found.items())})
+
+    async def _node(self, request: web.Request) -> web.Response:
+        """What the scheduler counts on a node."""
+        view, name = self._cluster.view(), request.match_info["node"]
+        row = view.row(name)
+        if row is None:
+            return _answer({"message": f"node {name} is not known"}, 404)
+        names = sorted(view.resources, key=view.resources.__getitem__)
+        return _answer(
+            {
+                "name": name,
+                "allocatable": _amounts(names, view.allocatable[row].tolist()),
+                "requested": _amounts(names, view.requested[row].tolist()),
+                "pods": sorted(pod.key for pod in view.pods(row)),
+            }
+        )
+
+    async def _plugin(self, request: web.Request) -> web.Response:
+        plugin, rest = request.match_info["plugin"], request.match_info["rest"]
+        for one in self._endpoints().get(plugin, ()):
+            parameters = one.match(request.method, rest)
+            if parameters is not None:
+                return await self._asked(plugin, one, parameters, request)
+        return _answer({"message": f"{request.method} {request.path}: no such endpoint"}, 404)
+
+    async def _asked(
+        self, plugin: str, one: Endpoint, parameters: dict[str, str], request: web.Request
+    ) -> web.Response:
+        try:
+            body = json.loads(await request.read()) if request.body_exists else None
+            asked = PluginRequest(parameters=parameters, query=dict(request.query), body=body)
+            async with asyncio.timeout(LONGEST):
+                return _answer(await one.answer(asked))
+        except LookupError as err:
+            return _answer({"message": str(err)}, 404)
+        except (ValueError, RecursionError) as err:
+            return _answer({"message": str(err)}, 400)
+        except Exception as err:  # of a plugin
+            self._failures.error("endpoint.failed", plugin=plugin, path=one.path, error=repr(err))
+            return _answer({"message": f"plugin {plugin} failed: {err!r}"}, 500)
+
+    def _endpoints(self) -> dict[str, tuple[Endpoint, ...]]:
+        return {} if self._provided is None else dict(self._provided.endpoints)
+
+
+def _amounts(names: list[str], amounts: list[int]) -> dict[str, int]:
+    """Those that are not zero: milli-cores, bytes, pods, or units of what it is."""
+    return {name: amount for name, amount in zip(names, amounts, strict=True) if amount}
+
+
+def _answer(value: object, status: int = 200) -> web.Response:
+    response = json_body(json_bytes(value))
+    response.set_status(status)
+    return response

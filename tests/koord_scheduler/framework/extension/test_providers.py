@@ -1,0 +1,107 @@
+"""What plugins bring along: controllers, endpoints, informers."""
+
+from collections.abc import Iterable, Mapping
+
+import pytest
+from schedulerkit import FreeCpu, Kit
+
+from koord.component.plugins.shared import SharedParts
+from koord.util.health import OK, PartHealth
+from koord.util.stop import Stop
+from koord_scheduler.framework.extension.providers import (
+    APIServiceProvider,
+    ControllerProvider,
+    Endpoint,
+    InformerFactoryProvider,
+    PluginRequest,
+    PrivateInformer,
+    Provided,
+)
+
+
+class Part:
+    """A controller, or an informer."""
+
+    async def run(self, stop: Stop) -> None:
+        await stop.wait()
+
+    async def wait_ready(self) -> None:
+        """It is."""
+
+    async def wait_synced(self) -> None:
+        """It is."""
+
+    def health(self) -> PartHealth:
+        return OK
+
+
+async def nothing(request: PluginRequest) -> object:
+    return {}
+
+
+class Provides(FreeCpu, ControllerProvider, APIServiceProvider, InformerFactoryProvider):
+    def __init__(self, *paths: str) -> None:
+        self.paths = paths or ("/node/{node}",)
+        self.part = Part()
+
+    def new_controllers(self) -> Mapping[str, Part]:
+        return {"sync": self.part}
+
+    def endpoints(self) -> Iterable[Endpoint]:
+        return [Endpoint("GET", path, nothing) for path in self.paths]
+
+    def new_informers(self) -> Mapping[str, PrivateInformer]:
+        return {"devices": self.part}
+
+
+async def provided(**plugins: Provides) -> Provided:
+    """Of two profiles that both name the plugins."""
+    profiles = [await Kit().profile(filter=plugins), await Kit().profile(filter=plugins)]
+    return Provided(profiles)
+
+
+async def test_each_plugin_is_asked_once_however_many_profiles_name_it() -> None:
+    found = await provided(One=Provides(), Two=Provides())
+    assert list(found.endpoints) == ["One", "Two"]
+    assert list(found.informers) == ["One/devices", "Two/devices"]
+
+
+@pytest.mark.parametrize(
+    ("selected", "running"),
+    [
+        (("*",), {"One/sync", "Two/sync"}),
+        (("*", "-Two"), {"One/sync"}),
+        (("Two",), {"Two/sync"}),
+        ((), set()),
+    ],
+)
+async def test_the_flag_says_whose_controllers_run(
+    selected: tuple[str, ...], running: set[str]
+) -> None:
+    one, two, parts = Provides(), Provides(), SharedParts()
+    (await provided(One=one, Two=two)).add_controllers(parts, selected)
+    other = Part()
+    found = {f"{name}/sync": parts.get(f"{name}/sync", lambda: other) for name in ("One", "Two")}
+    assert {name for name, part in found.items() if part is not other} == running
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "parameters"),
+    [
+        ("GET", "node/a", {"node": "a"}),
+        ("GET", "/node/a/", {"node": "a"}),
+        ("PUT", "node/a", None),
+        ("GET", "node", None),
+        ("GET", "node/a/b", None),
+        ("GET", "pod/a", None),
+    ],
+)
+def test_an_endpoint_knows_its_paths(
+    method: str, path: str, parameters: dict[str, str] | None
+) -> None:
+    assert Endpoint("GET", "/node/{node}", nothing).match(method, path) == parameters
+
+
+async def test_two_endpoints_of_one_place_are_refused() -> None:
+    with pytest.raises(ValueError, match="plugin One: two endpoints have one place"):
+        await provided(One=Provides("/x", "/x"))
