@@ -53,6 +53,7 @@ class EventLimits:
     remembered: int = 256  # different events whose repetitions are counted
     rate: float = 0.2  # writes a second on average
     burst: int = 25  # writes at once after a quiet time
+    writers: int = 1  # requests on their way at a time
 
 
 @dataclass(slots=True, eq=False)
@@ -86,11 +87,17 @@ class _Queue:
 
     def put_off(self, event: Event, due: float) -> None:
         """Have a waiting event be due later."""
-        self.put(event, due, self._entries[event].until)
+        entry = self._entries.get(event)
+        if entry is not None:  # else it has expired
+            self.put(event, due, entry.until)
+
+    def take_first(self) -> None:
+        """The event that is due first is being written: it waits, but is not due any more."""
+        heapq.heappop(self._due)
 
     def remove(self, event: Event) -> None:
-        """It does not wait any more."""
-        del self._entries[event]
+        """It does not wait any more, if it has not expired already."""
+        self._entries.pop(event, None)
 
     def drop(self, now: float) -> int:
         """Remove what is to be dropped by now; return how many events."""
@@ -168,7 +175,10 @@ class EventRecorder:
 
     async def run(self, stop: Stop) -> None:
         """Write events until stop; what still waits then is lost."""
-        await stop.bound(self._write_all(stop))
+        async with asyncio.TaskGroup() as group:
+            for number in range(self._limits.writers):
+                writing = stop.bound(self._write_all(stop))
+                group.create_task(writing, name=f"event writer {number}")
 
     async def _write_all(self, stop: Stop) -> None:
         while True:
@@ -195,7 +205,10 @@ class EventRecorder:
             return None, FORGOTTEN_AFTER
         event, entry = first
         seconds = entry.due - now
-        return (event, 0.0) if seconds <= 0 else (None, seconds)
+        if seconds > 0:
+            return None, seconds
+        waiting.take_first()
+        return event, 0.0
 
     async def _write(self, event: Event) -> float:
         """Write an event; return the seconds to wait before the next one."""

@@ -95,7 +95,9 @@ def connect_daemon(
         hostname=hostname,
         clock=clock,
         registry=exposition.internal,
-        events=EventLimits(waiting=2000, remembered=4096, rate=client.qps, burst=client.burst),
+        events=EventLimits(
+            waiting=2000, remembered=4096, rate=client.qps, burst=client.burst, writers=8
+        ),
         master=settings.own.master.value,
     )
 

@@ -19,6 +19,7 @@ from koord.util.stop import Stop
 
 EVENTS = "/api/v1/events"
 WEB = ObjectRef("v1", "Pod", "web", "shop", "uid-web")
+USUAL, FAST = EventLimits(), EventLimits(rate=1000, burst=1000, writers=3)
 PassTime = Callable[..., Awaitable[None]]
 
 
@@ -29,7 +30,9 @@ def event(message: str = "it is gone", about: ObjectRef = WEB) -> Event:
 class Recording:
     """A recorder that runs, and what it counts."""
 
-    def __init__(self, client: ApiClient, clock: SimulatedClock) -> None:
+    def __init__(
+        self, client: ApiClient, clock: SimulatedClock, limits: EventLimits = USUAL
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self.observing = ""
         self.recorder = EventRecorder(
@@ -38,6 +41,7 @@ class Recording:
             clock,
             count=lambda outcome: self.counts.update([outcome]),
             observe_only=self._observe_only,
+            limits=limits,
         )
         self.stop = Stop(clock)
         self.task = asyncio.create_task(self.recorder.run(self.stop))
@@ -172,6 +176,21 @@ async def test_different_events_are_written_at_a_bounded_rate(
 
     assert clock.monotonic() - begun >= 24
     assert len(stored(server)) == 30
+
+
+async def test_several_writers_write_different_events_at_a_time(
+    server: ApiServer, client: ApiClient, clock: SimulatedClock, pass_time: PassTime
+) -> None:
+    """A request that hangs holds up only its own; none is written twice."""
+    recording = Recording(client, clock, FAST)
+    server.script(hang, path="/api/v1/namespaces/shop/events")
+    recording.emit(*(event(f"number {number}") for number in range(20)))
+    await pass_time(lambda: recording.counts["created"] == 19, step=0)
+    assert sorted(entry.json["message"] for entry in server.requests) == sorted(
+        f"number {number}" for number in range(20)
+    )
+    recording.stop.set()
+    await asyncio.wait_for(recording.task, 60)
 
 
 async def test_more_than_the_queue_holds_is_counted_and_dropped(
