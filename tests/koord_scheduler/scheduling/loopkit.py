@@ -117,6 +117,8 @@ class Api(Transport):
     def _carry_out(self, call: Call) -> Json:
         match call.path.strip("/").split("/"):
             case ["api", "v1", "namespaces", namespace, "pods", name]:
+                if call.method == "DELETE":
+                    return self._delete(call, f"{namespace}/{name}")
                 return self._find(call, f"{namespace}/{name}", {"metadata": {}})
             case ["api", "v1", "namespaces", namespace, "pods", name, part]:
                 key, body = f"{namespace}/{name}", json.loads(call.body or b"{}")
@@ -133,6 +135,13 @@ class Api(Transport):
         found["spec"]["nodeName"] = body["target"]["name"]
         self.bindings.append((key, body["target"]["name"]))
         self._publish(key)
+        return {"kind": "Status", "status": "Success"}
+
+    def _delete(self, call: Call, key: str) -> Json:
+        """The pod begins to leave; delete_pod ends that."""
+        options = json.loads(call.body or b"{}").get("preconditions", {})
+        self._find(call, key, {"metadata": options})
+        self.change(key, metadata={"deletionTimestamp": "2026-07-24T06:52:45Z"})
         return {"kind": "Status", "status": "Success"}
 
     def _patch(self, call: Call, key: str, body: Json) -> Json:
