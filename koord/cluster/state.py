@@ -96,7 +96,12 @@ class ClusterState:
                 lambda: self.storage.nodes,
             ),
             storage.CSI_DRIVER: _in(self.storage.drivers),
-            storage.STORAGE_CAPACITY: _in(self.storage.capacities),
+            storage.STORAGE_CAPACITY: _Table(
+                self.storage.capacities.get,
+                lambda one: self.storage.capacities.put(one.key, one),
+                lambda key, _: self.storage.capacities.drop(key),
+                self.storage.capacities.keys,
+            ),
             storage.VOLUME_ATTACHMENT: _Table(
                 self.storage.attachments.get,
                 self.storage.put_attachment,

@@ -40,6 +40,8 @@ from koord_scheduler.rules.volumeuse import (
     volumes_on,
 )
 
+FrozenCapacities = FrozenShards[StorageCapacity]
+"""Capacities at one moment."""
 FrozenVolumes = FrozenShards[Volume]
 """The volumes of a view."""
 
@@ -62,6 +64,7 @@ __all__ = [
     "ClaimReference",
     "CsiDriver",
     "CsiNode",
+    "FrozenCapacities",
     "FrozenVolumes",
     "NodeDriver",
     "NodeTerm",

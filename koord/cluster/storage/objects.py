@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator
 from typing import TypeVar
 
+from koord.cluster.columns import Shards
 from koord.cluster.storage.facts import (
     CsiDriver,
     CsiNode,
@@ -25,7 +26,7 @@ class StorageObjects:
         self.classes: dict[str, StorageClass] = {}
         self.nodes: dict[str, CsiNode] = {}
         self.drivers: dict[str, CsiDriver] = {}
-        self.capacities: dict[str, StorageCapacity] = {}  # by namespace/name
+        self.capacities: Shards[StorageCapacity] = Shards()  # by namespace/name
         self.attachments: dict[str, VolumeAttachment] = {}
         self._moved: dict[str, int] = {}  # by node: version of its last change
         self._attached: dict[str, dict[str, VolumeAttachment]] = {}  # by node, by name
@@ -47,7 +48,8 @@ class StorageObjects:
 
     def capacities_of(self, storage_class: str) -> Iterator[StorageCapacity]:
         """What is left of a class."""
-        return (one for one in self.capacities.values() if one.storage_class == storage_class)
+        found = map(self.capacities.get, self.capacities.keys())
+        return (one for one in found if one is not None and one.storage_class == storage_class)
 
     def put_volume(self, old: Volume | None, volume: Volume) -> None:
         """Take over a volume; old is what it was before."""

@@ -22,6 +22,7 @@ from koord_scheduler.plugin import (
     View,
 )
 from koord_scheduler.plugin.storage import CLAIM, VOLUME, Claim, Volume
+from koord_scheduler_plugins.volume_binding.capacitytable import CapacityTables
 from koord_scheduler_plugins.volume_binding.volumetable import VolumeTables
 
 _VOLUMES_A_TURN = 100  # of the event loop
@@ -52,6 +53,7 @@ class AssumedVolumes(SharedPart):
 
     def __init__(self, cluster: ClusterState, changes: Changes) -> None:
         self.tables = VolumeTables()
+        self.capacities = CapacityTables()
         self._cluster = cluster
         self._volumes: dict[str, _Assumed[Volume]] = {}
         self._claims: dict[str, _Assumed[Claim]] = {}

@@ -75,13 +75,3 @@ def is_usable(volume: Volume, claim: Claim) -> bool:
     if volume.phase != AVAILABLE or not set(claim.access_modes) <= set(volume.access_modes):
         return False
     return claim.selector is None or all(one.matches(volume.labels) for one in claim.selector)
-
-
-def only_label(volume: Volume) -> tuple[str, tuple[str, ...]] | None:
-    """The label and values that a node must have, if that is all that there is to it."""
-    if volume.node_terms is None or len(volume.node_terms) != 1:
-        return None
-    term = volume.node_terms[0]
-    if term.names or len(term.labels) != 1 or term.labels[0].operator != "In":
-        return None
-    return term.labels[0].key, term.labels[0].values

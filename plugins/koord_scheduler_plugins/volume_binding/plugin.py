@@ -185,6 +185,7 @@ class VolumeBinding(
             wanted=tuple(sorted(wanted, key=lambda claim: claim.request or 0)),
             storage=storage,
             tables=self._assumed.tables,
+            capacities=self._assumed.capacities,
             assumed=self._assumed.volumes_of(nodes),
         )
 

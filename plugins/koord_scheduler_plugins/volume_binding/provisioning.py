@@ -9,7 +9,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_scheduler.plugin import ClusterNode, Mask, View
+from koord_scheduler.plugin import ClusterNode, View
 from koord_scheduler.plugin.storage import (
     Claim,
     NodeTerm,
@@ -18,6 +18,7 @@ from koord_scheduler.plugin.storage import (
     matches_terms,
     node_matches_terms,
 )
+from koord_scheduler_plugins.volume_binding.capacitytable import CapacityTables
 
 
 class Obstacle(IntEnum):
@@ -47,14 +48,17 @@ def obstacle_on(claim: Claim, storage: StorageObjects, node: ClusterNode) -> Obs
     return Obstacle.NO_SPACE
 
 
-def obstacles(claim: Claim, storage: StorageObjects, nodes: View) -> Obstacles:
+def obstacles(
+    claim: Claim, storage: StorageObjects, capacities: CapacityTables, nodes: View
+) -> Obstacles:
     """The same for all nodes."""
     found = storage.classes.get(claim.storage_class)
     if found is None or not found.provisions:
         return np.full(len(nodes), Obstacle.NO_VOLUME, np.int8)
     codes = np.zeros(len(nodes), np.int8)
     if _is_tracked(claim, storage):
-        codes[~_have_space(_sufficient(claim, storage), nodes)] = Obstacle.NO_SPACE
+        name, size = claim.storage_class, claim.request or 0
+        codes[~capacities.has_space(storage, name, size, nodes)] = Obstacle.NO_SPACE
     if found.topologies is not None:
         codes[~matches_terms(found.topologies, nodes)] = Obstacle.NO_VOLUME
     return codes
@@ -74,18 +78,3 @@ def _sufficient(claim: Claim, storage: StorageObjects) -> Iterator[StorageCapaci
         limit = one.limit
         if one.nodes is not None and limit is not None and limit >= (claim.request or 0):
             yield one
-
-
-def _have_space(found: Iterator[StorageCapacity], nodes: View) -> Mask:
-    """Nodes from which one of these can be reached; most name one label."""
-    reached = np.zeros(len(nodes), np.bool_)
-    values: dict[str, set[str]] = {}
-    for one in found:
-        selector = one.nodes or ()
-        if len(selector) == 1 and selector[0].operator == "In":
-            values.setdefault(selector[0].key, set()).update(selector[0].values)
-        else:
-            reached |= matches_terms((NodeTerm(selector),), nodes)
-    for key, wanted in values.items():
-        reached |= nodes.traits.label(key).among(wanted)
-    return reached

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from koord_scheduler.plugin import ClusterNode, Mask, Numbers, Scores, Status, Verdicts, View
 from koord_scheduler.plugin.storage import Claim, StorageObjects, Volume, matches_terms
+from koord_scheduler_plugins.volume_binding.capacitytable import CapacityTables
 from koord_scheduler_plugins.volume_binding.matching import (
     Candidates,
     Places,
@@ -100,6 +101,7 @@ class PodVolumes:
     wanted: tuple[Claim, ...]  # the other unbound ones; that which wants least is the first
     storage: StorageObjects
     tables: VolumeTables
+    capacities: CapacityTables
     assumed: Mapping[str, Volume]  # volumes as they will be, by name
     plan: Plan = Plan()  # of the node that was chosen; from Reserve on
     _matched: tuple[object, list[Match]] | None = field(default=None)  # for a view's traits
@@ -234,20 +236,14 @@ class PodVolumes:
             if row is not None:
                 here[row] = True
             elsewhere |= ~here
-            _note(found, found == 0, claim, self.storage, nodes)
+            self._note(found, found == 0, claim, nodes)
         for match in self.matched(nodes):
-            _note(found, ~match.there & (found == 0), match.claim, self.storage, nodes)
+            self._note(found, ~match.there & (found == 0), match.claim, nodes)
         found[elsewhere] = Obstacle.NO_VOLUME
         return found
 
-
-def _note(
-    found: Obstacles,
-    wanted: NDArray[np.bool_],
-    claim: Claim,
-    storage: StorageObjects,
-    nodes: View,
-) -> None:
-    """Write down on which of the wanted nodes no volume can be made for a claim."""
-    if wanted.any():
-        np.copyto(found, obstacles(claim, storage, nodes), where=wanted)
+    def _note(self, found: Obstacles, wanted: NDArray[np.bool_], claim: Claim, nodes: View) -> None:
+        """Write down on which of the wanted nodes no volume can be made for a claim."""
+        if wanted.any():
+            codes = obstacles(claim, self.storage, self.capacities, nodes)
+            np.copyto(found, codes, where=wanted)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_scheduler.plugin import CodedColumn, Mask, View
+from koord_scheduler.plugin import Mask, View
 from koord_scheduler.plugin.storage import (
     AVAILABLE,
     Claim,
@@ -17,7 +17,8 @@ from koord_scheduler.plugin.storage import (
     Volume,
     matches_terms,
 )
-from koord_scheduler_plugins.volume_binding.matching import Places, is_usable, only_label
+from koord_scheduler_plugins.volume_binding.matching import Places, is_usable
+from koord_scheduler_plugins.volume_binding.nodegroups import NodeGroups
 
 H = TypeVar("H")
 Slots = NDArray[np.bool_]
@@ -78,10 +79,7 @@ class VolumeTable:
         self._group = np.zeros(_ROOM, np.intp)
         self._mode_sets: dict[tuple[str, ...], int] = {}
         self._attribute_names: dict[str, int] = {}
-        self._groups: dict[Any, int] = {}  # by node terms
-        self._by_label: dict[str, dict[str, int]] = {}  # groups that one label decides: by value
-        self._others: dict[int, Any] = {}  # the other groups, with their terms
-        self._codes: dict[str, tuple[CodedColumn[str], int, NDArray[np.intp]]] = {}
+        self._groups = NodeGroups()
         self._order: NDArray[np.intp] | None = None
 
     @property
@@ -126,7 +124,7 @@ class VolumeTable:
         self._block[slot] = volume.is_block
         self._modes[slot] = _number(self._mode_sets, volume.access_modes)
         self._attributes[slot] = _number(self._attribute_names, volume.attributes_class)
-        self._group[slot] = self._group_of(volume)
+        self._group[slot] = self._groups.of(volume.node_terms)
 
     def drop(self, volume: Volume) -> None:
         """Forget a volume."""
@@ -193,18 +191,14 @@ class VolumeTable:
     ) -> None:
         """Lower best to the place that each group offers, where nodes reach it."""
         nothing = len(self.order)
-        for key, by_value in self._by_label.items():
-            column = nodes.traits.label(key)
+        for column, groups, codes in self._groups.by_label(nodes):
             table = np.full(len(column.index) + 1, nothing, np.intp)
-            codes = self._codes_of(key, column)
-            there = codes >= 0
-            groups = np.fromiter(by_value.values(), np.intp, len(by_value))
-            table[codes[there]] = first[groups[there]]
+            table[codes] = first[groups]
             offered = table[column.codes]
             for each in taken:
                 offered[offered == each] = nothing
             np.minimum(best, offered, out=best)
-        for group, terms in self._others.items():
+        for group, terms in self._groups.others.items():
             at = first[group]
             if at == nothing:
                 continue
@@ -216,30 +210,6 @@ class VolumeTable:
             for each in taken:
                 free &= each != at
             best[free] = at
-
-    def _codes_of(self, key: str, column: CodedColumn[str]) -> NDArray[np.intp]:
-        """Codes of the values of a label that decide; -1: no node has it."""
-        by_value = self._by_label[key]
-        known = self._codes.get(key)
-        if known is not None and known[0] is column and known[1] == len(by_value):
-            return known[2]
-        codes = np.fromiter(
-            (column.index.get(value, -1) for value in by_value), np.intp, len(by_value)
-        )
-        self._codes[key] = column, len(by_value), codes
-        return codes
-
-    def _group_of(self, volume: Volume) -> int:
-        terms = volume.node_terms
-        group = self._groups.get(terms)
-        if group is None:
-            group = self._groups[terms] = len(self._groups)
-            label = only_label(volume)
-            if label is not None and len(label[1]) == 1:
-                self._by_label.setdefault(label[0], {})[label[1][0]] = group
-            else:
-                self._others[group] = terms
-        return group
 
     def _new_slot(self) -> int:
         if self._unused:

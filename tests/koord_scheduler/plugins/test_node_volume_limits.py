@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from volumekit import DRIVER, FAST, Storage
 
 from koord.cluster.decoding import NODE, POD
+from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.status import Code
 from koord_scheduler.plugin import QueueingHint
 from koord_scheduler.plugin.storage import CLAIM, CSI_NODE, VOLUME, VOLUME_ATTACHMENT
@@ -62,6 +63,50 @@ async def test_volumes_count_once(
         storage.pod(f"q{at}", claim, node="n1")
     storage.pod("done", "c3", node="n1", phase="Succeeded")
     assert await fits(storage, *wanted) == expected
+
+
+def test_what_changes_between_two_pods_counts() -> None:
+    """Volumes, claims, classes, attachments and nodes, for one and the same plugin."""
+    storage = one_node(1)
+    state, plugin = storage.cluster.state, NodeVolumeLimits(None, storage.handle())
+    pod = storage.wanted("c1")
+
+    def full() -> bool:
+        view, cycle = storage.view(), CycleState()
+        assert plugin.pre_filter(cycle, pod, view) is None
+        assert_forms_agree(plugin, pod, view)
+        found: bool = (~plugin.filter_all(cycle, pod, view))[0]
+        return found
+
+    assert not full()
+    storage.pod("p", "c0", node="n1")
+    assert full()
+    storage.volume("pv0", csi=None, nfs={"server": "s", "path": "/"})
+    assert not full(), "the volume is another driver's"
+    storage.volume("pv0")
+    assert full()
+    storage.volume("pv0", csi={"driver": DRIVER, "volumeHandle": "handle-pv1"})
+    assert not full(), "it is the same volume"
+    storage.claim("c0", "pv2")
+    assert full()
+    storage.claim("c0")
+    assert full(), "it is yet to be made"
+    storage.storage_class(provisioner="")
+    assert not full(), "nothing is made"
+    storage.attachment("a", "n1", "pv3")
+    assert full()
+    storage.volume("pv3", csi=None, nfs={"server": "s", "path": "/"})
+    assert not full(), "the attached volume is another driver's"
+    storage.volume("pv3")
+    assert full()
+    state.remove(VOLUME_ATTACHMENT, "a")
+    assert not full()
+    storage.attachment("a", "n2", "pv3")
+    storage.node("n2")
+    storage.csi_node("n2", csi_test=1)
+    assert not full()
+    state.remove(NODE, "n1")
+    assert full(), "the row is the other node's now"
 
 
 async def test_volumes_that_are_yet_to_be_made_count() -> None:

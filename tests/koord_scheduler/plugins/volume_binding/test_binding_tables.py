@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from volumekit import FAST, Storage
 
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.plugin.storage import VOLUME
+from koord_scheduler.plugin.storage import STORAGE_CAPACITY, VOLUME
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.volume_binding import VolumeBinding
 from koord_scheduler_plugins.volume_binding.args import ShapePoint, VolumeBindingArgs
@@ -99,6 +99,37 @@ def test_many_local_volumes_take_no_longer_than_few() -> None:
 
     seconds()
     assert min(seconds() for _ in range(5)) < 0.01
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["put", "put", "gone"]),
+            st.integers(0, 4),
+            st.sampled_from(["a", "b", None]),
+            st.sampled_from(["1Gi", "3Gi", None]),
+            st.sampled_from([FAST, "slow"]),
+        ),
+        max_size=15,
+    )
+)
+def test_capacities_that_change_from_pod_to_pod(steps: list[tuple[Any, ...]]) -> None:
+    """As the plain form has them."""
+    storage = Storage()
+    for at, zone in enumerate("abc"):
+        storage.node(f"n{at}", zone=zone)
+    for cls in (FAST, "slow"):
+        storage.storage_class(cls)
+        storage.claim(cls, size="2Gi", cls=cls)
+    storage.csi_driver()
+    plugin = VolumeBinding(VolumeBindingArgs(), storage.handle())
+    for what, number, zone, size, cls in steps:
+        if what == "gone":
+            storage.cluster.state.remove(STORAGE_CAPACITY, f"csi/c{number}")
+        else:
+            storage.capacity(f"c{number}", zone, size, cls=cls)
+        for name in (FAST, "slow"):
+            assert_forms_agree(plugin, storage.wanted(name), storage.view())
 
 
 async def test_the_tables_are_ready_before_the_first_cycle() -> None:
