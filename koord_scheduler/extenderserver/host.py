@@ -19,12 +19,19 @@ from koord.util.logs import LimitedLog, get_logger
 from koord.util.ttlcache import TtlCache
 from koord_scheduler.cache.assumed import AssumeError, SchedulerState
 from koord_scheduler.config.points import Point
-from koord_scheduler.extenders.messages import Arguments, BindArguments, FilterAnswer
+from koord_scheduler.extenders.messages import (
+    MAX_SCORE,
+    MIN_SCORE,
+    Arguments,
+    BindArguments,
+    FilterAnswer,
+)
 from koord_scheduler.framework.calls import PointFailed
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.diagnosis import NodeStatuses
+from koord_scheduler.framework.diagnosis import FEASIBLE, NodeStatuses
+from koord_scheduler.framework.forms import Rows
 from koord_scheduler.framework.profile import ProfilePlugins
-from koord_scheduler.framework.results import MAX_NODE_SCORE
+from koord_scheduler.framework.results import Scores
 from koord_scheduler.framework.search import Found
 from koord_scheduler.framework.status import SUCCESS, Code, Status
 from koord_scheduler.scheduling.attempt import ProfileCycle
@@ -78,9 +85,8 @@ class PluginHost:
         if found.status.code is Code.ERROR:
             return self._failed(pod, asked.names, found.status)
         self._kept.put(pod.uid, Kept(state, view), STATE_SECONDS)
-        answer = _answer(asked.names, view, found)
-        if answer.failed or answer.unresolvable:
-            plugins = Counter(_rejecting(view, found, asked.names))
+        answer, plugins = _answer(asked.names, view, found)
+        if plugins:
             log.debug("nodes.rejected", pod=pod.key, plugins=dict(plugins))
         return answer
 
@@ -91,24 +97,25 @@ class PluginHost:
             InvalidObject: the pod is malformed.
         """
         pod = self._pod(asked.pod)
-        scores, cycle = dict.fromkeys(asked.names, 0), self._cycle(pod)
+        cycle, nothing = self._cycle(pod), dict.fromkeys(asked.names, 0)
         try:
             kept = self._known(cycle, pod)
+            rows = _rows(asked.names, kept.view)
             feasible = np.zeros(len(kept.view), np.bool_)
-            rows = [row for name in scores if (row := kept.view.row(name)) is not None]
-            feasible[rows] = True
-            if not rows:
-                return scores
+            feasible[rows[rows >= 0]] = True
+            if not feasible.any():
+                return nothing
             table = cycle.scoring.scores(kept.state, pod, kept.view, feasible)
         except PointFailed as err:
             self._failures.warning("prioritize.failed", pod=pod.key, error=str(err))
-            return scores
+            return nothing
         weights = {one.name: one.weight or 1 for one in cycle.plugins.settings.enabled(Point.SCORE)}
         total = sum(weights[name] for name in table.columns)
-        if total:
-            for row, score in zip(table.rows.tolist(), table.totals.tolist(), strict=True):
-                scores[kept.view.node(row).name] = wire_score(score // total)
-        return scores
+        if not total:
+            return nothing
+        scores = np.zeros(len(kept.view) + 1, np.int64)  # the last one is for unknown nodes
+        scores[table.rows] = wire_scores(table.totals // total)
+        return dict(zip(asked.names, scores[rows].tolist(), strict=True))
 
     async def bind(self, asked: BindArguments) -> str:
         """Bind a pod by the plugins; return what went wrong, "": it is bound.
@@ -182,9 +189,10 @@ class PluginHost:
         return FilterAnswer((), error=status.message)
 
 
-def wire_score(score: int) -> int:
-    """A score from 0 to 100 as one from 0 to 10, rounded."""
-    return min(max((score + 5) // 10, 0), MAX_NODE_SCORE // 10)
+def wire_scores(scores: Scores) -> Scores:
+    """Scores from 0 to 100 as ones from 0 to 10, rounded."""
+    found: Scores = np.clip((scores + 5) // 10, MIN_SCORE, MAX_SCORE)
+    return found
 
 
 def _measured() -> CycleState:
@@ -193,29 +201,33 @@ def _measured() -> CycleState:
     return state
 
 
-def _answer(names: Sequence[str], view: View, found: Found) -> FilterAnswer:
-    passed, failed, unresolvable = [], {}, {}
+def _rows(names: Sequence[str], view: View) -> Rows:
+    """The rows of nodes; -1 of those that are not known."""
+    get = view.traits.rows.get
+    return np.fromiter((get(name, -1) for name in names), np.intp, len(names))
+
+
+def _answer(names: Sequence[str], view: View, found: Found) -> tuple[FilterAnswer, Counter[str]]:
+    """The answer, and how many nodes each plugin rejects."""
     statuses = _statuses(found)
-    for name in names:
-        row = view.row(name)
-        status = None if row is None or statuses is None else statuses.status(row)
+    if statuses is None:
+        return FilterAnswer(tuple(names)), Counter()
+    rows = _rows(names, view)
+    numbers = np.append(statuses.numbers, FEASIBLE)[rows]  # a node that is not known passes
+    of_number = {number: statuses.of_number(number) for number in np.unique(numbers).tolist()}
+    passed: list[str] = []
+    failed: dict[str, str] = {}
+    unresolvable: dict[str, str] = {}
+    for name, number in zip(names, numbers.tolist(), strict=True):
+        status = of_number[number]
         if status is None:
             passed.append(name)
         elif status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
             unresolvable[name] = status.message
         else:
             failed[name] = status.message
-    return FilterAnswer(tuple(passed), failed, unresolvable)
-
-
-def _rejecting(view: View, found: Found, names: Sequence[str]) -> list[str]:
-    statuses = _statuses(found)
-    rows = [row for name in names if (row := view.row(name)) is not None]
-    return [
-        status.plugin
-        for row in rows
-        if statuses is not None and (status := statuses.status(row)) is not None
-    ]
+    plugins = Counter(one.plugin for n in numbers.tolist() if (one := of_number[n]) is not None)
+    return FilterAnswer(tuple(passed), failed, unresolvable), plugins
 
 
 def _statuses(found: Found) -> NodeStatuses | None:

@@ -29,7 +29,10 @@ class NodeStatuses:
 
     def status(self, row: int) -> Status | None:
         """Of one node; None: it is feasible."""
-        number = int(self.numbers[row])
+        return self.of_number(int(self.numbers[row]))
+
+    def of_number(self, number: int) -> Status | None:
+        """Of the nodes with a number; None: they are feasible."""
         if number == FEASIBLE:
             return None
         return self.absent if number == ABSENT else self.statuses[number - 1]

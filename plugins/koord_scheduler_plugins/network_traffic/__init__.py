@@ -50,7 +50,7 @@ class NetworkTraffic(
             source = kind(args, transport, services.clock)
             return Meter(args, source, transport, services.cluster, services.clock)
 
-        self.meter = services.shared.get(f"NetworkTraffic {_source(args)}", make)
+        self.meter = services.shared.get(f"NetworkTraffic-{crc32(repr(args).encode()):08x}", make)
 
     def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         return self.meter.measure.version
@@ -94,9 +94,3 @@ def transport_of(args: NetworkTrafficArgs, handle: Handle) -> Transport:
         keepalive=60.0 if args.prometheus_address else 0.0,
     )
     return Transport(config, handle.services.clock, limits=limits, user_agent="koord-scheduler")
-
-
-def _source(args: NetworkTrafficArgs) -> str:
-    """A name for people, another one for other arguments."""
-    place = args.prometheus_address or "agents"
-    return f"{place} {crc32(repr(args).encode()):08x}"

@@ -20,7 +20,7 @@ from koord.kube.client import ApiClient
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.cache.assumed import SchedulerState
 from koord_scheduler.extenderserver.app import MOST_REQUESTS, ExtenderApp
-from koord_scheduler.extenderserver.host import PluginHost, wire_score
+from koord_scheduler.extenderserver.host import PluginHost, wire_scores
 from koord_scheduler.extenderserver.metrics import ExtenderMetrics
 from koord_scheduler.extenderserver.server import served_verbs
 from koord_scheduler.framework.cyclestate import CycleState
@@ -183,9 +183,8 @@ async def test_scores_of_plugins_are_weighed_and_rounded(start: Start) -> None:
     assert {one["Host"]: one["Score"] for one in answer} == {
         "n1": 6, "n2": 8, "n3": 6, "unknown": 0,
     }  # fmt: skip
-    assert [wire_score(score) for score in (-7, 0, 4, 5, 94, 95, 100, 850)] == [
-        0, 0, 0, 1, 9, 10, 10, 10,
-    ]  # fmt: skip
+    percents = np.array([-7, 0, 4, 5, 94, 95, 100, 850])
+    assert wire_scores(percents).tolist() == [0, 0, 0, 1, 9, 10, 10, 10]
 
 
 async def test_a_plugin_that_fails_is_an_error_or_let_pass(start: Start) -> None:

@@ -145,6 +145,24 @@ async def test_figures_count_until_they_expire(site: ScriptedSite, traffic: Traf
     assert traffic.meter.health().status is HealthStatus.OK
 
 
+async def test_a_prometheus_that_hangs_is_given_up(site: ScriptedSite, traffic: Traffic) -> None:
+    """After the timeout, as one that is away."""
+    released = asyncio.Event()
+
+    async def hang(request: Any) -> int:
+        await released.wait()
+        return 503
+
+    site.answer = hang
+    await traffic.start(timeout="2s")
+    refresh = asyncio.create_task(traffic.meter.refresh())
+    await traffic.kit.clock.until(lambda: site.open == 1)
+    await traffic.kit.clock.advance(2.0)
+    await refresh
+    assert "within 2 s" in traffic.meter.health().reason
+    released.set()
+
+
 async def test_an_error_fails_the_pods_that_could_go_there(
     site: ScriptedSite, traffic: Traffic
 ) -> None:
