@@ -16,10 +16,12 @@ from koord_scheduler.plugin import (
     NODE_METRIC,
     POD,
     Action,
+    APIServiceProvider,
     ClusterEvent,
     ClusterNode,
     ClusterPod,
     CycleState,
+    Endpoint,
     EnqueueExtensions,
     EventResource,
     FilterPlugin,
@@ -27,6 +29,7 @@ from koord_scheduler.plugin import (
     HintedEvent,
     Mask,
     NodeInfo,
+    PluginRequest,
     PreFilterPlugin,
     QueueingHint,
     ReservePlugin,
@@ -41,6 +44,7 @@ from koord_scheduler.plugin import (
     takes_args,
 )
 from koord_scheduler_plugins.load_aware.args import LoadAwareSchedulingArgs
+from koord_scheduler_plugins.load_aware.document import node_document
 from koord_scheduler_plugins.load_aware.estimates import Estimator, Vector
 from koord_scheduler_plugins.load_aware.rules import Reason, Rules
 from koord_scheduler_plugins.load_aware.table import LoadTable
@@ -58,11 +62,13 @@ class LoadAwareScheduling(
     VectorScorePlugin,
     ReservePlugin,
     EnqueueExtensions,
+    APIServiceProvider,
 ):
     """Rejects and scores nodes by their load with the pod on them."""
 
     def __init__(self, args: LoadAwareSchedulingArgs, handle: Handle) -> None:
         services = handle.services
+        self._resources = args.resources
         self._rules = Rules(args)
         self._estimator = Estimator(args)
         self.table = LoadTable(
@@ -77,6 +83,9 @@ class LoadAwareScheduling(
         services.changes.subscribe(NODE, self._on_node)
         services.hooks.add("LoadAwareScheduling", self._catch_up)
         self._services = services
+
+    def endpoints(self) -> Iterable[Endpoint]:
+        return (Endpoint("GET", "/node/{node}", self._node_document),)
 
     def events_to_register(self) -> Iterable[HintedEvent]:
         node = Action.ADD | Action.UPDATE_NODE_ALLOCATABLE | Action.UPDATE_NODE_ANNOTATION
@@ -162,6 +171,11 @@ class LoadAwareScheduling(
 
     def unreserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> None:
         """Nothing: a pod that is forgotten is not on the node in the next view."""
+
+    async def _node_document(self, request: PluginRequest) -> object:
+        self.table.follow(self._services.cluster.view())
+        entry = self.table.known(request.parameters["node"])
+        return node_document(None if entry is None else entry.load, self._resources)
 
     def _incoming(self, pod: ClusterPod) -> tuple[Vector, bool]:
         """The estimate of a pod, and whether it is a prod pod; asked several times in a cycle."""

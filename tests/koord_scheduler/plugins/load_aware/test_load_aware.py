@@ -14,8 +14,7 @@ from koord.component.plugins.discovery import discover
 from koord.controlplane.testing.objects import make_pod, make_workload
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.forms import filter_vector
-from koord_scheduler.plugin import HintedEvent, PluginRegistry, QueueingHint
-from koord_scheduler_plugins.load_aware.document import node_document
+from koord_scheduler.plugin import HintedEvent, PluginRegistry, PluginRequest, QueueingHint
 from koord_scheduler_plugins.load_aware.plugin import LoadAwareScheduling
 
 HOT = {"cpu": 70, "memory": "10Gi"}
@@ -459,22 +458,22 @@ def test_the_deletion_of_a_pod_that_had_a_node_helps() -> None:
     assert hint(POD, make_pod("x"), None) is QueueingHint.SKIP
 
 
-def test_the_document_of_a_node() -> None:
-    """Its pods, the oldest first, and what is counted of them."""
+async def test_the_document_of_a_node() -> None:
+    """Its pods, the oldest first, and what is counted of them; by the plugin's REST endpoint."""
     kit = LoadKit()
     kit.node()
     old = kit.pod("old", spec=asks("2", "1Gi"), status=scheduled(kit.now - 600))
     kit.pod("new", spec=asks("1"), phase="Pending")
-    table, names = kit.plugin.table, kit.args.resources
+    (endpoint,) = kit.plugin.endpoints()
 
-    def document() -> Any:
-        table.follow(kit.view())
-        entry = table.known("n")
-        return node_document(entry and entry.load, names)
+    async def document(node: str = "n") -> Any:
+        parameters = endpoint.match("GET", f"node/{node}")
+        assert parameters is not None
+        return await endpoint.answer(PluginRequest(parameters=parameters))
 
-    assert document().keys() == {"pods"}
+    assert (await document()).keys() == {"pods"}
     kit.report(usage=COLD, pods={old.key: {"cpu": 1, "memory": 0}})
-    found = document()
+    found = await document()
     assert [one["pod"]["metadata"]["name"] for one in found["pods"]] == ["old", "new"]
     assert found["pods"][0]["timestamp"] == "2023-11-14T22:03:20Z"
     assert "timestamp" not in found["pods"][1]
@@ -485,4 +484,4 @@ def test_the_document_of_a_node() -> None:
     assert found["nodeDeltaPods"] == ["default/new"]
     assert found["prodDeltaPods"] == ["default/new", "default/old"]
     assert found["nodeEstimatedPods"] == ["default/new", "default/old"]
-    assert node_document(None, names) == {}
+    assert await document("gone") == {}
