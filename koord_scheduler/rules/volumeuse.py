@@ -72,6 +72,7 @@ class VolumeUse:
         self._claims: FrozenShards[Claim] | None = None
         self._volumes: FrozenShards[Volume] | None = None
         self._classes = self._attachments = -1  # versions
+        self._due: set[int] = set()  # rows that have changed
         self._traits: object = None
         self._nodes: list[str] = []  # by row
         self._by_row: dict[int, Volumes] = {}
@@ -87,7 +88,8 @@ class VolumeUse:
 
         A volume that a node has already is none more; a driver without a limit there has room.
         """
-        self._follow(view)
+        for _ in self.steps(view):
+            pass
         exceeded = np.zeros(len(view), np.bool_)
         for driver, names in wanted.items():
             limits, counts = self._limits_by(driver, view), self._counts.get(driver)
@@ -101,8 +103,13 @@ class VolumeUse:
             exceeded |= over
         return exceeded
 
-    def _follow(self, view: View) -> None:
-        storage, rows = self._storage, self._renamed(view)
+    def steps(self, view: View) -> Iterator[None]:
+        """Take over a view, in many small steps. What an unfinished one leaves the next one does.
+
+        exceeds does it itself; only the first view takes long.
+        """
+        storage, rows = self._storage, self._due
+        rows.update(self._renamed(view))
         rows.update(self._pods.follow(view))
         for key in view.claims.other_keys(self._claims):
             rows.update(self._pods.users(key))
@@ -116,10 +123,12 @@ class VolumeUse:
             rows.update(self._pods.rows)
         self._claims, self._volumes = view.claims, view.volumes
         self._classes, self._attachments = storage.classes_version, storage.attachments_version
-        for row in rows:
+        while rows:
+            row = rows.pop()
             self._drop(row)
             if row < len(view):
                 self._take(row, view)
+            yield
 
     def _renamed(self, view: View) -> set[int]:
         """Rows that are another node's than before; columns get the length of the view."""

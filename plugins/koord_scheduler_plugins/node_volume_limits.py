@@ -3,14 +3,17 @@
 Source: Kubernetes, plugins/nodevolumelimits/csi.go.
 """
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
 from koord_scheduler.plugin import (
+    OK,
     Action,
     ClusterEvent,
     ClusterPod,
+    ClusterState,
     CycleState,
     EnqueueExtensions,
     EventResource,
@@ -19,9 +22,12 @@ from koord_scheduler.plugin import (
     HintedEvent,
     Mask,
     NodeInfo,
+    PartHealth,
     PreFilterPlugin,
     QueueingHint,
+    SharedPart,
     Status,
+    Stop,
     VectorFilterPlugin,
     View,
 )
@@ -37,6 +43,8 @@ from koord_scheduler.plugin.storage import (
 )
 
 _STATE = "NodeVolumeLimits/PreFilter"
+_PART = "NodeVolumeLimits volumes of nodes"
+_NODES_A_TURN = 50  # of the event loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,27 @@ class _Wanted:
         return self
 
 
+class _Attached(SharedPart):
+    """The volumes of all nodes, known once in the process."""
+
+    def __init__(self, cluster: ClusterState) -> None:
+        self.volumes = VolumeUse(cluster.storage)
+        self._cluster = cluster
+
+    async def run(self, stop: Stop) -> None:
+        """There is nothing to do but to know."""
+        await stop.wait()
+
+    async def wait_ready(self) -> None:
+        """It is ready when it knows the volumes of the cluster, which takes a while."""
+        for number, _ in enumerate(self.volumes.steps(self._cluster.view()), 1):
+            if number % _NODES_A_TURN == 0:
+                await asyncio.sleep(0)
+
+    def health(self) -> PartHealth:
+        return OK
+
+
 class NodeVolumeLimits(PreFilterPlugin, FilterPlugin, VectorFilterPlugin, EnqueueExtensions):
     """Rejects nodes to which the pod's volumes cannot be attached beside those that are."""
 
@@ -58,7 +87,7 @@ class NodeVolumeLimits(PreFilterPlugin, FilterPlugin, VectorFilterPlugin, Enqueu
         """It has no arguments."""
         self._cluster = handle.services.cluster
         self._storage = handle.services.cluster.storage
-        self._use = VolumeUse(self._storage)
+        self._attached = handle.services.shared.get(_PART, lambda: _Attached(self._cluster))
 
     def events_to_register(self) -> Iterable[HintedEvent]:
         node = ClusterEvent(EventResource.CSI_NODE, Action.ADD | Action.UPDATE)
@@ -90,7 +119,7 @@ class NodeVolumeLimits(PreFilterPlugin, FilterPlugin, VectorFilterPlugin, Enqueu
         return None
 
     def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask:
-        return ~self._use.exceeds(state.read(_STATE, _Wanted).volumes, nodes)
+        return ~self._attached.volumes.exceeds(state.read(_STATE, _Wanted).volumes, nodes)
 
     def _detached(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
         """A volume of one of the pod's drivers, which is what counts."""

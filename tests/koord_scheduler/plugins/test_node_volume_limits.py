@@ -1,5 +1,6 @@
 """How many volumes of a CSI driver a node can have."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -165,6 +166,32 @@ async def test_a_node_whose_drivers_are_not_known_has_room() -> None:
     assert await fits(storage, "c0")
     storage.cluster.state.remove(CSI_NODE, "n1")
     assert await fits(storage, "c0")
+
+
+async def test_the_volumes_of_nodes_are_known_before_the_first_cycle() -> None:
+    """In small steps, so that the loop goes on; what changes meanwhile is not lost."""
+    storage = Storage()
+    storage.storage_class()
+    storage.claim("new")
+    for at in range(200):
+        storage.node(f"n{at}")
+        storage.csi_node(f"n{at}", csi_test=1)
+        storage.volume(f"pv{at}")
+        storage.claim(f"c{at}", f"pv{at}")
+        storage.pod(f"p{at}", f"c{at}", node=f"n{at}")
+    plugin = NodeVolumeLimits(None, storage.handle())
+    ready = asyncio.create_task(storage.services.shared.wait_ready())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not ready.done()
+    storage.volume("pv7", csi=None, nfs={"server": "s", "path": "/"})
+    storage.cluster.state.remove(POD, "default/p9")
+    view, pod, cycle = storage.view(), storage.wanted("new"), CycleState()
+    assert plugin.pre_filter(cycle, pod, view) is None
+    room = plugin.filter_all(cycle, pod, view)
+    assert sorted(view.node(row).name for row in range(200) if room[row]) == ["n7", "n9"]
+    await ready
+    assert (plugin.filter_all(cycle, pod, view) == room).all()
 
 
 def test_pods_without_csi_volumes_cost_nothing() -> None:
