@@ -23,12 +23,15 @@ from koord.cluster.columns import Mask
 from koord.cluster.decoding import NODE, POD
 from koord.cluster.facts import ClusterNode, ClusterPod, LabelSet, PodSpec
 from koord.cluster.view import View
+from koord.component.plugins.discovery import discover
 from koord.controlplane.testing.cluster import FakeCluster
 from koord.util.clock import SystemClock
 from koord.util.stop import Stop
 from koord_scheduler.cache.assumed import SchedulerState
+from koord_scheduler.config.defaults import DEFAULT_WEIGHTS
 from koord_scheduler.config.points import Point
 from koord_scheduler.config.profiles import EnabledPlugin, Profile
+from koord_scheduler.framework.configured import known_plugins
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
@@ -109,28 +112,18 @@ class Sort(QueueSortPlugin, BindPlugin):
 class World:
     """A cluster and its scheduler."""
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, *, shipped: bool) -> None:
+        """shipped: with Kubernetes' default plugins and LoadAwareScheduling."""
         self.clock = SystemClock()
         self.state = SchedulerState(self.clock)
         self._nodes = nodes
+        self._shipped = shipped
         self._names = 0
 
     async def build(self) -> None:
         registry = PluginRegistry()
         registry.register("Sort", partial(Sort, state=self.state))
-        names = [f"P{at}" for at in range(max(FILTERS, SCORES))]
-        for name in names:
-            registry.register(name, Room)
-        enabled = tuple(map(EnabledPlugin, names))
-        settings = Profile(
-            scheduler_name="bench",
-            plugins={
-                Point.QUEUE_SORT: (EnabledPlugin("Sort"),),
-                Point.FILTER: enabled[:FILTERS],
-                Point.SCORE: enabled[:SCORES],
-                Point.BIND: (EnabledPlugin("Sort"),),
-            },
-        )
+        settings = _shipped(registry) if self._shipped else _synthetic(registry)
         services = replace(fake_services(FakeCluster()), cluster=self.state, clock=self.clock)
         self.profile = await build_profile(settings, registry, services)
         metrics = SchedulingMetrics(services.metrics.exposition)
@@ -196,6 +189,41 @@ class World:
         return statistics.median(took)
 
 
+def _synthetic(registry: PluginRegistry) -> Profile:
+    names = [f"P{at}" for at in range(max(FILTERS, SCORES))]
+    for name in names:
+        registry.register(name, Room)
+    enabled = tuple(map(EnabledPlugin, names))
+    return Profile(
+        scheduler_name="bench",
+        plugins={
+            Point.QUEUE_SORT: (EnabledPlugin("Sort"),),
+            Point.FILTER: enabled[:FILTERS],
+            Point.SCORE: enabled[:SCORES],
+            Point.BIND: (EnabledPlugin("Sort"),),
+        },
+    )
+
+
+def _shipped(registry: PluginRegistry) -> Profile:
+    """Kubernetes' default plugins and LoadAwareScheduling; only the binder is the benchmark's."""
+    discover(registry)
+    known = known_plugins(registry)
+    names = [*DEFAULT_WEIGHTS, "LoadAwareScheduling"]
+    plugins = {
+        point: tuple(
+            EnabledPlugin(name, DEFAULT_WEIGHTS.get(name, 1) or 1)
+            for name in names
+            if name in known and point in known[name].points
+        )
+        for point in Point
+    }
+    plugins[Point.BIND] = (EnabledPlugin("Sort"),)
+    types = {name: known[name].args for name in names if name in known}
+    args = {name: one.read(None, (name,))[0] for name, one in types.items() if one is not None}
+    return Profile(scheduler_name="bench", plugins=plugins, args=args)
+
+
 def run(*, smoke: bool) -> Iterator[Row]:
     """Yield CPU time for a pod."""
     gc.collect()
@@ -207,19 +235,35 @@ def run(*, smoke: bool) -> Iterator[Row]:
 
 
 async def _measure(nodes: int, pods: int) -> list[Row]:
-    world = World(nodes)
-    await world.build()
+    rows = []
+    for shipped in (False, True):
+        world = World(nodes, shipped=shipped)
+        await world.build()
+        rows += await _measure_world(world, pods, "default plugins" if shipped else "synthetic")
+    return rows
+
+
+async def _measure_world(world: World, pods: int, plugins: str) -> list[Row]:
     column = world.state.view().allocatable[:, 0].copy()
     began = time.thread_time()
     for _ in range(1000):
         column.sum()
     reference = (time.thread_time() - began) * 1e3
     rows = []
-    kinds = ((True, "equal pods", EQUAL), (False, "pods that differ", DIFFERENT))
+    kinds = ((True, "equal", EQUAL), (False, "all differ", DIFFERENT))
     for equal, what, budget in kinds:
         await world.cycles(world.pods(20, equal=equal))
         cycle = await world.cycles(world.pods(min(pods, 400), equal=equal))
         whole = await world.bind(world.pods(pods, equal=equal))
-        rows.append(Row(f"scheduling: cycle, {what}", cycle * 1e6, "µs", budget, reference, COLUMN))
-        rows.append(Row(f"scheduling: cycle and binding, {what}", whole * 1e6, "µs"))
+        rows.append(
+            Row(
+                f"scheduling: cycle, {plugins}, {what}",
+                cycle * 1e6,
+                "µs",
+                budget,
+                reference,
+                COLUMN,
+            )
+        )
+        rows.append(Row(f"scheduling: and binding, {plugins}, {what}", whole * 1e6, "µs"))
     return rows
