@@ -112,6 +112,8 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
             return PostFilterResult(None, Status.failed(err))
         chosen = choose(candidates)
         if chosen is None:
+            if found.candidates:
+                return PostFilterResult(None, _no("no candidate node for preemption"))
             if found.failure is not None:
                 return PostFilterResult(None, found.failure)
             return PostFilterResult("", _no(found.message()))

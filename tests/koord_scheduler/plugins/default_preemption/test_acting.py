@@ -289,3 +289,18 @@ async def test_extenders_have_a_say_in_candidates_and_victims(fails: bool) -> No
     assert result.nominated_node == "n"
     async with here.leading():
         assert [method for method, _ in here.requests] == ["PATCH", "DELETE"]
+
+
+async def test_where_extenders_leave_no_candidate_the_last_nomination_stays() -> None:
+    """As in Kubernetes; nothing is deleted."""
+    here = World()
+    outside = _Outside()
+    here.services = here.kit.services = dataclasses.replace(here.services, extenders=outside)
+    await here.build()
+    here.cluster.node("other", cpu=1)
+    here.cluster.pod("a", "other", cpu=1, priority=1)
+    result = await here.try_pod(pending(cpu=1))
+    assert result.nominated_node is None
+    assert result.status.message == "preemption: no candidate node for preemption"
+    async with here.leading():
+        assert here.requests == []
