@@ -81,7 +81,7 @@ def test_what_else_is_said_of_nodes(report: dict[str, Any]) -> None:
     assert nodes["worker-8"]["reason"] == "its NodeMetric is 1295 s old"
     assert nodes["worker-3"]["reason"].endswith("nothing to move")
     assert nodes["worker-1"]["hint"] == "would not be high with highThresholds: cpu 88.75"
-    assert report["input"]["skipped"] == {"Service": 1}
+    assert report["input"]["skipped"] == {}
     assert report["input"]["rejections"] == 0
 
 
