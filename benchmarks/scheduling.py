@@ -138,6 +138,7 @@ class World:
                 name = f"r{at}-{number}"
                 pod = ClusterPod(name=name, uid=name, label_set=labels, spec=spec, node=f"n{at}")
                 self.state.put(POD, pod)
+        await services.hooks.run()
 
     def pods(self, count: int, *, equal: bool) -> list[ClusterPod]:
         """Pending pods that request the same, or each something else."""
