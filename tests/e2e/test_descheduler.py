@@ -12,7 +12,7 @@ import pytest
 import yaml
 from controlplane import REPOSITORY
 from front import Front
-from realdescheduler import events, running_descheduler
+from realcontrolplane import events, running_descheduler
 
 from koord.api import podmigrationjob, reservations
 from koord.kube.access.config import ApiConfig

@@ -1,6 +1,8 @@
-"""The whole loop on one machine: a busy pod on real cgroups, NodeMetric, plan, job, eviction.
+"""The whole loop on one machine: a busy pod on real cgroups, NodeMetric, plan, job, eviction; and a
+pod in its place, which the scheduler binds to the other node.
 
-What is made up: the second node and its report, and the kubelet, which ends the pod's process.
+What is made up: the second node and its report, the ReplicaSet's controller, and the kubelet, which
+ends the pod's process.
 """
 
 import asyncio
@@ -20,7 +22,7 @@ from cgrouptrees import Tree, unusable
 from controlplane import REPOSITORY
 from daemonflags import kubeconfig
 from front import Front
-from realdescheduler import events, running_descheduler
+from realcontrolplane import events, running_descheduler, running_scheduler
 
 from koord.api import podmigrationjob
 from koord.api.quantity import Quantity
@@ -33,7 +35,8 @@ SCRIPT = REPOSITORY / "docs/examples/busy-pod.sh"
 UID = "11111111-2222-3333-4444-555555555555"  # of the script's pod
 PATIENCE = 120.0  # real seconds; a report comes every 30
 CORES = 256  # of this machine, so it is said: all of it is a few percent
-ELSEWHERE = 10 * CORES  # of the other node, where the pod fits whatever the threshold is
+TWICE = 2 * (os.cpu_count() or 1)  # the same: all of it is half
+ELSEWHERE = 10  # times as many has the other node, where the pod fits whatever the threshold is
 POLICY = {"aggregateDurationSeconds": 60, "reportIntervalSeconds": 30}
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "uid-of-web"}
 
@@ -88,10 +91,16 @@ async def nodes(client: ApiClient, node_name: str) -> AsyncIterator[list[str]]:
 
 
 @pytest.fixture
-async def front(api_config: ApiConfig, nodes: list[str]) -> AsyncIterator[Front]:
+def cores() -> int:
+    """Of this machine, so it is said."""
+    return CORES
+
+
+@pytest.fixture
+async def front(api_config: ApiConfig, nodes: list[str], cores: int) -> AsyncIterator[Front]:
     front = Front(api_config)
-    for name, cores in zip(nodes, (CORES, ELSEWHERE), strict=True):
-        room = {"cpu": str(cores), "memory": "256Gi", "pods": "110"}
+    for name, count in zip(nodes, (cores, ELSEWHERE * cores), strict=True):
+        room = {"cpu": str(count), "memory": "256Gi", "pods": "110"}
         status = {"capacity": room, "allocatable": room,
                   "conditions": [{"type": "Ready", "status": "True"}]}  # fmt: skip
         front.objects.create(NODES.collection(), {"metadata": {"name": name}, "status": status})
@@ -120,7 +129,7 @@ def pod(name: str, uid: str, node: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def between(status: dict[str, Any]) -> float:
+def between(status: dict[str, Any], cores: int) -> float:
     """The threshold, in percent, that the node is below only without half of what the pod uses.
 
     So the node is hot by its pod, whatever else this machine does.
@@ -130,7 +139,7 @@ def between(status: dict[str, Any]) -> float:
         "pod": status["podsMetric"][0]["podUsage"],
     }
     milli = {name: Quantity.parse(usage["resources"]["cpu"]).milli for name, usage in used.items()}
-    return (milli["node"] - milli["pod"] / 2) / (CORES * 1000) * 100
+    return (milli["node"] - milli["pod"] / 2) / (cores * 1000) * 100
 
 
 def configuration(high: float) -> dict[str, Any]:
@@ -197,7 +206,7 @@ async def reported(client: ApiClient, node: str, after: str = "") -> dict[str, A
 
 async def test_a_busy_pod_is_measured_reported_planned_and_evicted(
     tmp_path: Path, tree: Tree, busy_pod: "subprocess.Popen[str]", front: Front,
-    client: ApiClient, nodes: list[str],
+    client: ApiClient, nodes: list[str], cores: int,
 ) -> None:  # fmt: skip
     """From the kernel's counters to the API server's eviction; the next report is without it."""
     async with running_koordlet(tmp_path, tree, front.url, nodes[0]):
@@ -205,7 +214,7 @@ async def test_a_busy_pod_is_measured_reported_planned_and_evicted(
         [measured] = first["podsMetric"]
         assert (measured["namespace"], measured["name"]) == ("shop", "busy")
 
-        async with running_descheduler(tmp_path, front.url, configuration(between(first))):
+        async with running_descheduler(tmp_path, front.url, configuration(between(first, cores))):
             async with asyncio.timeout(PATIENCE):
                 while not _evicted(front):  # noqa: ASYNC110 - the process has no event to await
                     await asyncio.sleep(0.1)
@@ -222,6 +231,53 @@ async def test_a_busy_pod_is_measured_reported_planned_and_evicted(
         assert (job.pod.key, job.phase) == ("shop/busy", "Succeeded")
         [ended] = [each for each in events(tmp_path, "cycle.ended") if each["evictions"]]
         assert ended["evictions"] == {"loop": {"LowNodeLoad": 1}}
+
+
+@pytest.mark.parametrize("cores", [TWICE])
+@pytest.mark.skipif(TWICE > 32, reason="one busy pod is not much on so many cores")
+async def test_the_pod_in_its_place_goes_to_the_cool_node(
+    tmp_path: Path, tree: Tree, busy_pod: "subprocess.Popen[str]", front: Front,
+    client: ApiClient, nodes: list[str], cores: int,
+) -> None:  # fmt: skip
+    """By the report of the node that is hot still: nothing else keeps the pod from it."""
+    async with running_koordlet(tmp_path, tree, front.url, nodes[0]):
+        threshold = between(await reported(client, nodes[0]), cores)
+        scheduler = running_scheduler(tmp_path, front.url, load_aware(int(threshold)))
+        descheduler = running_descheduler(tmp_path, front.url, configuration(threshold))
+        async with asyncio.timeout(2 * PATIENCE), scheduler, descheduler:
+            while not _evicted(front):  # noqa: ASYNC110 - the process has no event to await
+                await asyncio.sleep(0.1)
+            front.objects.create(PODS.collection(), waiting("busy-again"))
+            while not (node := _node_of(front, "busy-again")):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+    assert node == nodes[1]
+    assert events(tmp_path, "scheduler.ready", "scheduler")
+
+
+def waiting(name: str) -> dict[str, Any]:
+    """What the ReplicaSet's controller makes in the place of a pod that was evicted."""
+    made = pod(name, f"uid-of-{name}", "")
+    return {**made, "spec": {**made["spec"], "schedulerName": "koord-scheduler"},
+            "status": {"phase": "Pending"}}  # fmt: skip
+
+
+def load_aware(threshold: int) -> dict[str, Any]:
+    """The default plugins, and LoadAwareScheduling with this threshold in percent of CPU."""
+    version = "kubescheduler.config.k8s.io/v1"
+    args = {"apiVersion": version, "kind": "LoadAwareSchedulingArgs",
+            "usageThresholds": {"cpu": max(threshold, 1)}}  # fmt: skip
+    profile = {
+        "schedulerName": "koord-scheduler",
+        "plugins": {"multiPoint": {"enabled": [{"name": "LoadAwareScheduling"}]}},
+        "pluginConfig": [{"name": "LoadAwareScheduling", "args": args}],
+    }
+    return {"apiVersion": version, "kind": "KubeSchedulerConfiguration", "profiles": [profile]}
+
+
+def _node_of(front: Front, name: str) -> str:
+    """The node that the API server has a pod on; "": none."""
+    found = front.objects.get(PODS.collection(), f"shop/{name}")
+    return str(found["spec"].get("nodeName") or "")
 
 
 def _evicted(front: Front) -> list[str]:

@@ -1,0 +1,67 @@
+"""The real processes of the control plane, against a server."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from daemonflags import kubeconfig
+
+
+@contextlib.asynccontextmanager
+async def running_descheduler(
+    directory: Path, server: str, config: dict[str, Any]
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run koord-descheduler with this configuration; its output is in directory/descheduler.log.
+
+    It must end at once after SIGTERM and with status 0, unless the test kills it.
+    """
+    async with _running("descheduler", directory, server, config) as daemon:
+        yield daemon
+
+
+@contextlib.asynccontextmanager
+async def running_scheduler(
+    directory: Path, server: str, config: dict[str, Any]
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run koord-scheduler with this configuration; its output is in directory/scheduler.log.
+
+    It must end as running_descheduler says.
+    """
+    async with _running("scheduler", directory, server, config, "--port=0") as daemon:
+        yield daemon
+
+
+def events(directory: Path, name: str, program: str = "descheduler") -> list[dict[str, Any]]:
+    """The events of that name in its log."""
+    log = directory / f"{program}.log"
+    lines = log.read_text().splitlines() if log.exists() else []
+    found = [json.loads(line) for line in lines if line.startswith("{")]
+    return [entry for entry in found if entry["event"] == name]
+
+
+@contextlib.asynccontextmanager
+async def _running(
+    program: str, directory: Path, server: str, config: dict[str, Any], *flags: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    access, file = directory / f"{program}.kubeconfig", directory / f"{program}.json"
+    access.write_text(kubeconfig(server))
+    file.write_text(json.dumps({**config, "clientConnection": {"kubeconfig": str(access)}}))
+    log = directory / f"{program}.log"
+    with log.open("ab") as output:
+        daemon = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", f"koord_{program}.cli.{program}",
+            f"--config={file}", "--secure-port=0", *flags, stderr=output,
+        )  # fmt: skip
+    try:
+        yield daemon
+    finally:
+        if daemon.returncode is None:
+            daemon.terminate()
+        ended = await asyncio.wait_for(daemon.wait(), 60)
+        sys.stderr.write(log.read_text())
+    assert ended in (0, -signal.SIGKILL)
