@@ -1,13 +1,13 @@
 """The bytes of a config file → the configuration that they mean, or all that is wrong in them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from koord.component.config import componentconfig
-from koord.component.config.componentconfig import accepted, read_component_config
+from koord.component.config.componentconfig import read_component_config, settled
 from koord.component.config.document import ParseConfig
-from koord.component.config.faults import Fault, independent
+from koord.component.config.faults import Fault
 from koord.component.config.places import PlacedDocument, decode_with_places
 from koord_descheduler.config.configuration import Configuration
 from koord_descheduler.config.convert import convert
@@ -47,7 +47,7 @@ def parse_configuration(
     external, faults = read_component_config(
         placed, DeschedulerConfiguration, group_version=GROUP_VERSION, kind=KIND
     )
-    return _settle(external, faults, placed, path, known, leader_election or {})
+    return settled(external, faults, placed, path, _converter(known, leader_election or {}))
 
 
 def default_configuration(
@@ -56,22 +56,19 @@ def default_configuration(
     """Return the configuration of a start without a file. Raises InvalidConfig as above."""
     placed = PlacedDocument({})
     external = DeschedulerConfiguration()
-    return _settle(external, [], placed, Path("flags"), known, leader_election or {})
+    return settled(external, [], placed, Path("flags"), _converter(known, leader_election or {}))
 
 
-def _settle(
-    external: DeschedulerConfiguration | None,
-    faults: list[Fault],
-    placed: PlacedDocument,
-    path: Path,
-    known: KnownPlugins,
-    leader_election: Mapping[str, object],
-) -> ReadConfig:
-    configuration = None
-    found = list(faults)
-    if external is not None:
+def _converter(
+    known: KnownPlugins, leader_election: Mapping[str, object]
+) -> Callable[[DeschedulerConfiguration], tuple[Configuration | None, list[Fault]]]:
+    """Return what completes a document; leader_election wins over what it says."""
+
+    def convert_completed(
+        external: DeschedulerConfiguration,
+    ) -> tuple[Configuration | None, list[Fault]]:
         completed = external.complete()
         election = replace(completed.leader_election, **leader_election)  # type: ignore[arg-type]
-        configuration, more = convert(replace(completed, leader_election=election), known)
-        found += independent(more, faults)
-    return accepted(configuration, found, placed, path)
+        return convert(replace(completed, leader_election=election), known)
+
+    return convert_completed

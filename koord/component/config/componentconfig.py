@@ -5,12 +5,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from koord.component.config.faults import Fault, FieldPath, InvalidConfig, invalid, required
+from koord.component.config.faults import (
+    Fault,
+    FieldPath,
+    InvalidConfig,
+    independent,
+    invalid,
+    required,
+)
 from koord.component.config.places import PlacedDocument
 from koord.component.config.typed import Reader, Rejected
 
 T = TypeVar("T")
 C = TypeVar("C")
+E = TypeVar("E")
 
 Hint = Callable[[object], str]
 """Returns what to do about an apiVersion that is not the wanted one; "": nothing to say."""
@@ -52,7 +60,7 @@ def read_component_config(
     return external, reader.faults
 
 
-def accepted(
+def _accepted(
     configuration: C | None, faults: Iterable[Fault], placed: PlacedDocument, path: Path
 ) -> ReadConfig[C]:
     """Return a configuration that has no errors, with its warnings. path is for messages.
@@ -66,6 +74,29 @@ def accepted(
     if errors or configuration is None:
         raise InvalidConfig(path, errors)
     return ReadConfig(configuration, tuple(fault for fault in located if fault.is_warning))
+
+
+def settled(
+    external: E | None,
+    faults: Iterable[Fault],
+    placed: PlacedDocument,
+    path: Path,
+    convert: Callable[[E], tuple[C | None, list[Fault]]],
+) -> ReadConfig[C]:
+    """Return what a document means, whose faults so far are given; external None: nothing.
+
+    convert completes it, returns what it means, and its faults; those that follow from earlier ones
+    are left out.
+
+    Raises:
+        InvalidConfig: it has errors; all are named, each with its line.
+    """
+    earlier, configuration = list(faults), None
+    found = list(earlier)
+    if external is not None:
+        configuration, more = convert(external)
+        found += independent(more, earlier)
+    return _accepted(configuration, found, placed, path)
 
 
 def _wrong_type(value: Mapping[str, object], key: str, wanted: str, hint: Hint) -> Fault:
