@@ -18,6 +18,7 @@ from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import NodeStatuses
 from koord_scheduler.framework.extension.podchanges import PreBindExtensions, pod_changes
 from koord_scheduler.framework.extension.pods import ResizePodPlugin
+from koord_scheduler.framework.extension.reserved import ReservedRoom
 from koord_scheduler.framework.extension.suggestions import suggestion_of
 from koord_scheduler.framework.extension.transformers import Transformers
 from koord_scheduler.framework.forms import status_of
@@ -46,6 +47,8 @@ class PodBinding:
         self._plugins = plugins
         self._calls = plugins.calls
         self._transformers = Transformers(plugins)
+        self._room = ReservedRoom(plugins)
+        plugins.complete_reservations(self._room)
         self._waiting = plugins.services.waiting
         self._clock = plugins.services.clock
 
@@ -102,6 +105,13 @@ class PodBinding:
 
     def reserve(self, state: CycleState, pod: ClusterPod, node: str) -> Status:
         """Call Reserve of all plugins until one fails: then unreserve is for the caller."""
+        status = self._room.chosen(state, pod, node)
+        if status.ok:
+            status = self._reserve(state, pod, node)
+            self._room.reserved(state, pod)
+        return status
+
+    def _reserve(self, state: CycleState, pod: ClusterPod, node: str) -> Status:
         with self._calls.timed(Point.RESERVE.label) as ended:
             for loaded in self._plugins.at(Point.RESERVE):
                 plugin = cast(ReservePlugin, loaded.plugin)

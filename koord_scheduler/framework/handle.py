@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from koord.kube.events import EventRecorder
     from koord.kube.informer import SharedInformer
     from koord.kube.resource import Resource
+    from koord_scheduler.framework.extension.reserved import ReservedRoom
 
 
 class Informers(Protocol):
@@ -114,6 +115,10 @@ class Services:
     """
 
 
+def _none_yet() -> "ReservedRoom":
+    raise LookupError("the profile is not complete: ask for reservations in a cycle")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handle:
     """What the plugins of one profile get."""
@@ -124,6 +129,8 @@ class Handle:
     """Those of the profile; there are none yet while its plugins are made."""
     registered: frozenset[str] = frozenset()
     """Names of the plugins that this process has, whatever profiles enable."""
+    reservations: Callable[[], "ReservedRoom"] = _none_yet
+    """What runs the profile's plugins that look at reservations; none while plugins are made."""
 
     def scheduler(self) -> SchedulerControl:
         """The scheduler's cache and queue.

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from inspect import isawaitable
+from typing import TYPE_CHECKING
 
 from koord.component.plugins.code import PluginCode
 from koord.component.plugins.errors import PluginError
@@ -30,6 +31,9 @@ from koord_scheduler.framework.interfaces import (
     VectorScorePlugin,
 )
 from koord_scheduler.framework.registry import PluginRegistry
+
+if TYPE_CHECKING:
+    from koord_scheduler.framework.extension.reserved import ReservedRoom
 
 log = get_logger("koord_scheduler.framework")
 
@@ -86,9 +90,11 @@ class ProfilePlugins:
             services=services,
             filters=lambda: self.filters,
             registered=registered,
+            reservations=lambda: self.reservations,
         )
         self._loaded: dict[str, Loaded] = {}
         self._filters: NodeFilters | None = None
+        self._reservations: ReservedRoom | None = None
 
     @property
     def plugins(self) -> Mapping[str, Plugin]:
@@ -101,6 +107,17 @@ class ProfilePlugins:
         if self._filters is None:
             raise LookupError("the profile is not complete: ask for its filters in a cycle")
         return self._filters
+
+    @property
+    def reservations(self) -> "ReservedRoom":
+        """What runs its plugins that look at reservations; LookupError: not there yet."""
+        if self._reservations is None:
+            raise LookupError("the profile is not complete: ask for reservations in a cycle")
+        return self._reservations
+
+    def complete_reservations(self, reservations: "ReservedRoom") -> None:
+        """Give the profile what runs its plugins that look at reservations."""
+        self._reservations = reservations
 
     def complete(self, filters: NodeFilters) -> None:
         """Give the profile what runs its PreFilter and Filter."""

@@ -130,6 +130,19 @@ from koord_scheduler.framework.extension.providers import (
     PluginRequest,
     PrivateInformer,
 )
+from koord_scheduler.framework.extension.reservations import (
+    Reservation,
+    ReservationCache,
+    ReservationFilterPlugin,
+    ReservationNominator,
+    ReservationPreAllocationRestorePlugin,
+    ReservationPreBindPlugin,
+    ReservationRestorePlugin,
+    ReservationScore,
+    ReservationScoreExtensions,
+    ReservationScorePlugin,
+)
+from koord_scheduler.framework.extension.reserved import ReservedRoom
 from koord_scheduler.framework.extension.suggestions import Suggestion, SuggestionType, suggest
 from koord_scheduler.framework.extension.transformers import (
     FilterTransformer,
@@ -326,7 +339,18 @@ __all__ = [
     "QueueingHint",
     "RequestLimits",
     "RequestedToCapacityRatio",
+    "Reservation",
+    "ReservationCache",
+    "ReservationFilterPlugin",
+    "ReservationNominator",
+    "ReservationPreAllocationRestorePlugin",
+    "ReservationPreBindPlugin",
+    "ReservationRestorePlugin",
+    "ReservationScore",
+    "ReservationScoreExtensions",
+    "ReservationScorePlugin",
     "ReservePlugin",
+    "ReservedRoom",
     "ResizePodPlugin",
     "ResourceSpec",
     "SchedulerControl",
