@@ -8,6 +8,7 @@ from koord.controlplane.process import Process, run_process
 from koord_scheduler import NAME, PREFIX
 from koord_scheduler.daemon.run import PROGRAM, run_daemon
 from koord_scheduler.daemon.settings import Settings, load_settings
+from koord_scheduler.framework.registry import Additions, PluginRegistry
 
 _COMMANDS = f"""
 Commands beside the daemon, each with its own --help:
@@ -17,13 +18,19 @@ Commands beside the daemon, each with its own --help:
 FAMILIES = FamilyRules(prefix=PREFIX)
 
 
-def run(argv: Sequence[str]) -> int:
-    """Run the daemon; see run_process for the exit status."""
+def run(argv: Sequence[str], additions: Additions = ()) -> int:
+    """Run the daemon, with what else is added to its plugins; see run_process for the status."""
+
+    def find(registry: PluginRegistry) -> Sequence[str]:
+        problems = discover(registry)
+        for add in additions:
+            add(registry)
+        return problems
+
+    def load(argv: Sequence[str], environ: Mapping[str, str], terminal: bool) -> Settings:
+        return load_settings(argv, environ, discover=find, terminal=terminal)
+
     process = Process(
-        program=PROGRAM, families=FAMILIES, load=_load, run=run_daemon, commands=_COMMANDS
+        program=PROGRAM, families=FAMILIES, load=load, run=run_daemon, commands=_COMMANDS
     )
     return run_process(process, argv)
-
-
-def _load(argv: Sequence[str], environ: Mapping[str, str], terminal: bool) -> Settings:
-    return load_settings(argv, environ, discover=discover, terminal=terminal)

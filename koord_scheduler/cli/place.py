@@ -8,7 +8,7 @@ from koord.controlplane.commands import run_command
 from koord.controlplane.dumpreport import dump_report
 from koord.util.errors import OptionError
 from koord_scheduler.cli.planned import PlanOptions, options_parser, planned
-from koord_scheduler.framework.registry import PluginRegistry
+from koord_scheduler.framework.registry import Additions
 from koord_scheduler.planning.report import Json, decision_report
 from koord_scheduler.planning.show import placement_view
 
@@ -27,28 +27,28 @@ class PlaceOptions(PlanOptions):
     nodes: int = SHOWN
 
 
-def main(argv: Sequence[str], registry: PluginRegistry | None = None) -> int:
+def main(argv: Sequence[str], additions: Additions = ()) -> int:
     """Print a decision. Returns the exit status; see --help.
 
-    registry has the plugins that can be enabled; None: those that are installed.
+    additions are called with the registry, after the installed plugins.
     """
     parser = options_parser(NAME, _ABOUT, "the manifest of the pod, or of its workload")
     parser.add_argument(
         "--nodes", type=int, metavar="N", help=f"rows of a table; by default {SHOWN}"
     )
     options = parser.parse_args(argv, namespace=PlaceOptions())
-    return run_command(NAME, lambda: _place(options, registry))
+    return run_command(NAME, lambda: _place(options, additions))
 
 
-def _place(options: PlaceOptions, registry: PluginRegistry | None) -> None:
+def _place(options: PlaceOptions, additions: Additions) -> None:
     if options.nodes < 1:
         raise OptionError("--nodes", str(options.nodes), "wanted 1 or more")
-    report = asyncio.run(_decide(options, registry))
+    report = asyncio.run(_decide(options, additions))
     show(report, lambda: placement_view(report, options.nodes), options.output)
 
 
-async def _decide(options: PlaceOptions, registry: PluginRegistry | None) -> Json:
-    async with planned(NAME, options, registry) as found:
+async def _decide(options: PlaceOptions, additions: Additions) -> Json:
+    async with planned(NAME, options, additions) as found:
         if len({id(pod.spec) for pod in found.pods}) > 1:
             hint = "name a file with one pod, or use `koord-scheduler simulate`"
             raise OptionError(str(options.pods), f"{len(found.pods)} different pods", hint)

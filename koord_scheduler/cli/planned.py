@@ -20,11 +20,12 @@ from koord.util.clock import SystemClock
 from koord.util.errors import OptionError
 from koord_scheduler.config.configuration import Configuration
 from koord_scheduler.config.read import config_parser, parse_configuration
+from koord_scheduler.framework.announcing import announce
 from koord_scheduler.framework.configured import known_plugins
 from koord_scheduler.framework.handle import Services
-from koord_scheduler.framework.registry import PluginRegistry
+from koord_scheduler.framework.registry import Additions, PluginRegistry
 from koord_scheduler.planning.manifests import read_pods
-from koord_scheduler.planning.offline import announce, offline_services
+from koord_scheduler.planning.offline import offline_services
 from koord_scheduler.planning.profiles import PlannedProfiles, plan_profiles
 from koord_scheduler.planning.usual import usual_configuration
 
@@ -78,16 +79,18 @@ def options_parser(name: str, about: str, pods_help: str) -> argparse.ArgumentPa
 
 @asynccontextmanager
 async def planned(
-    name: str, options: PlanOptions, registry: PluginRegistry | None
+    name: str, options: PlanOptions, additions: Additions = ()
 ) -> AsyncIterator[Planned]:
     """Read everything that the options name, and make the plugins.
 
-    name is the command's, for warnings. registry None: the plugins that are installed.
+    name is the command's, for warnings. additions are called after the installed plugins.
 
     Raises:
         KoordError: something cannot be read, or a plugin cannot be made.
     """
-    found = installed(name, PluginRegistry()) if registry is None else registry
+    found = installed(name, PluginRegistry())
+    for add in additions:
+        add(found)
     dump, cluster, now = await _cluster(name, options)
     pods = await asyncio.to_thread(read_pods, options.pods, cluster.priority_classes)
     configuration = _configuration(name, options, found, (one.scheduler_name for one in pods))

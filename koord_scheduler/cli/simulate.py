@@ -8,7 +8,7 @@ from koord.component.tables import show
 from koord.controlplane.commands import run_command
 from koord.controlplane.dumpreport import dump_report
 from koord_scheduler.cli.planned import PlanOptions, options_parser, planned
-from koord_scheduler.framework.registry import PluginRegistry
+from koord_scheduler.framework.registry import Additions
 from koord_scheduler.planning.report import Json, simulation_report
 from koord_scheduler.planning.show import simulation_view
 from koord_scheduler.planning.simulation import Simulation
@@ -29,26 +29,26 @@ class SimulateOptions(PlanOptions):
     resources: tuple[str, ...] = RESOURCES
 
 
-def main(argv: Sequence[str], registry: PluginRegistry | None = None) -> int:
+def main(argv: Sequence[str], additions: Additions = ()) -> int:
     """Print a simulation. Returns the exit status; see --help.
 
-    registry has the plugins that can be enabled; None: those that are installed.
+    additions are called with the registry, after the installed plugins.
     """
     parser = options_parser(NAME, _ABOUT, "manifests of pods and workloads")
     add = parser.add_argument
     add("--seed", type=int, metavar="N", help="of the choice among equally good nodes; default 0")
     add("--resources", type=_names, metavar="NAMES", help=_RESOURCES_HELP)
     options = parser.parse_args(argv, namespace=SimulateOptions())
-    return run_command(NAME, lambda: _simulate(options, registry))
+    return run_command(NAME, lambda: _simulate(options, additions))
 
 
-def _simulate(options: SimulateOptions, registry: PluginRegistry | None) -> None:
-    report = asyncio.run(_play(options, registry))
+def _simulate(options: SimulateOptions, additions: Additions) -> None:
+    report = asyncio.run(_play(options, additions))
     show(report, lambda: simulation_view(report), options.output)
 
 
-async def _play(options: SimulateOptions, registry: PluginRegistry | None) -> Json:
-    async with planned(NAME, options, registry) as found:
+async def _play(options: SimulateOptions, additions: Additions) -> Json:
+    async with planned(NAME, options, additions) as found:
         simulation = Simulation(found.profiles, found.services)
         draw = Random(options.seed)  # noqa: S311 - no secret
         played = simulation.play(found.pods, options.resources, draw)

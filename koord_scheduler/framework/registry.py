@@ -1,6 +1,6 @@
 """The plugins of a koord-scheduler, by name: factories, each with its origin."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from koord.component.plugins.factories import FactoryRegistry
@@ -17,3 +17,7 @@ class PluginRegistry(FactoryRegistry[PluginFactory]):
     group = "koord_scheduler.plugins"
     shipped = "koordlet"
     base = Plugin
+
+
+Additions = Sequence[Callable[[PluginRegistry], None]]
+"""Called with a registry when the installed plugins are in it, to register further ones."""

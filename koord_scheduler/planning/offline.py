@@ -1,10 +1,9 @@
-"""Services for plugins that look at a cluster without a server, and the cluster in them."""
+"""Services for plugins that look at a cluster without a server."""
 
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry
 
-from koord.cluster.decoding import NODE, NODE_METRIC, POD
 from koord.cluster.state import ClusterState
 from koord.controlplane.offline import EmptyInformers, FixedTime, NoEvents, NoServer
 from koord.kube.client import ApiClient
@@ -33,17 +32,6 @@ def offline_services(cluster: ClusterState, now: float) -> Services:
         clock=clock,
         metrics=FrameworkMetrics(CollectorRegistry()),
     )
-
-
-def announce(services: Services) -> None:
-    """Notify plugins, which are made by now, of what the cluster has; start hooks come after it."""
-    cluster, notify = services.cluster, services.changes.notify
-    for node in cluster.nodes():
-        notify(NODE, None, node)
-    for report in cluster.reports.values():
-        notify(NODE_METRIC, None, report)
-    for key in cluster.snapshot.pod_keys():
-        notify(POD, None, cluster.pod(key))
 
 
 def _nothing_waits(uids: Iterable[str]) -> None:

@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 
-from koord.controlplane.commands import installed
 from koord_scheduler.cli.planned import PlanOptions, planned
 from koord_scheduler.cli.scheduler import main
+from koord_scheduler.command import with_plugin
 from koord_scheduler.plugin import (
     ClusterPod,
     CycleState,
     FilterPlugin,
     Handle,
     NodeInfo,
-    PluginRegistry,
 )
 
 EXAMPLES = Path(__file__).parents[3] / "docs/examples"
@@ -163,8 +162,6 @@ async def test_what_plugins_do_at_the_start_is_done_before_a_decision(tmp_path: 
         def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> None:
             """Every node passes."""
 
-    registry = installed("test", PluginRegistry())
-    registry.register("Begins", Begins)
     config = tmp_path / "config.json"
     plugins = {"filter": {"enabled": [{"name": "Begins"}]}}
     profile = {"schedulerName": "koord-scheduler", "plugins": plugins}
@@ -172,5 +169,5 @@ async def test_what_plugins_do_at_the_start_is_done_before_a_decision(tmp_path: 
     document = {"apiVersion": version, "kind": "KubeSchedulerConfiguration", "profiles": [profile]}
     config.write_text(json.dumps(document))
     options = PlanOptions(pods=Path(PODS), source=Path(DUMP), config=config)
-    async with planned("test", options, registry):
+    async with planned("test", options, (with_plugin("Begins", Begins),)):
         assert begun == [8]

@@ -1,0 +1,45 @@
+"""A koord-scheduler with plugins of one's own, without a package that is installed for them.
+
+from koord_scheduler.command import new_scheduler_command, with_plugin
+
+main = new_scheduler_command(with_plugin("NetworkTraffic", NetworkTraffic))
+sys.exit(main())
+"""
+
+from collections.abc import Callable, Sequence
+
+from koord_scheduler.framework.registry import PluginFactory, PluginRegistry
+
+Option = Callable[[PluginRegistry], None]
+"""What is done to the registry, when the installed plugins are in it."""
+
+
+def with_plugin(name: str, factory: PluginFactory) -> Option:
+    """Have a plugin under the name by which profiles enable it.
+
+    factory(args, handle) makes it; a class is its own. A name that an installed plugin has ends the
+    start.
+    """
+
+    def register(registry: PluginRegistry) -> None:
+        registry.register(name, factory)
+
+    return register
+
+
+def new_scheduler_command(*options: Option) -> "SchedulerCommand":
+    """Return what runs koord-scheduler, with all its flags and commands; nothing happens yet."""
+    return SchedulerCommand(options)
+
+
+class SchedulerCommand:
+    """The command `koord-scheduler` with further plugins."""
+
+    def __init__(self, options: Sequence[Option]) -> None:
+        self._options = tuple(options)
+
+    def __call__(self, argv: Sequence[str] | None = None) -> int:
+        """Run it; argv None: the arguments of the process. Returns the exit status."""
+        from koord_scheduler.cli.scheduler import main
+
+        return main(argv, self._options)

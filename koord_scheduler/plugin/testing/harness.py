@@ -1,0 +1,446 @@
+"""Runs plugins on a fake cluster: one in a profile of its own, or the profiles of a file."""
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry
+
+from koord.cluster.decoding import POD
+from koord.cluster.facts import ClusterPod
+from koord.component.plugins.discovery import discover
+from koord.controlplane.testing.cluster import FakeCluster
+from koord.controlplane.testing.server import ScriptedServer
+from koord.controlplane.testing.services import CapturedEvents
+from koord.kube.eventobjects import Event
+from koord.util.simulatedclock import SimulatedClock
+from koord_scheduler.cache.assumed import SchedulerState
+from koord_scheduler.config.points import Point
+from koord_scheduler.config.profiles import Profile
+from koord_scheduler.config.read import parse_configuration
+from koord_scheduler.config.v1 import GROUP_VERSION, KIND
+from koord_scheduler.framework.announcing import announce
+from koord_scheduler.framework.binding import PodBinding
+from koord_scheduler.framework.calls import PointFailed
+from koord_scheduler.framework.configured import known_plugins
+from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.diagnosis import NodeStatuses
+from koord_scheduler.framework.enqueueing import Enqueueing, Worth
+from koord_scheduler.framework.events import ClusterEvent
+from koord_scheduler.framework.interfaces import BindPlugin, Plugin, QueueSortPlugin
+from koord_scheduler.framework.profile import ProfilePlugins, build_profile
+from koord_scheduler.framework.queuedpod import QueuedPod
+from koord_scheduler.framework.registry import PluginFactory, PluginRegistry
+from koord_scheduler.framework.search import NodeSearch
+from koord_scheduler.framework.status import SUCCESS, Code, Status
+from koord_scheduler.plugin.testing.costs import costs
+from koord_scheduler.plugin.testing.services import fake_services
+from koord_scheduler.scheduling.attempt import ProfileCycle
+
+SORT, BINDER = "OldestFirst", "RecordingBinder"
+
+Json = dict[str, Any]
+
+
+def fake_cluster(clock: SimulatedClock | None = None) -> FakeCluster:
+    """A cluster that knows of assumed pods, as the scheduler's does."""
+    clock = clock or SimulatedClock()
+    return FakeCluster(clock, SchedulerState(clock))
+
+
+class OldestFirst(QueueSortPlugin):
+    """The pod that waits longest is next."""
+
+    def less(self, first: QueuedPod, second: QueuedPod) -> bool:
+        return first.timestamp < second.timestamp
+
+
+class RecordingBinder(BindPlugin):
+    """Records bindings."""
+
+    def __init__(self, args: object = None, handle: object = None) -> None:
+        self.bound: dict[str, str] = {}  # node by pod
+
+    async def bind(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
+        self.bound[pod.key] = node_name
+        return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decided:
+    """What the plugins of a profile say of a pod."""
+
+    node: str | None  # with the highest total, the first one by name; None: there is none
+    status: Status  # Success; a rejection: no node is feasible; Error: a plugin failed
+    feasible: tuple[str, ...]  # nodes by name
+    scores: Mapping[str, Mapping[str, int]]  # normalized, times weight: by plugin, by node
+    rejected: Mapping[str, Status]  # by node
+    statuses: NodeStatuses | None = field(repr=False, compare=False)  # for PostFilter
+
+    @property
+    def message(self) -> str:
+        """As in the event FailedScheduling; "" when there is a node."""
+        return "" if self.status.ok else self.status.message
+
+    @property
+    def rejections(self) -> Mapping[str, str]:
+        """Why nodes are rejected, by node."""
+        return {node: status.message for node, status in self.rejected.items()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scheduled:
+    """What became of a pod."""
+
+    node: str | None  # that it is bound to; None: it is not
+    status: Status  # Success, or what ended it, with the plugin that it comes from
+    decided: Decided
+    nominated: str | None = None  # by PostFilter
+
+
+class ProfileHarness:
+    """The profiles of a configuration on a fake cluster; `async with` it.
+
+    OldestFirst and RecordingBinder can be enabled in it.
+    """
+
+    def __init__(
+        self,
+        config: str | Json,
+        cluster: FakeCluster | None = None,
+        plugins: Mapping[str, PluginFactory] | None = None,
+        *,
+        installed: bool = False,
+    ) -> None:
+        """config is a KubeSchedulerConfiguration, as text or as JSON; cluster a fake_cluster().
+
+        plugins are those that it may name beside the kit's; with installed also those that entry
+        points name.
+
+        Raises:
+            InvalidConfig, InvalidObject: the configuration has faults.
+            PluginError: a plugin cannot be registered.
+            TypeError: the cluster knows nothing of assumed pods.
+        """
+        self.cluster = fake_cluster() if cluster is None else cluster
+        if not isinstance(self.cluster.state, SchedulerState):
+            raise TypeError("wanted a cluster made by fake_cluster(), found another one")
+        self._state = self.cluster.state
+        self.clock = self.cluster.clock
+        self.registry = PluginRegistry()
+        self.exposition = CollectorRegistry()
+        self.server = ScriptedServer(self.cluster)
+        self.activated: list[str] = []  # uids of pods that plugins have had tried at once
+        self.services = fake_services(
+            self.cluster,
+            server=self.server,
+            activate=self.activated.extend,
+            exposition=self.exposition,
+        )
+        if installed:
+            discover(self.registry)
+        own: dict[str, PluginFactory] = {SORT: _oldest_first, BINDER: RecordingBinder}
+        for name, factory in {**own, **(plugins or {})}.items():
+            self.registry.register(name, factory)
+        text = config if isinstance(config, str) else json.dumps(config)
+        read = parse_configuration(text.encode(), Path("config"), known_plugins(self.registry))
+        self.configuration = read.configuration
+        self.warnings = [str(fault) for fault in read.warnings]
+        self._profiles: dict[str, _Made] = {}
+
+    async def __aenter__(self) -> Self:
+        """Make the plugins; they learn of the cluster as it is, then of each change of it."""
+        try:
+            for settings in self.configuration.profiles:
+                plugins = await build_profile(settings, self.registry, self.services)
+                self._profiles[settings.scheduler_name] = _Made(settings, plugins)
+            self._enqueueing = Enqueueing([made.plugins for made in self._profiles.values()])
+            announce(self.services)
+            self._state.observe(self.services.changes.notify)
+            await self.services.hooks.run()
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    def decide(self, pod: ClusterPod) -> Decided:
+        """Where a pod would go now. Nothing is changed.
+
+        Raises:
+            AssertionError: what is reused from equal pods differs from what is computed anew.
+        """
+        return self._decide(self._profile(pod), pod, CycleState())
+
+    async def schedule(self, pod: ClusterPod) -> Scheduled:
+        """Schedule a pod, from PreFilter to PostBind; then it is on its node, or as it was.
+
+        A pod that waits for a permit needs this in a task, and an answer, or the clock advanced.
+        """
+        made, state = self._profile(pod), CycleState()
+        decided = self._decide(made, pod, state)
+        if decided.node is None:
+            return await self._not_decided(made, pod, state, decided)
+        if self._state.pod(pod.key) is None:
+            self._state.put(POD, pod)
+        node, binding = decided.node, made.binding
+        resized = binding.resize(state, pod, node)
+        if isinstance(resized, Status):
+            return Scheduled(node=None, status=resized, decided=decided)
+        placed = self._state.assume(resized, node)
+        try:
+            status = await _bind(binding, state, placed, node)
+        except BaseException:
+            self._roll_back(binding, state, placed, node)
+            raise
+        if not status.ok:
+            self._roll_back(binding, state, placed, node)
+            return Scheduled(node=None, status=status, decided=decided)
+        self._state.put(POD, replace(placed, node=node))  # as the API server confirms it
+        await binding.post_bind(state, placed, node)
+        return Scheduled(node=node, status=SUCCESS, decided=decided)
+
+    def gate(self, pod: ClusterPod) -> Status:
+        """What PreEnqueue says of a pod."""
+        return self._enqueueing.gate(self._named(pod))
+
+    def is_retried(
+        self, pod: ClusterPod, by: str, event: ClusterEvent, old: object, new: object
+    ) -> bool:
+        """Whether an event has a pod tried again that the plugin `by` has rejected."""
+        queued = QueuedPod(
+            pod=self._named(pod), timestamp=0.0, unschedulable_plugins=frozenset((by,))
+        )
+        return self._enqueueing.worth(queued, event, old, new) is not Worth.SKIP
+
+    def plugin(self, name: str, profile: str = "") -> Plugin:
+        """The instance of a plugin; profile "": of the first one that has it."""
+        return next(
+            made.plugins.plugins[name]
+            for each, made in self._profiles.items()
+            if name in made.plugins.plugins and profile in ("", each)
+        )
+
+    @property
+    def bound(self) -> Mapping[str, str]:
+        """What RecordingBinder has bound: node by pod, of all profiles."""
+        made = [each.plugins.plugins.get(BINDER) for each in self._profiles.values()]
+        binders = [one for one in made if isinstance(one, RecordingBinder)]
+        return {key: node for each in binders for key, node in each.bound.items()}
+
+    @property
+    def events(self) -> list[Event]:
+        """What plugins have reported, the latest one last."""
+        assert isinstance(self.services.events, CapturedEvents)  # noqa: S101 - the kit's services
+        return self.services.events.events
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        """Value of a metric of the framework; None: no such series."""
+        return self.exposition.get_sample_value(name, labels)
+
+    def _profile(self, pod: ClusterPod) -> "_Made":
+        """The pod's profile; where there is only one, that."""
+        return self._profiles[self._named(pod).scheduler_name]
+
+    def _named(self, pod: ClusterPod) -> ClusterPod:
+        """The pod, asking for a profile that there is."""
+        if pod.scheduler_name not in self._profiles and len(self._profiles) == 1:
+            return replace(pod, scheduler_name=next(iter(self._profiles)))
+        return pod
+
+    def _decide(self, made: "_Made", pod: ClusterPod, state: CycleState) -> Decided:
+        decided = made.decide(made.cycle.search, pod, state, self._state, reuse=True)
+        if made.settings.percentage_of_nodes_to_score is None:
+            anew = NodeSearch(made.plugins, self.services.nominator)
+            made.plugins.complete(made.cycle.search)
+            fresh = made.decide(anew, pod, CycleState(), self._state, reuse=False)
+            if fresh != decided:
+                raise AssertionError(
+                    f"pod {pod.key}: wanted results that are reused to be those computed anew, "
+                    f"found {decided} and {fresh}; a reuse key leaves out what they depend on"
+                )
+        return decided
+
+    async def _not_decided(
+        self, made: "_Made", pod: ClusterPod, state: CycleState, decided: Decided
+    ) -> Scheduled:
+        statuses, nominated = decided.statuses, None
+        if statuses is not None and made.binding.has_post_filters:
+            nodes = self._state.view()
+            result = await made.binding.post_filter(state, pod, nodes, statuses)
+            nominated = result.nominated_node
+        return Scheduled(node=None, status=decided.status, decided=decided, nominated=nominated)
+
+    def _roll_back(
+        self, binding: PodBinding, state: CycleState, pod: ClusterPod, node: str
+    ) -> None:
+        binding.unreserve(state, pod, node)
+        self._state.forget(pod.uid)
+
+    async def _close(self) -> None:
+        while self._profiles:
+            await self._profiles.popitem()[1].plugins.close()
+
+
+class PluginHarness(ProfileHarness):
+    """One plugin, in a profile that has nothing else but the kit's QueueSort and Bind."""
+
+    def __init__(
+        self,
+        plugin: PluginFactory,
+        cluster: FakeCluster | None = None,
+        *,
+        name: str = "",
+        args: object = None,
+        points: Collection[str] = (),
+        weight: int = 1,
+        beside: Mapping[str, PluginFactory] | None = None,
+    ) -> None:
+        """args as in a file; they are read, completed and checked. name: by default the class's.
+
+        points: where it runs; by default wherever its class can. weight is that of its scores.
+        beside: further plugins, by name, which run after it wherever their classes can.
+
+        Raises:
+            InvalidConfig: args have faults.
+            PluginError: it cannot be registered.
+        """
+        self.name = name or getattr(plugin, "__name__", type(plugin).__name__)
+        self._factory, self._args = plugin, args
+        own = {self.name: plugin, **(beside or {})}
+        registry = PluginRegistry()
+        for each, factory in own.items():
+            registry.register(each, factory)
+        known = known_plugins(registry)
+        enabled: dict[str, list[Json]] = {}
+        for each in own:
+            here = points if each == self.name and points else known[each].points
+            for point in here:
+                enabled.setdefault(point, []).append({"name": each})
+        for one in enabled.get(Point.SCORE, ()):
+            one["weight"] = weight if one["name"] == self.name else 1
+        enabled.setdefault(Point.QUEUE_SORT, [{"name": SORT}])
+        enabled.setdefault(Point.BIND, [{"name": BINDER}])
+        profile: Json = {
+            "schedulerName": "test",
+            "plugins": {
+                "multiPoint": {"disabled": [{"name": "*"}]},
+                **{point: {"enabled": plugins} for point, plugins in enabled.items()},
+            },
+            "pluginConfig": [] if args is None else [{"name": self.name, "args": args}],
+        }
+        config = {"apiVersion": GROUP_VERSION, "kind": KIND, "profiles": [profile]}
+        super().__init__(config, cluster, own)
+
+    @property
+    def subject(self) -> Plugin:
+        """The plugin under test."""
+        return self.plugin(self.name)
+
+    async def costs(
+        self,
+        pod: ClusterPod,
+        *,
+        nodes: int = 5000,
+        fill: Callable[[FakeCluster, int], object] = lambda cluster, at: cluster.node(f"n{at}"),
+    ) -> Mapping[str, float]:
+        """Microseconds of each method of the plugin for a pod, on so many nodes; see costs.
+
+        The plugin is made again, in a cluster of its own, which fill(cluster, number) makes node by
+        node; at the end all of them report.
+        """
+        cluster = fake_cluster()
+        for at in range(nodes):
+            fill(cluster, at)
+        cluster.report()
+        harness = PluginHarness(self._factory, cluster, name=self.name, args=self._args)
+        async with harness:
+            return costs(harness.subject, pod, cluster.state.view())
+
+    def is_retried_after(
+        self, pod: ClusterPod, event: ClusterEvent, old: object = None, new: object = None
+    ) -> bool:
+        """Whether an event has a pod tried again that the plugin under test has rejected."""
+        return self.is_retried(pod, self.name, event, old, new)
+
+
+class _Made:
+    """A profile whose plugins are made."""
+
+    def __init__(self, settings: Profile, plugins: ProfilePlugins) -> None:
+        self.settings = settings
+        self.plugins = plugins
+        self.cycle = ProfileCycle(plugins, plugins.services.nominator)
+        self.binding = self.cycle.binding
+
+    def decide(
+        self,
+        search: NodeSearch,
+        pod: ClusterPod,
+        state: CycleState,
+        cluster: SchedulerState,
+        *,
+        reuse: bool,
+    ) -> Decided:
+        nodes = cluster.view()
+        found = search.search(state, pod, nodes)
+        status, node = found.status, None
+        scores: dict[str, dict[str, int]] = {}
+        feasible = [nodes.node(row).name for row in np.flatnonzero(found.feasible).tolist()]
+        if status.ok:
+            kept = search.kept(pod) if reuse and not found.subject.is_altered else None
+            seen = found.subject
+            try:
+                table = self.cycle.scoring.scores(state, seen.pod, seen.nodes, found.feasible, kept)
+            except PointFailed as err:
+                status = err.status
+            else:
+                names = [nodes.node(row).name for row in table.rows.tolist()]
+                for plugin, column in table.columns.items():
+                    scores[plugin] = dict(zip(names, column.tolist(), strict=True))
+                totals = zip((-table.totals).tolist(), names, strict=True)
+                node = min(totals)[1]
+        rejected = {}
+        if found.statuses is not None:
+            rejected = {
+                nodes.node(row).name: one
+                for row in range(len(nodes))
+                if not found.feasible[row] and (one := found.statuses.status(row)) is not None
+            }
+        return Decided(
+            node=node,
+            status=status,
+            feasible=tuple(sorted(feasible)),
+            scores=scores,
+            rejected=rejected,
+            statuses=found.diagnosis.node_statuses,
+        )
+
+
+async def _bind(binding: PodBinding, state: CycleState, pod: ClusterPod, node: str) -> Status:
+    """Reserve, Permit, PreBind and Bind; Success, or what ended it."""
+    status = binding.reserve(state, pod, node)
+    if status.ok:
+        status = binding.permit(state, pod, node)
+    if status.code is Code.WAIT:
+        status = await binding.wait_on_permit(pod)
+    if status.ok:
+        status = binding.pre_bind_pre_flight(state, pod, node)
+    if status.ok:
+        status = await binding.pre_bind(state, pod, node)
+    if status.ok or status.code is Code.SKIP:
+        status = await binding.bind(state, pod, node)
+    return status
+
+
+def _oldest_first(args: object, handle: object) -> OldestFirst:
+    return OldestFirst()
