@@ -61,7 +61,7 @@ lint: $(BIN)/.dev  ## Style, types, import contract, generated docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy plugins/example/src plugins/example-descheduler/src \
+	$(BIN)/mypy plugins/example/src plugins/example-descheduler/src plugins/example-scheduler/src \
 		tests/koordlet/metriccache/typed_queries.py
 	$(BIN)/lint-imports
 	$(BIN)/python docs/generate.py --check

@@ -29,7 +29,11 @@ ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(?:python|toml|yaml)\n# file: (\S+)\n(.*?)^```$", re.M | re.DOTALL)
 PAGES = {
     name: (ROOT / "docs" / name).read_text()
-    for name in ("writing-plugins.md", "writing-descheduler-plugins.md")
+    for name in (
+        "writing-plugins.md",
+        "writing-descheduler-plugins.md",
+        "writing-scheduler-plugins.md",
+    )
 }
 TEXT = PAGES["writing-plugins.md"]
 
@@ -39,6 +43,7 @@ TEXT = PAGES["writing-plugins.md"]
     [
         ("writing-plugins.md", "koordlet.plugin.testing", 11),
         ("writing-descheduler-plugins.md", "koord_descheduler.plugin.testing", 4),
+        ("writing-scheduler-plugins.md", "koord_scheduler.plugin.testing", 4),
     ],
 )
 def test_every_step_of_the_tutorial_works(page: str, kit: str, steps: int, tmp_path: Path):
@@ -67,6 +72,7 @@ def test_no_code_of_the_tutorial_is_left_out(page: str):
     [
         ("writing-plugins.md", "koordlet"),
         ("writing-descheduler-plugins.md", "koord-descheduler"),
+        ("writing-scheduler-plugins.md", "koord-scheduler"),
     ],
 )
 def test_the_container_recipe_fits_the_image(page: str, program: str):

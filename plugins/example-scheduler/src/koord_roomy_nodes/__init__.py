@@ -1,0 +1,1 @@
+"""Plugins for koord-scheduler: RoomyNodes and Seats."""

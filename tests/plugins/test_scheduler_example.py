@@ -1,0 +1,112 @@
+"""The scheduler's example package, as a third party would ship it: installed, found and run."""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from koord.component.plugins.args import args_type_of
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "plugins" / "example-scheduler"
+README = (EXAMPLE / "README.md").read_text()
+PAGE = (ROOT / "docs" / "writing-scheduler-plugins.md").read_text()
+
+INSTALLED = textwrap.dedent(
+    '''
+    """Beside the package's own tests: it is found, and the README's configuration runs."""
+
+    import re
+    from pathlib import Path
+
+    from koord_scheduler.plugin.testing import ProfileHarness, fake_cluster, make_pod
+
+    README = Path("README.md").read_text()
+
+
+    async def test_it_is_found_and_runs() -> None:
+        cluster = fake_cluster()
+        cluster.node("roomy", pods=110)
+        cluster.node("small", pods=3)
+        [text] = re.findall(r"^```yaml\\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+        async with ProfileHarness(text, cluster, installed=True) as harness:
+            assert harness.warnings == []
+            decided = harness.decide(make_pod("web", labels={"example.com/licence": "1"}))
+            assert decided.node == "roomy"
+            assert decided.rejections == {"small": "node(s) had no spare room for pods"}
+        sources = {entry.name: entry.source for entry in harness.registry}
+        assert sources["Seats"] == (
+            "Seats = koord_roomy_nodes.seats:Seats (koord-roomy-nodes 0.1.0)"
+        )
+    '''
+)
+
+
+def test_the_installed_package_passes_its_tests_and_is_found(tmp_path: Path) -> None:
+    """Without the network, into a directory of its own; the tests need nothing but the kit."""
+    source, site = tmp_path / "source", tmp_path / "site"
+    for file in EXAMPLE.rglob("*"):
+        if file.is_file() and file.suffix in {".py", ".toml", ".md", ".typed"}:
+            copy = source / file.relative_to(EXAMPLE)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(file.read_bytes())
+    _run(
+        ["pip", "--disable-pip-version-check", "--no-input", "--quiet", "install", "--no-deps"]
+        + ["--no-index", "--no-build-isolation", "--target", str(site), str(source)],
+        tmp_path,
+    )
+    work = tmp_path / "work"
+    work.mkdir()
+    (source / "tests").rename(work / "tests")
+    for name in ("pyproject.toml", "README.md"):
+        (source / name).rename(work / name)
+    (work / "tests" / "test_installed.py").write_text(INSTALLED)
+
+    done = _run(["pytest", "-q", "-p", "no:cacheprovider", "tests"], work, site)
+
+    assert re.search(r"^19 passed", done, re.MULTILINE)
+
+
+@pytest.mark.parametrize("module", ["roomy_nodes", "seats"])
+def test_the_guide_builds_this_package(module: str) -> None:
+    """What its last step has is what is here."""
+    source = (EXAMPLE / "src" / "koord_roomy_nodes" / f"{module}.py").read_text()
+    assert f"```python\n# file: {module}.py\n{source}```\n" in PAGE
+
+
+@pytest.mark.parametrize(("name", "module"), [("RoomyNodes", "roomy_nodes"), ("Seats", "seats")])
+def test_its_readme_has_every_field_of_the_args(
+    name: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the default."""
+    monkeypatch.syspath_prepend(EXAMPLE / "src")
+    found = __import__(f"koord_roomy_nodes.{module}", fromlist=[name])
+    declared = args_type_of(getattr(found, name))
+    assert declared is not None
+    written = dict(re.findall(rf"^\| `{name}` \| `(\w+)` \| (\S+) \|", README, re.MULTILINE))
+    assert written == {each.name: str(each.default) for each in fields(declared.cls)}
+
+
+def test_readme_has_the_guides_first_plugin() -> None:
+    """The ten lines of the project's README are those that the guide's tests run."""
+    [first, *_] = re.findall(r"```python\n# file: roomy_nodes.py\n(.*?)```", PAGE, re.DOTALL)
+    assert f"```python\n{first}```" in (ROOT / "README.md").read_text()
+
+
+def _run(module: list[str], directory: Path, path: Path | None = None) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(path) if path else ""}
+    done = subprocess.run(
+        [sys.executable, "-m", *module],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
