@@ -41,15 +41,15 @@ def test_place_has_the_plugin(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert report["scores"][0]["plugins"]["LastNode"] == 5000
 
 
-def test_the_daemon_knows_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text(CONFIG.replace("weight: 50", "wait: 50"))
-    main = new_scheduler_command(with_plugin("LastNode", LastNode))
+def test_the_daemon_has_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its configuration is good with the plugin, and without it names what is missing."""
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    arguments = [f"--config={tmp_path / 'config.yaml'}", "--kubeconfig=/nowhere/kubeconfig"]
 
-    assert main([f"--config={config}"]) == 2
-    error = capsys.readouterr().err
-    assert "wait" in error
-    assert "LastNode" not in error
+    assert new_scheduler_command()(arguments) == 2
+    assert 'plugin "LastNode" does not exist' in capsys.readouterr().err
+    assert new_scheduler_command(with_plugin("LastNode", LastNode))(arguments) == 1
+    assert "/nowhere/kubeconfig: wanted a kubeconfig" in capsys.readouterr().err
 
 
 def test_a_name_that_is_taken_ends_the_start(capsys: pytest.CaptureFixture[str]) -> None:

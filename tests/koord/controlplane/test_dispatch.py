@@ -62,3 +62,26 @@ def test_without_arguments_those_of_the_process_count(
     monkeypatch.setattr(sys, "argv", ["program", "plan", "x"])
     dispatch(COMMANDS, "fake_daemon", None)
     assert asked == [("fake_plan", ["x"], True)]
+
+
+def test_what_is_given_besides_goes_to_the_daemon_and_to_commands_that_take_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[tuple[str, tuple[object, ...]]] = []
+    for name, function in (("fake_plan", "main"), ("fake_more", "main"), ("fake_daemon", "run")):
+        module = types.ModuleType(name)
+
+        def act(*given: object, name: str = name) -> int:
+            found.append((name, given))
+            return 0
+
+        setattr(module, function, act)
+        monkeypatch.setitem(sys.modules, name, module)
+    commands = {**COMMANDS, "more": Command("fake_more", takes_more=True)}
+    for argv in (["plan"], ["more"], []):
+        dispatch(commands, "fake_daemon", argv, "extra")
+    assert found == [
+        ("fake_plan", ([],)),
+        ("fake_more", ([], "extra")),
+        ("fake_daemon", ([], "extra")),
+    ]

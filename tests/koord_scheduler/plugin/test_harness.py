@@ -9,15 +9,19 @@ from schedulerkit import FreeCpu
 
 from koord.cluster.state import ClusterState
 from koord_scheduler.plugin import (
+    NODE_METRIC,
     Action,
     ClusterEvent,
     ClusterPod,
     CycleState,
     EnqueueExtensions,
+    Event,
     EventResource,
+    EventType,
     Handle,
     HintedEvent,
     NodeInfo,
+    ObjectRef,
     PermitPlugin,
     PostFilterPlugin,
     PostFilterResult,
@@ -26,6 +30,7 @@ from koord_scheduler.plugin import (
     ReservePlugin,
     ScorePlugin,
     Status,
+    UsageReport,
     View,
     Wait,
 )
@@ -179,6 +184,30 @@ async def test_a_reuse_key_that_leaves_something_out_is_found(cluster: FakeClust
         harness.subject.scores = 2  # type: ignore[attr-defined]
         with pytest.raises(AssertionError, match="a reuse key leaves out"):
             harness.decide(pending("other"))
+
+
+class Watches(FreeCpu):
+    """Follows NodeMetrics, and reports each as an event."""
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        self.services = handle.services
+        handle.services.changes.subscribe(NODE_METRIC, self.changed)
+
+    def changed(self, old: UsageReport | None, new: UsageReport | None) -> None:
+        assert new is not None
+        assert new.usage is not None
+        about = ObjectRef("v1", "Node", new.node)
+        text = f"{new.usage.cores:g} cores"
+        self.services.events.emit(Event(about, EventType.NORMAL, "Reported", text, "Watches"))
+
+
+async def test_a_plugin_learns_of_what_was_there_and_of_what_comes(cluster: FakeCluster) -> None:
+    cluster.pod("busy", "large", uses={"cpu": 3})
+    cluster.report("large")
+    async with PluginHarness(Watches, cluster) as harness:
+        cluster.pod("busy", "large", uses={"cpu": 5})
+        cluster.report("large")
+        assert [one.message for one in harness.events] == ["3 cores", "5 cores"]
 
 
 async def test_costs_have_every_form(cluster: FakeCluster) -> None:
