@@ -45,6 +45,7 @@ def test_each_who_is_let_in_is_one_kind_of_pod_in_one_namespace() -> None:
     assert admitted == {
         ("monitoring", ("app.kubernetes.io/name", "prometheus")),
         ("koordinator-system", ("koord-app", "koord-scheduler")),
+        ("koordlet-system", ("app.kubernetes.io/name", "koord-scheduler")),
     }
 
 
