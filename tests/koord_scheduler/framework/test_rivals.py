@@ -14,7 +14,7 @@ from koord.cluster import decoding
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
-from koord_scheduler.framework import search as module
+from koord_scheduler.framework.beside import FEW_RIVALS
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import FEASIBLE
 from koord_scheduler.framework.interfaces import FilterPlugin, VectorFilterPlugin
@@ -167,7 +167,7 @@ async def crowd(kind: str = "rows", *, nodes: int = NODES) -> tuple[Kit, NodeSea
     kit, search = await build(kind)
     for at in range(nodes):
         kit.services.nominator.nominate(rival(f"r{at}", 5, 3), f"n{at}")
-    plugin = search._filters[0].plugin
+    plugin = search._filters._filters[0].plugin
     assert isinstance(plugin, OnlyRow)
     return kit, search, plugin
 
@@ -188,7 +188,7 @@ async def test_equal_pods_look_only_at_rows_that_have_changed() -> None:
 
 async def test_few_nodes_are_imagined_one_by_one() -> None:
     """The vector form is only for the search without nominated pods."""
-    kit, search, plugin = await crowd(nodes=module.FEW_RIVALS)
+    kit, search, plugin = await crowd(nodes=FEW_RIVALS)
     found = found_by(search, kit, make_pod("web", requests={"cpu": "2"}))
     assert [one is None for one in found] == [False] * 4 + [True] * (NODES - 4)
     assert plugin.calls == 0

@@ -1,0 +1,133 @@
+"""PreFilter of all plugins: what they need for Filter, which nodes are worth a look.
+
+Source: Kubernetes, framework/runtime/framework.go (RunPreFilterPlugins and its extensions).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from koord.cluster.facts import ClusterPod
+from koord.cluster.view import View
+from koord_scheduler.config.points import Point
+from koord_scheduler.framework.calls import PluginCalls, PointFailed
+from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.forms import status_of
+from koord_scheduler.framework.interfaces import PreFilterExtensions, PreFilterPlugin
+from koord_scheduler.framework.nodeinfo import NodeInfo
+from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.results import PreFilterResult
+from koord_scheduler.framework.status import SUCCESS, Code, Status
+
+
+@dataclass(frozen=True, slots=True)
+class PreFiltered:
+    """What PreFilter says of all plugins together."""
+
+    status: Status
+    node_names: frozenset[str] | None = None  # None: all nodes
+    plugins: tuple[str, ...] = ()  # that named nodes
+
+
+class PreFiltering:
+    """The PreFilter plugins of one profile."""
+
+    def __init__(self, plugins: ProfilePlugins) -> None:
+        self._calls: PluginCalls = plugins.calls
+        self._pre_filters = plugins.at(Point.PRE_FILTER)
+
+    def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> PreFiltered:
+        """Call PreFilter of all plugins; note in the state which of them skip Filter."""
+        with self._calls.timed(Point.PRE_FILTER.label) as ended:
+            result = self._pre_filter(state, pod, nodes)
+            ended(result.status.code)
+            return result
+
+    def count_pods(self, state: CycleState) -> bool:
+        """Whether a plugin counts pods that are added and removed, in a cycle with this state."""
+        return any(
+            isinstance(loaded.plugin, PreFilterExtensions)
+            and loaded.name not in state.skipped_filters
+            for loaded in self._pre_filters
+        )
+
+    def add_pod(
+        self, state: CycleState, pod: ClusterPod, added: ClusterPod, nodes: View, row: int
+    ) -> None:
+        """Have plugins count a pod that the view has on a node, in a what-if's clone of the state.
+
+        Raises:
+            PointFailed: a plugin has failed.
+        """
+        self._extend(state, pod, added, NodeInfo(nodes, row), "add_pod")
+
+    def remove_pod(
+        self, state: CycleState, pod: ClusterPod, removed: ClusterPod, nodes: View, row: int
+    ) -> None:
+        """Have plugins count off a pod that the view does not have on a node any more; as add_pod.
+
+        Raises:
+            PointFailed: a plugin has failed.
+        """
+        self._extend(state, pod, removed, NodeInfo(nodes, row), "remove_pod")
+
+    def _pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> PreFiltered:
+        names: frozenset[str] | None = None
+        restricting: list[str] = []
+        skipped: set[str] = set()
+        rejection: Status | None = None
+        for loaded in self._pre_filters:
+            plugin = cast(PreFilterPlugin, loaded.plugin)
+            try:
+                answer = self._calls.call(
+                    loaded, Point.PRE_FILTER, state, _pre_filter_of, plugin, state, pod, nodes
+                )
+            except PointFailed as err:
+                return PreFiltered(err.status)
+            if isinstance(answer, PreFilterResult):
+                restricting.append(loaded.name)
+                names = answer.node_names if names is None else names & answer.node_names
+                if not names:
+                    return PreFiltered(_nowhere(restricting), names, tuple(restricting))
+            elif answer.code is Code.SKIP:
+                skipped.add(loaded.name)
+            elif answer.code is Code.UNSCHEDULABLE:
+                rejection = answer
+            elif answer.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
+                return PreFiltered(answer)
+            elif not answer.ok:
+                failed = PointFailed(answer)
+                return PreFiltered(self._calls.failed(loaded, Point.PRE_FILTER, failed))
+        state.skipped_filters = frozenset(skipped)
+        return PreFiltered(rejection or SUCCESS, names, tuple(restricting))
+
+    def _extend(
+        self, state: CycleState, pod: ClusterPod, other: ClusterPod, node: NodeInfo, way: str
+    ) -> None:
+        for loaded in self._pre_filters:
+            plugin = loaded.plugin
+            if isinstance(plugin, PreFilterExtensions) and loaded.name not in state.skipped_filters:
+                work = plugin.add_pod if way == "add_pod" else plugin.remove_pod
+                answer = self._calls.call(
+                    loaded, Point.PRE_FILTER, state, work, state, pod, other, node
+                )
+                status = status_of(answer, loaded.name)
+                if not status.ok:
+                    failed = PointFailed(status)
+                    raise PointFailed(self._calls.failed(loaded, Point.PRE_FILTER, failed))
+
+
+def _pre_filter_of(
+    plugin: PreFilterPlugin, state: CycleState, pod: ClusterPod, nodes: View
+) -> PreFilterResult | Status:
+    answer = plugin.pre_filter(state, pod, nodes)
+    if isinstance(answer, PreFilterResult):
+        return answer
+    return status_of(answer, plugin.name, Code.SKIP)
+
+
+def _nowhere(plugins: Sequence[str]) -> Status:
+    if len(plugins) == 1:
+        return Status.unresolvable(f"node(s) didn't satisfy plugin {plugins[0]}")
+    named = " ".join(plugins)
+    return Status.unresolvable(f"node(s) didn't satisfy plugin(s) [{named}] simultaneously")
