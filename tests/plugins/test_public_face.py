@@ -29,6 +29,7 @@ def test_there_are_plugins():
         "koord_descheduler_plugins",
         "koord_scheduler_plugins",
         "example-descheduler",
+        "example-scheduler",
     }
 
 
