@@ -54,10 +54,9 @@ async def _decide(options: PlaceOptions, additions: Additions) -> Json:
             raise OptionError(str(options.pods), f"{len(found.pods)} different pods", hint)
         pod, nodes = found.pods[0], found.services.cluster.view()
         decider = found.profiles.of(pod).decider
-        report = {
-            "kind": "Placement",
-            **decision_report(decider.decide(pod, nodes), decider.blockers(pod, nodes)),
-        }
+        decision = decider.decide(pod, nodes)
+        blockers = decider.blockers(decision)
+        report = {"kind": "Placement", **decision_report(decision, blockers)}
         if found.dump is not None:
             report["input"] = dump_report(found.dump)
         return report

@@ -81,13 +81,13 @@ class Decider:
             state=state,
         )
 
-    def blockers(self, pod: ClusterPod, nodes: View) -> Blockers:
+    def blockers(self, decision: Decision) -> Blockers:
         """Which plugins reject nodes, each asked about all of them; see blockers_of."""
-        state = CycleState()
-        before = self._search.pre_filter(state, pod, nodes)
-        if not before.status.ok:
+        found, state = decision.found, decision.state
+        if found.statuses is None:  # Filter was not reached: the decision says why
             return Blockers()
+        pod, nodes = found.subject.pod, found.subject.nodes
         try:
             return blockers_of(self._search.verdicts(state, pod, nodes), pod, nodes)
         except PointFailed:
-            return Blockers()  # it is what the decision says
+            return Blockers()  # it is logged

@@ -72,7 +72,8 @@ async def _answer(running: Running, pod: ClusterPod, *, leads: bool) -> web.Resp
         return json_body(await asyncio.to_thread(json_bytes, base))
     decider = Decider(profile.name, profile.search, profile.scoring)
     seen = _without(pod, nodes)
-    decision, blockers = decider.decide(pod, seen), decider.blockers(pod, seen)
+    decision = decider.decide(pod, seen)
+    blockers = decider.blockers(decision)
     return json_body(await asyncio.to_thread(_rendered, base, decision, blockers))
 
 

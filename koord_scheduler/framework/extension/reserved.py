@@ -37,6 +37,7 @@ R = TypeVar("R", bound=Reservation)
 
 _MOST_DIGITS = 18
 
+Call = tuple[Loaded, Callable[[], object]]
 Restored = Mapping[str, StateData]
 """What plugins have restored of one node, by plugin."""
 
@@ -74,23 +75,20 @@ class ReservedRoom:
         nodes: each with the reservations that the pod could have, and those of other pods.
         """
         plugins = _those(self._all, ReservationRestorePlugin)  # type: ignore[type-abstract]
-        for loaded, plugin in plugins:
-            status = self._status(
-                loaded, state, partial(plugin.pre_restore_reservation, state, pod)
-            )
-            if not status.ok:
-                return status
-        found: dict[str, Restored] = {}
-        for node, matched, unmatched in nodes:
-            each = [
-                (one, partial(plugin.restore_reservation, state, pod, matched, unmatched, node))
-                for one, plugin in plugins
-            ]
-            restored = self._restored(state, each)
-            if isinstance(restored, Status):
-                return restored
-            found[node.name] = restored
-        return found
+        return self._restored_all(
+            state,
+            [(one, partial(each.pre_restore_reservation, state, pod)) for one, each in plugins],
+            (
+                (
+                    node,
+                    [
+                        (one, partial(each.restore_reservation, state, pod, mine, others, node))
+                        for one, each in plugins
+                    ],
+                )
+                for node, mine, others in nodes
+            ),
+        )
 
     def restore_pre_allocation(
         self,
@@ -101,27 +99,32 @@ class ReservedRoom:
         """The same for a reservation that takes over what running pods have."""
         kind = ReservationPreAllocationRestorePlugin
         plugins = _those(self._all, kind)  # type: ignore[type-abstract]
-        for loaded, plugin in plugins:
-            prepare = plugin.pre_restore_reservation_pre_allocation
-            status = self._status(loaded, state, partial(prepare, state, reservation))
-            if not status.ok:
-                return status
-        found: dict[str, Restored] = {}
-        for node, pods in nodes:
-            each = [
+        return self._restored_all(
+            state,
+            [
+                (one, partial(each.pre_restore_reservation_pre_allocation, state, reservation))
+                for one, each in plugins
+            ],
+            (
                 (
-                    one,
-                    partial(
-                        plugin.restore_reservation_pre_allocation, state, reservation, pods, node
-                    ),
+                    node,
+                    [
+                        (
+                            one,
+                            partial(
+                                each.restore_reservation_pre_allocation,
+                                state,
+                                reservation,
+                                pods,
+                                node,
+                            ),
+                        )
+                        for one, each in plugins
+                    ],
                 )
-                for one, plugin in plugins
-            ]
-            restored = self._restored(state, each)
-            if isinstance(restored, Status):
-                return restored
-            found[node.name] = restored
-        return found
+                for node, pods in nodes
+            ),
+        )
 
     def filter(
         self, state: CycleState, pod: ClusterPod, reservation: Reservation, node: str
@@ -215,9 +218,26 @@ class ReservedRoom:
                 return status
         return SUCCESS
 
-    def _restored(
-        self, state: CycleState, each: Iterable[tuple[Loaded, Callable[[], object]]]
-    ) -> Restored | Status:
+    def _restored_all(
+        self,
+        state: CycleState,
+        prepare: Iterable[Call],
+        nodes: Iterable[tuple[NodeInfo, list[Call]]],
+    ) -> dict[str, Restored] | Status:
+        """Prepare all plugins, then restore node by node; the first rejection is the answer."""
+        for loaded, work in prepare:
+            status = self._status(loaded, state, work)
+            if not status.ok:
+                return status
+        found: dict[str, Restored] = {}
+        for node, calls in nodes:
+            restored = self._restored(state, calls)
+            if isinstance(restored, Status):
+                return restored
+            found[node.name] = restored
+        return found
+
+    def _restored(self, state: CycleState, each: Iterable[Call]) -> Restored | Status:
         found: dict[str, StateData] = {}
         for loaded, work in each:
             answer = self._calls.call(loaded, Point.PRE_FILTER, state, work)

@@ -26,7 +26,8 @@ async def report_of(pod: ClusterPod, cpus: dict[str, Any], **points: Any) -> Jso
     cluster = small_cluster(**cpus)
     profiles, services = await planned(cluster, **points)
     decider, view = profiles.of(pod).decider, services.cluster.view()
-    return decision_report(decider.decide(pod, view), decider.blockers(pod, view))
+    decision = decider.decide(pod, view)
+    return decision_report(decision, decider.blockers(decision))
 
 
 async def test_the_best_node_and_the_score_of_each() -> None:
@@ -57,7 +58,8 @@ async def test_a_pod_that_stays_pending_has_the_cause_first_and_what_would_help(
     profiles, services = await planned(cluster, filter=filters)
     pod, view = pending(cpu=4), services.cluster.view()
     decider = profiles.of(pod).decider
-    report = decision_report(decider.decide(pod, view), decider.blockers(pod, view))
+    decision = decider.decide(pod, view)
+    report = decision_report(decision, decider.blockers(decision))
     assert report["node"] is None
     assert report["message"] == ("0/4 nodes are available: 1 node(s) were odd, 3 Insufficient cpu.")
     assert report["blockers"] == [
@@ -95,7 +97,8 @@ async def test_where_no_plugin_is_alone_the_fewest_together_are_named() -> None:
     filters = {"FreeCpu": FreeCpu(), "EvenOnly": EvenOnly()}
     profiles, services = await planned(cluster, filter=filters)
     pod = pending(cpu=4)
-    found = profiles.of(pod).decider.blockers(pod, services.cluster.view())
+    decider = profiles.of(pod).decider
+    found = decider.blockers(decider.decide(pod, services.cluster.view()))
     assert found.advice == (
         "2 of 2 nodes are rejected by FreeCpu and EvenOnly together",
         "cpu: 4 is requested, the most that such a node has free is 3 on n3",
