@@ -37,7 +37,8 @@ R = TypeVar("R", bound=Reservation)
 
 _MOST_DIGITS = 18
 
-Call = tuple[Loaded, Callable[[], object]]
+Call = tuple[Loaded, Callable[..., object]]
+"""Something that a plugin does."""
 Restored = Mapping[str, StateData]
 """What plugins have restored of one node, by plugin."""
 
@@ -78,16 +79,8 @@ class ReservedRoom:
         return self._restored_all(
             state,
             [(one, partial(each.pre_restore_reservation, state, pod)) for one, each in plugins],
-            (
-                (
-                    node,
-                    [
-                        (one, partial(each.restore_reservation, state, pod, mine, others, node))
-                        for one, each in plugins
-                    ],
-                )
-                for node, mine, others in nodes
-            ),
+            [(one, partial(each.restore_reservation, state, pod)) for one, each in plugins],
+            ((node, (matched, unmatched, node)) for node, matched, unmatched in nodes),
         )
 
     def restore_pre_allocation(
@@ -99,31 +92,13 @@ class ReservedRoom:
         """The same for a reservation that takes over what running pods have."""
         kind = ReservationPreAllocationRestorePlugin
         plugins = _those(self._all, kind)  # type: ignore[type-abstract]
+        prepare = [(one, each.pre_restore_reservation_pre_allocation) for one, each in plugins]
+        restore = [(one, each.restore_reservation_pre_allocation) for one, each in plugins]
         return self._restored_all(
             state,
-            [
-                (one, partial(each.pre_restore_reservation_pre_allocation, state, reservation))
-                for one, each in plugins
-            ],
-            (
-                (
-                    node,
-                    [
-                        (
-                            one,
-                            partial(
-                                each.restore_reservation_pre_allocation,
-                                state,
-                                reservation,
-                                pods,
-                                node,
-                            ),
-                        )
-                        for one, each in plugins
-                    ],
-                )
-                for node, pods in nodes
-            ),
+            [(one, partial(work, state, reservation)) for one, work in prepare],
+            [(one, partial(work, state, reservation)) for one, work in restore],
+            ((node, (pods, node)) for node, pods in nodes),
         )
 
     def filter(
@@ -222,15 +197,20 @@ class ReservedRoom:
         self,
         state: CycleState,
         prepare: Iterable[Call],
-        nodes: Iterable[tuple[NodeInfo, list[Call]]],
+        restore: Sequence[Call],
+        nodes: Iterable[tuple[NodeInfo, tuple[object, ...]]],
     ) -> dict[str, Restored] | Status:
-        """Prepare all plugins, then restore node by node; the first rejection is the answer."""
+        """Prepare all plugins, then restore node by node; the first rejection is the answer.
+
+        nodes: each with the further arguments of restore.
+        """
         for loaded, work in prepare:
             status = self._status(loaded, state, work)
             if not status.ok:
                 return status
         found: dict[str, Restored] = {}
-        for node, calls in nodes:
+        for node, extra in nodes:
+            calls = [(loaded, partial(work, *extra)) for loaded, work in restore]
             restored = self._restored(state, calls)
             if isinstance(restored, Status):
                 return restored
