@@ -12,7 +12,6 @@ from koord.component.http.endpoints import guarded
 from koord.component.http.exposition import Exposition
 from koord.component.http.sockets import Address
 from koord.component.leaderelection.metrics import LeaderMetrics
-from koord.component.plugins.shared import SharedParts
 from koord.component.tasks import supervise
 from koord.controlplane.connection import Connection, connect
 from koord.controlplane.effective import effective_text
@@ -38,14 +37,9 @@ from koord_scheduler.extenders.chain import Extenders
 from koord_scheduler.extenders.objects import FollowedObjects
 from koord_scheduler.extenderserver.served import served_profile
 from koord_scheduler.extenderserver.server import extender_server, served_verbs
-from koord_scheduler.framework.changes import Changes
-from koord_scheduler.framework.extension.handlers import FailureFilters, ForgetHandlers
 from koord_scheduler.framework.extension.providers import PrivateInformer, Provided
-from koord_scheduler.framework.handle import Services
-from koord_scheduler.framework.metrics import FrameworkMetrics
-from koord_scheduler.framework.nominator import Nominator
+from koord_scheduler.framework.handle import new_services
 from koord_scheduler.framework.profile import ProfileError, ProfilePlugins, build_profile
-from koord_scheduler.framework.waitingpods import WaitingPods
 from koord_scheduler.planning.explain import Running, explain_handler
 from koord_scheduler.queue.backoff import BackoffOptions
 from koord_scheduler.scheduling.metrics import SchedulingMetrics
@@ -139,21 +133,15 @@ class Daemon:
         client = LeaderClient(connection.transport, clock, self._leads)
         objects = FollowedObjects(client, connection.informers, extenders)
         self._extenders = Extenders(extenders, objects, clock) if extenders else None
-        self._services = Services(
+        self._services = new_services(
             client=client,
             events=connection.events,
             informers=connection.informers,
             cluster=connection.state,
-            changes=Changes(clock),
-            failures=FailureFilters(clock),
-            forgotten=ForgetHandlers(clock),
-            waiting=WaitingPods(clock),
-            nominator=Nominator(),
             activate=self._activate,
             clock=clock,
-            metrics=FrameworkMetrics(exposition.internal),
+            registry=exposition.internal,
             extenders=self._extenders,
-            shared=SharedParts(),
         )
         self._debugging = settings.own.debugging()
         self._metrics = SchedulingMetrics(exposition.internal)

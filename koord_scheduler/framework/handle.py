@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from prometheus_client import CollectorRegistry
+
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.state import ClusterState
@@ -113,6 +115,35 @@ class Services:
     """Of plugins' code that does not await. Entered by whoever runs cycles and the queue, for as
     long as they run, which makes each call cheap.
     """
+
+
+def new_services(
+    *,
+    client: "ApiClient",
+    events: "EventRecorder",
+    informers: Informers,
+    cluster: ClusterState,
+    activate: Callable[[Iterable[str]], None],
+    clock: Clock,
+    registry: CollectorRegistry,
+    extenders: PreemptExtenders | None = None,
+) -> Services:
+    """Return services for one process, in which nothing has happened yet."""
+    return Services(
+        client=client,
+        events=events,
+        informers=informers,
+        cluster=cluster,
+        changes=Changes(clock),
+        waiting=WaitingPods(clock),
+        nominator=Nominator(),
+        activate=activate,
+        clock=clock,
+        metrics=FrameworkMetrics(registry),
+        failures=FailureFilters(clock),
+        forgotten=ForgetHandlers(clock),
+        extenders=extenders,
+    )
 
 
 def _none_yet() -> "ReservedRoom":
