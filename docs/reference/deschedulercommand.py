@@ -11,8 +11,7 @@ from koord_descheduler.daemon.settings import load_settings, new_flags
 from koord_descheduler.framework.interfaces import EvictPlugin
 from koord_descheduler.framework.metrics import UNSUFFIXED_COUNTERS
 from koord_descheduler.framework.registry import PluginRegistry
-from reference.commands import ACCESS, families_table, flags_table
-from reference.markdown import page, table
+from reference.commands import ACCESS, control_plane_page, families_table
 
 _INTRO = """
 One process of the control plane: it follows the cluster, and while it is the leader runs the
@@ -22,31 +21,13 @@ cycle would do, `koord-descheduler explain` what the last ones did: [planning](p
 `koord-descheduler record` and `replay` play another configuration on what a cluster did:
 [backtest](backtest.md). How it is run and watched: [operations](operations.md#koord-descheduler).
 """
-_EXIT = {
-    "0": "SIGTERM or SIGINT came: the lease is released, or was never held; or "
-    "`--write-config-to`, `--help` or `--version` is done",
-    "1": "the lease was lost; the start failed (no API server is configured, an address is in use, "
-    "a plugin cannot be made); or the stop came with `--leader-elect=false`",
-    "2": "a flag or the file cannot be used; all that is wrong in the file is named",
-}
 _FLAGS = """
 The syntax is that of Kubernetes' own programs: `--name=value`, `--name value`, `-v 4`; a bool may
 stand alone; `_` is as good as `-`. Durations are Go's. There are no other arguments. Flags of
 leader election that are given win over the file; `--address` and `--port` count only without
 `--config`.
 """
-_INERT = """
-Accepted, and checked, but without effect; a flag that is set gets one warning
-(`flags.without_effect`).
-"""
 _ENDPOINTS = {
-    "`/healthz`": "`ok`, or what is wrong; 503 while a part is unhealthy: the leader has not "
-    "renewed its lease for its duration and 20 s, or a kind was not listed yet. `?verbose`, "
-    "`?format=json`",
-    "`/healthz/leaderElection`, `/healthz/ping`": "one check alone",
-    "`/livez`": "200 while the process turns",
-    "`/readyz`": "200 once the cluster is known",
-    "`/metrics`": "the families below; text 0.0.4 or OpenMetrics",
     "`/configz`": "the configuration in force as JSON, under `componentconfig`",
     "`/explain?node=NAME`, `/explain?pod=NAMESPACE/NAME`": "what the last cycles decided, as JSON; "
     "see [planning](planning.md#explain)",
@@ -81,24 +62,15 @@ class _Evicts(EvictPlugin):
 
 def command_page() -> str:
     """The whole page."""
-    rows = new_flags()[0].describe()
-    return page(
+    return control_plane_page(
         "koord-descheduler",
         _INTRO,
-        "## Exit status",
-        table(("Status", "When"), _EXIT.items()),
-        "## Flags",
-        _FLAGS,
-        flags_table(row for row in rows if not row.inert),
-        "## Flags accepted for compatibility",
-        _INERT,
-        flags_table(row for row in rows if row.inert),
-        "## HTTP",
-        _HTTP,
-        table(("Path", "Answer"), _ENDPOINTS.items()),
-        "## Metrics",
-        _METRICS,
-        families_table(_exposition(), UNSUFFIXED_COUNTERS),
+        flags=_FLAGS,
+        rows=new_flags()[0].describe(),
+        endpoints=_ENDPOINTS,
+        http=_HTTP,
+        metrics=_METRICS,
+        families=families_table(_exposition(), UNSUFFIXED_COUNTERS),
     )
 
 

@@ -10,52 +10,40 @@ from koord_scheduler.cli.daemon import FAMILIES
 from koord_scheduler.daemon.run import Daemon, connect_daemon
 from koord_scheduler.daemon.settings import load_settings, new_flags
 from koord_scheduler.features import GATES
-from reference.commands import ACCESS, families_table, flags_table
-from reference.markdown import code, page, table
+from reference.commands import ACCESS, control_plane_page, families_table
+from reference.markdown import code, table
 
 _INTRO = """
 One process of the control plane: it follows the cluster, and while it is the leader schedules the
 pods of the profiles of its [configuration](scheduler-configuration.md). What it is for, and how it
 is run: [scheduler](scheduler.md).
 """
-_EXIT = {
-    "0": "SIGTERM or SIGINT came: the lease is released, or was never held; or "
-    "`--write-config-to`, `--help` or `--version` is done",
-    "1": "the lease was lost; the start failed (no API server is configured, an address is in use, "
-    "a plugin cannot be made); or the stop came with `--leader-elect=false`",
-    "2": "a flag or the file cannot be used; all that is wrong in the file is named",
-}
 _FLAGS = """
 The syntax is that of Kubernetes' own programs: `--name=value`, `--name value`, `-v 4`; a bool may
 stand alone; `_` is as good as `-`. Durations are Go's. There are no other arguments. Flags of
 leader election that are given win over the file.
-"""
-_INERT = """
-Accepted, and checked, but without effect; a flag that is set gets one warning
-(`flags.without_effect`).
 """
 _GATES = """
 `--feature-gates` takes these. A gate that is switched on and whose feature is not built gets one
 warning (`gates.not_built`).
 """
 _ENDPOINTS = {
-    "`/healthz`": "`ok`, or what is wrong; 503 while a part is unhealthy: the leader has not "
-    "renewed its lease for its duration and 20 s, or a kind was not listed yet. `?verbose`, "
-    "`?format=json`",
-    "`/healthz/leaderElection`, `/healthz/ping`": "one check alone",
-    "`/livez`": "200 while the process turns",
-    "`/readyz`": "200 once the cluster is known",
-    "`/metrics`": "the families below; text 0.0.4 or OpenMetrics",
     "`/configz`": "the configuration in force as JSON, under `componentconfig`, without keys of "
     "certificates",
+    "`/explain?pod=NAMESPACE/NAME`": "where a pod is, or why it is nowhere, as JSON; see "
+    "[placement](placement.md#explain)",
+    "`/apis/v1/__services__`": "on the leader, the paths below it that there are; on another "
+    "replica 503",
+    "`/apis/v1/nodes/NAME`": "on the leader, what is counted on a node",
+    "`/apis/v1/plugins/PLUGIN/...`": "on the leader, what a plugin answers",
     "`PUT /debug/flags/s`, `PUT /debug/flags/f`": "sets `--debug-scores` (a number) and "
     "`--debug-filters` (`true` or `false`), which is the body; for clients on this machine alone",
 }
 _HTTP = """
 Plain HTTP is on `--address` and `--port`, by default on this machine alone, HTTPS on
 `--bind-address` and `--secure-port` if `--tls-cert-file` is given. All may read metrics and health;
-`/configz` is for clients on this machine, and for bearer tokens whose owner may `get` that
-nonResourceURL.
+`/configz`, `/explain` and `/apis/v1` are for clients on this machine, and for bearer tokens whose
+owner may `get` that nonResourceURL.
 """
 _METRICS = """
 Names are kube-scheduler's; `leader_election_*` has that of Kubernetes' components. Plugins add
@@ -66,31 +54,20 @@ their own. Once plugins are made there are also the gauges `scheduler_pending_po
 
 def scheduler_command_page() -> str:
     """The whole page."""
-    rows = new_flags()[0].describe()
     gates = (
         [code(name), str(spec.stage), str(spec.default).lower()]
         for name, spec in sorted(GATES.items())
     )
-    return page(
+    return control_plane_page(
         "koord-scheduler",
         _INTRO,
-        "## Exit status",
-        table(("Status", "When"), _EXIT.items()),
-        "## Flags",
-        _FLAGS,
-        flags_table(row for row in rows if not row.inert),
-        "## Flags accepted for compatibility",
-        _INERT,
-        flags_table(row for row in rows if row.inert),
-        "## Feature gates",
-        _GATES,
-        table(("Gate", "Stage", "Default"), gates),
-        "## HTTP",
-        _HTTP,
-        table(("Path", "Answer"), _ENDPOINTS.items()),
-        "## Metrics",
-        _METRICS,
-        families_table(_exposition()),
+        flags=_FLAGS,
+        rows=new_flags()[0].describe(),
+        endpoints=_ENDPOINTS,
+        http=_HTTP,
+        metrics=_METRICS,
+        families=families_table(_exposition()),
+        more=("## Feature gates", _GATES, table(("Gate", "Stage", "Default"), gates)),
     )
 
 
