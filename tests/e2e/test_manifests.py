@@ -83,7 +83,11 @@ def test_the_networkpolicy_follows_the_namespace(
     assert problems(objects) == [""] * len(objects)
     [policy] = [each for each in objects if each["kind"] == "NetworkPolicy"]
     assert policy["metadata"]["namespace"] == "agents"
-    assert len(policy["spec"]["ingress"][0]["from"]) == 2
+    others = [peer for peer in policy["spec"]["ingress"][0]["from"] if "namespaceSelector" in peer]
+    own = [peer for peer in policy["spec"]["ingress"][0]["from"] if peer not in others]
+    assert len(others) == 2
+    [scheduler] = [peer["podSelector"]["matchLabels"] for peer in own]
+    assert scheduler == {"app.kubernetes.io/name": "koord-scheduler"}
 
 
 @pytest.mark.parametrize(
