@@ -1,13 +1,16 @@
-"""What was read of a dump, as JSON and for people; and moments as Kubernetes writes them."""
+"""What was read of a dump, as JSON and for people, and its time."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
 
 from koord.cluster.dump import Dump
 from koord.component.tables import prose
+from koord.util.clock import SystemClock
+from koord.util.errors import OptionError
 
 Json = dict[str, Any]
 
@@ -20,6 +23,19 @@ def dump_report(dump: Dump) -> Json:
         "rejections": dump.rejections,
         "rejected": [str(one) for one in dump.rejected],
     }
+
+
+def time_of(dump: Dump, path: Path | None) -> float:
+    """The time of a dump's newest NodeMetric in Unix seconds; without one, now.
+
+    Raises:
+        OptionError: there is no node in what was read from the path.
+    """
+    if not dump.objects["node"]:
+        wrong = f"; {dump.rejected[0]}" if dump.rejected else ""
+        hint = f"make one with `kubectl get nodes,pods,… -A -o json`{wrong}"
+        raise OptionError(str(path), "no node", hint)
+    return SystemClock().wall() if dump.newest_report is None else dump.newest_report
 
 
 def dump_view(report: Mapping[str, Any]) -> Iterator[RenderableType]:

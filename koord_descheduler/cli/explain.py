@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from koord.component.tables import show
 from koord.controlplane.asking import AskOptions, add_options, ask
-from koord.controlplane.commands import EXIT, run_command, say
+from koord.controlplane.commands import command_parser, run_command, say
 from koord_descheduler.config.v1alpha2 import DEFAULT_PORT
 from koord_descheduler.planning.show import explanation_view
 
@@ -51,13 +51,7 @@ def _ask(options: ExplainOptions) -> dict[str, Any]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=NAME,
-        description=_ABOUT,
-        epilog=EXIT,
-        argument_default=argparse.SUPPRESS,  # fields of ExplainOptions are the defaults
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(NAME, _ABOUT)
     add = parser.add_argument
     add("name", metavar="NODE|NAMESPACE/POD", help="a node, or a pod with its namespace")
     add_options(parser, ADDRESS)

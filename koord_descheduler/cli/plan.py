@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +11,8 @@ from koord.cluster.dumpfiles import read_dump
 from koord.cluster.state import ClusterState
 from koord.component.config.document import read_config
 from koord.component.tables import show
-from koord.controlplane.commands import EXIT, run_command, say
+from koord.controlplane.commands import NOW_HELP, command_parser, run_command, say, time_option
+from koord.controlplane.dumpreport import time_of
 from koord.controlplane.livecluster import find_cluster, read_cluster
 from koord.util.clock import SystemClock
 from koord.util.errors import KoordError, OptionError
@@ -90,11 +90,7 @@ async def _live_plan(
 async def _dump_plan(
     options: PlanOptions, configuration: Configuration, registry: PluginRegistry, dump: Dump
 ) -> Plan:
-    if not dump.objects["node"]:
-        wrong = f"; {dump.rejected[0]}" if dump.rejected else ""
-        hint = f"make one with `kubectl get nodes,pods,… -A -o json`{wrong}"
-        raise OptionError(str(options.source), "no node", hint)
-    now = SystemClock().wall() if dump.newest_report is None else dump.newest_report
+    now = time_of(dump, options.source)
     return await _plan(options, configuration, registry, dump.cluster, now)
 
 
@@ -132,13 +128,7 @@ def _warn(read: ReadConfig) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=NAME,
-        description=_ABOUT,
-        epilog=EXIT,
-        argument_default=argparse.SUPPRESS,  # fields of PlanOptions are the defaults
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(NAME, _ABOUT)
     add = parser.add_argument
     add("--from", dest="source", type=Path, metavar="DUMP", help=_SOURCE_HELP)
     add("--kubeconfig", metavar="FILE", help="of the live cluster; by default as kubectl finds it")
@@ -146,24 +136,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--low", type=percents, metavar="CPU,MEMORY", help=_low_help("low", LOW))
     add("--high", type=percents, metavar="CPU,MEMORY", help=_low_help("high", HIGH))
     add("--node", metavar="NAME", help="only what concerns this node")
-    add("--now", type=_time, metavar="TIME", help=_NOW_HELP)
+    add("--now", type=time_option, metavar="TIME", help=NOW_HELP)
     add("--output", "-o", choices=("table", "json"), help="table (default) or json")
     return parser
 
 
 _SOURCE_HELP = "a file or a directory of files that kubectl has printed, JSON or YAML"
 _CONFIG_HELP = "a DeschedulerConfiguration; without one, LowNodeLoad with --low and --high"
-_NOW_HELP = "time of the plan, as 2026-07-24T06:52:45Z; by default now, or that of the dump"
 
 
 def _low_help(name: str, default: Mapping[str, float]) -> str:
     text = ",".join(f"{key}={value:g}" for key, value in default.items())
     return f"{name} thresholds in percent of allocatable, as {text}, which is the default"
-
-
-def _time(text: str) -> float:
-    try:
-        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z").timestamp()
-    except (ValueError, OverflowError):
-        wanted = "wanted a time as 2026-07-24T06:52:45Z"
-        raise argparse.ArgumentTypeError(f"{wanted}, found {text!r}") from None

@@ -10,7 +10,7 @@ from typing import Literal
 
 from koord.component.config.document import read_config
 from koord.component.tables import show
-from koord.controlplane.commands import EXIT, run_command, say
+from koord.controlplane.commands import command_parser, run_command, say
 from koord.util.errors import OptionError
 from koord_descheduler.backtest.hot import HotRule, hot_rules
 from koord_descheduler.backtest.player import Survey, play, survey
@@ -109,13 +109,7 @@ class _Progress:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=NAME,
-        description=_ABOUT,
-        epilog=EXIT,
-        argument_default=argparse.SUPPRESS,  # fields of ReplayOptions are the defaults
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(NAME, _ABOUT)
     add = parser.add_argument
     add("record", type=Path, metavar="FILE", help="a file of `koord-descheduler record`")
     add("--config", type=Path, metavar="FILE", help="a DeschedulerConfiguration; or the recorded")

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from koord.component.tables import show
 from koord.controlplane.asking import AskOptions, add_options, ask
-from koord.controlplane.commands import EXIT, run_command, say
+from koord.controlplane.commands import command_parser, run_command, say
 from koord_scheduler.daemon.settings import DEFAULTS
 from koord_scheduler.planning.explain import KIND
 from koord_scheduler.planning.show import explanation_view
@@ -45,13 +45,7 @@ def _explain(options: ExplainOptions) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=NAME,
-        description=_ABOUT,
-        epilog=EXIT,
-        argument_default=argparse.SUPPRESS,  # fields of ExplainOptions are the defaults
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(NAME, _ABOUT)
     add = parser.add_argument
     add("pod", metavar="NAMESPACE/POD", help="the pod; without a namespace one of default")
     add_options(parser, ADDRESS)

@@ -5,7 +5,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -14,10 +13,16 @@ from koord.cluster.dumpfiles import read_dump
 from koord.cluster.facts import ClusterPod
 from koord.cluster.state import ClusterState
 from koord.component.config.document import read_config
-from koord.controlplane.commands import EXIT, installed, say
+from koord.controlplane.commands import (
+    NOW_HELP,
+    command_parser,
+    installed,
+    say,
+    time_option,
+)
+from koord.controlplane.dumpreport import time_of
 from koord.controlplane.livecluster import find_cluster, read_cluster
 from koord.util.clock import SystemClock
-from koord.util.errors import OptionError
 from koord_scheduler.config.configuration import Configuration
 from koord_scheduler.config.read import config_parser, parse_configuration
 from koord_scheduler.framework.announcing import announce
@@ -60,19 +65,13 @@ class Planned:
 
 def options_parser(name: str, about: str, pods_help: str) -> argparse.ArgumentParser:
     """A parser with the options of PlanOptions; a command adds its own."""
-    parser = argparse.ArgumentParser(
-        prog=name,
-        description=f"{about}\n{SOURCE}",
-        epilog=EXIT,
-        argument_default=argparse.SUPPRESS,  # fields of the options are the defaults
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(name, f"{about}\n{SOURCE}")
     add = parser.add_argument
     add("pods", type=Path, metavar="PODS.yaml", help=pods_help)
     add("--from", dest="source", type=Path, metavar="DUMP", help=_SOURCE_HELP)
     add("--kubeconfig", metavar="FILE", help="of the live cluster; by default as kubectl finds it")
     add("--config", type=Path, metavar="FILE", help=_CONFIG_HELP)
-    add("--now", type=_time, metavar="TIME", help=_NOW_HELP)
+    add("--now", type=time_option, metavar="TIME", help=NOW_HELP)
     add("--output", "-o", choices=("table", "json"), help="table (default) or json")
     return parser
 
@@ -112,11 +111,7 @@ async def _cluster(name: str, options: PlanOptions) -> tuple[Dump | None, Cluste
         warn = f"{name}: warning"
         return None, await read_cluster(config, name, lambda text: say(warn, text)), now
     dump = await asyncio.to_thread(read_dump, options.source)
-    if not dump.objects["node"]:
-        wrong = f"; {dump.rejected[0]}" if dump.rejected else ""
-        hint = f"make one with `kubectl get nodes,pods,… -A -o json`{wrong}"
-        raise OptionError(str(options.source), "no node", hint)
-    return dump, dump.cluster, now if dump.newest_report is None else dump.newest_report
+    return dump, dump.cluster, time_of(dump, options.source)
 
 
 def _configuration(
@@ -137,12 +132,3 @@ _CONFIG_HELP = (
     "a KubeSchedulerConfiguration; without one, the default plugins and LoadAwareScheduling for "
     "whichever scheduler a pod names"
 )
-_NOW_HELP = "time of the plan, as 2026-07-24T06:52:45Z; by default now, or that of the dump"
-
-
-def _time(text: str) -> float:
-    try:
-        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z").timestamp()
-    except (ValueError, OverflowError):
-        wanted = "wanted a time as 2026-07-24T06:52:45Z"
-        raise argparse.ArgumentTypeError(f"{wanted}, found {text!r}") from None
