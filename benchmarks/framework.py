@@ -29,12 +29,12 @@ from koord_scheduler.framework.interfaces import (
     VectorFilterPlugin,
     VectorScorePlugin,
 )
-from koord_scheduler.framework.profile import ProfilePlugins, build_profile
+from koord_scheduler.framework.nodes.scoring import NodeScoring
+from koord_scheduler.framework.nodes.search import NodeSearch
+from koord_scheduler.framework.profiles.profile import ProfilePlugins, build_profile
+from koord_scheduler.framework.profiles.registry import PluginRegistry
 from koord_scheduler.framework.queuedpod import QueuedPod
-from koord_scheduler.framework.registry import PluginRegistry
 from koord_scheduler.framework.results import Scores
-from koord_scheduler.framework.scoring import NodeScoring
-from koord_scheduler.framework.search import NodeSearch
 from koord_scheduler.framework.status import Status
 from koord_scheduler.plugin.testing.services import fake_services
 

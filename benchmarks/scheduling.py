@@ -31,7 +31,6 @@ from koord_scheduler.cache.assumed import SchedulerState
 from koord_scheduler.config.defaults import DEFAULT_WEIGHTS
 from koord_scheduler.config.points import Point
 from koord_scheduler.config.profiles import EnabledPlugin, Profile
-from koord_scheduler.framework.configured import known_plugins
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
@@ -42,9 +41,10 @@ from koord_scheduler.framework.interfaces import (
     VectorScorePlugin,
 )
 from koord_scheduler.framework.nodeinfo import NodeInfo
-from koord_scheduler.framework.profile import build_profile
+from koord_scheduler.framework.profiles.configured import known_plugins
+from koord_scheduler.framework.profiles.profile import build_profile
+from koord_scheduler.framework.profiles.registry import PluginRegistry
 from koord_scheduler.framework.queuedpod import QueuedPod
-from koord_scheduler.framework.registry import PluginRegistry
 from koord_scheduler.framework.results import Scores
 from koord_scheduler.framework.status import Status
 from koord_scheduler.plugin.testing.services import fake_services

@@ -8,7 +8,7 @@ from koord.controlplane.process import Process, run_process
 from koord_scheduler import NAME, PREFIX
 from koord_scheduler.daemon.run import PROGRAM, run_daemon
 from koord_scheduler.daemon.settings import Settings, load_settings
-from koord_scheduler.framework.registry import Additions, PluginRegistry
+from koord_scheduler.framework.profiles.registry import Additions, PluginRegistry
 
 _COMMANDS = f"""
 Commands beside the daemon, each with its own --help:

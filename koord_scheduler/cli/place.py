@@ -8,7 +8,7 @@ from koord.controlplane.commands import run_command
 from koord.controlplane.dumpreport import dump_report
 from koord.util.errors import OptionError
 from koord_scheduler.cli.planned import PlanOptions, options_parser, planned
-from koord_scheduler.framework.registry import Additions
+from koord_scheduler.framework.profiles.registry import Additions
 from koord_scheduler.planning.report import Json, decision_report
 from koord_scheduler.planning.show import placement_view
 

@@ -25,10 +25,10 @@ from koord.controlplane.livecluster import find_cluster, read_cluster
 from koord.util.clock import SystemClock
 from koord_scheduler.config.configuration import Configuration
 from koord_scheduler.config.read import config_parser, parse_configuration
-from koord_scheduler.framework.announcing import announce
-from koord_scheduler.framework.configured import known_plugins
 from koord_scheduler.framework.handle import Services
-from koord_scheduler.framework.registry import Additions, PluginRegistry
+from koord_scheduler.framework.profiles.announcing import announce
+from koord_scheduler.framework.profiles.configured import known_plugins
+from koord_scheduler.framework.profiles.registry import Additions, PluginRegistry
 from koord_scheduler.planning.manifests import read_pods
 from koord_scheduler.planning.offline import offline_services
 from koord_scheduler.planning.profiles import PlannedProfiles, plan_profiles

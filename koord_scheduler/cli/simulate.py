@@ -8,7 +8,7 @@ from koord.component.tables import show
 from koord.controlplane.commands import run_command
 from koord.controlplane.dumpreport import dump_report
 from koord_scheduler.cli.planned import PlanOptions, options_parser, planned
-from koord_scheduler.framework.registry import Additions
+from koord_scheduler.framework.profiles.registry import Additions
 from koord_scheduler.planning.report import Json, simulation_report
 from koord_scheduler.planning.show import simulation_view
 from koord_scheduler.planning.simulation import Simulation

@@ -39,7 +39,7 @@ from koord_scheduler.extenderserver.served import served_profile
 from koord_scheduler.extenderserver.server import extender_server, served_verbs
 from koord_scheduler.framework.extension.providers import PrivateInformer, Provided
 from koord_scheduler.framework.handle import new_services
-from koord_scheduler.framework.profile import ProfileError, ProfilePlugins, build_profile
+from koord_scheduler.framework.profiles.profile import ProfileError, ProfilePlugins, build_profile
 from koord_scheduler.planning.explain import Running, explain_handler
 from koord_scheduler.queue.backoff import BackoffOptions
 from koord_scheduler.scheduling.metrics import SchedulingMetrics

@@ -16,8 +16,8 @@ from koord_scheduler.config.read import ReadConfig, config_parser, default_confi
 from koord_scheduler.config.write import to_document
 from koord_scheduler.daemon.flags import SchedulerFlags
 from koord_scheduler.features import feature_gates
-from koord_scheduler.framework.configured import known_plugins
-from koord_scheduler.framework.registry import PluginRegistry
+from koord_scheduler.framework.profiles.configured import known_plugins
+from koord_scheduler.framework.profiles.registry import PluginRegistry
 
 DEFAULTS = ControlPlaneDefaults(
     name=NAME, namespace="koordinator-system", port=10251, secure_port=10259

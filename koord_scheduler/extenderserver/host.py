@@ -29,10 +29,10 @@ from koord_scheduler.extenders.messages import (
 from koord_scheduler.framework.calls import PointFailed
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import FEASIBLE, NodeStatuses
-from koord_scheduler.framework.forms import Rows
-from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.nodes.forms import Rows
+from koord_scheduler.framework.nodes.search import Found
+from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.results import Scores
-from koord_scheduler.framework.search import Found
 from koord_scheduler.framework.status import SUCCESS, Code, Status
 from koord_scheduler.scheduling.attempt import ProfileCycle
 

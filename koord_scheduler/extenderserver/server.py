@@ -13,7 +13,7 @@ from koord_scheduler.extenderserver.app import ExtenderApp
 from koord_scheduler.extenderserver.host import PluginHost
 from koord_scheduler.extenderserver.metrics import ExtenderMetrics
 from koord_scheduler.extenderserver.served import VERBS, verbs_of
-from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.profiles.profile import ProfilePlugins
 
 
 def served_verbs(profiles: Sequence[ProfilePlugins]) -> tuple[str, ...]:

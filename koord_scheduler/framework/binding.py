@@ -13,6 +13,7 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord.component.plugins.errors import PluginError
 from koord_scheduler.config.points import Point
+from koord_scheduler.framework.answers import status_of
 from koord_scheduler.framework.calls import Loaded, PointFailed
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import NodeStatuses
@@ -21,7 +22,6 @@ from koord_scheduler.framework.extension.pods import ResizePodPlugin
 from koord_scheduler.framework.extension.reserved import ReservedRoom
 from koord_scheduler.framework.extension.suggestions import suggestion_of
 from koord_scheduler.framework.extension.transformers import Transformers
-from koord_scheduler.framework.forms import status_of
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
     PermitPlugin,
@@ -30,7 +30,7 @@ from koord_scheduler.framework.interfaces import (
     PreBindPlugin,
     ReservePlugin,
 )
-from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.results import PostFilterResult, Wait
 from koord_scheduler.framework.status import SUCCESS, Code, Status
 

@@ -11,7 +11,7 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord.util.logs import get_logger
 from koord_scheduler.framework.diagnosis import FEASIBLE, NodeStatuses
-from koord_scheduler.framework.scoring import ScoreTable
+from koord_scheduler.framework.nodes.scoring import ScoreTable
 
 MOST_NODES = 10  # that a line names
 

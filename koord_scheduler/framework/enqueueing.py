@@ -7,16 +7,16 @@ from typing import cast
 from koord.cluster.facts import ClusterPod
 from koord.component.plugins.errors import PluginError
 from koord_scheduler.config.points import Point
+from koord_scheduler.framework.answers import status_of
 from koord_scheduler.framework.calls import Loaded, PointFailed
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.events import WILDCARD, ClusterEvent, HintedEvent, QueueingHint
-from koord_scheduler.framework.forms import status_of
 from koord_scheduler.framework.interfaces import (
     EnqueueExtensions,
     PreEnqueuePlugin,
     QueueSortPlugin,
 )
-from koord_scheduler.framework.profile import ProfileError, ProfilePlugins
+from koord_scheduler.framework.profiles.profile import ProfileError, ProfilePlugins
 from koord_scheduler.framework.queuedpod import QueuedPod
 from koord_scheduler.framework.status import SUCCESS, Status
 

@@ -10,8 +10,8 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.framework.calls import PointFailed
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.scoring import NodeScoring, ScoreTable
-from koord_scheduler.framework.search import Found, NodeSearch
+from koord_scheduler.framework.nodes.scoring import NodeScoring, ScoreTable
+from koord_scheduler.framework.nodes.search import Found, NodeSearch
 from koord_scheduler.framework.status import SUCCESS, Status
 from koord_scheduler.planning.blockers import Blockers, blockers_of
 

@@ -7,10 +7,10 @@ from koord.cluster.facts import ClusterPod
 from koord.util.errors import KoordError
 from koord_scheduler.config.profiles import Profile
 from koord_scheduler.framework.handle import Services
-from koord_scheduler.framework.profile import ProfileError, ProfilePlugins, build_profile
-from koord_scheduler.framework.registry import PluginRegistry
-from koord_scheduler.framework.scoring import NodeScoring
-from koord_scheduler.framework.search import NodeSearch
+from koord_scheduler.framework.nodes.scoring import NodeScoring
+from koord_scheduler.framework.nodes.search import NodeSearch
+from koord_scheduler.framework.profiles.profile import ProfileError, ProfilePlugins, build_profile
+from koord_scheduler.framework.profiles.registry import PluginRegistry
 from koord_scheduler.planning.decision import Decider
 
 

@@ -15,7 +15,7 @@ from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.enqueueing import Enqueueing
 from koord_scheduler.framework.handle import Services
-from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.queuedpod import QueuedPod
 from koord_scheduler.framework.status import Status
 from koord_scheduler.planning.profiles import PlannedProfiles

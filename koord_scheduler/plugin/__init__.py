@@ -177,8 +177,8 @@ from koord_scheduler.framework.interfaces import (
 from koord_scheduler.framework.nodeinfo import NodeInfo, nodes_of
 from koord_scheduler.framework.nodewhatif import NodeWhatIf
 from koord_scheduler.framework.nominator import Nominator
+from koord_scheduler.framework.profiles.registry import PluginFactory, PluginRegistry
 from koord_scheduler.framework.queuedpod import QueuedPod
-from koord_scheduler.framework.registry import PluginFactory, PluginRegistry
 from koord_scheduler.framework.results import (
     MAX_NODE_SCORE,
     MIN_NODE_SCORE,

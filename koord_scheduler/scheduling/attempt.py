@@ -8,11 +8,11 @@ from koord.cluster.facts import ClusterPod
 from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import Diagnosis, NodeStatuses
+from koord_scheduler.framework.nodes.scoring import NodeScoring
+from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.nominator import Nominator
-from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.queuedpod import QueuedPod
-from koord_scheduler.framework.scoring import NodeScoring
-from koord_scheduler.framework.search import NodeSearch
 from koord_scheduler.framework.status import Status
 
 

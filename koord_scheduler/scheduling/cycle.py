@@ -17,9 +17,9 @@ from koord_scheduler.extenders.chain import Extenders
 from koord_scheduler.framework.calls import PointFailed
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.debugging import Debugging
+from koord_scheduler.framework.nodes.scoring import ScoreTable
+from koord_scheduler.framework.nodes.search import Found
 from koord_scheduler.framework.nominator import Nominator
-from koord_scheduler.framework.scoring import ScoreTable
-from koord_scheduler.framework.search import Found
 from koord_scheduler.framework.status import Code, Status
 from koord_scheduler.scheduling.attempt import Attempt, Failure
 from koord_scheduler.scheduling.metrics import SchedulingMetrics

@@ -6,7 +6,7 @@ from typing import cast
 from koord_scheduler.config.points import Point
 from koord_scheduler.framework.calls import Loaded
 from koord_scheduler.framework.extension.pods import NextPodPlugin
-from koord_scheduler.framework.profile import ProfileError, ProfilePlugins
+from koord_scheduler.framework.profiles.profile import ProfileError, ProfilePlugins
 
 
 class NextPod:

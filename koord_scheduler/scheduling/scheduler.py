@@ -18,7 +18,7 @@ from koord_scheduler.framework.debugging import Debugging
 from koord_scheduler.framework.enqueueing import Enqueueing
 from koord_scheduler.framework.events import POD_DELETED
 from koord_scheduler.framework.handle import Services
-from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.queuedpod import QueuedPod
 from koord_scheduler.framework.status import Status as PodStatus
 from koord_scheduler.queue.backoff import BackoffOptions

@@ -15,8 +15,8 @@ from koord_scheduler.config.points import Point
 from koord_scheduler.config.read import ReadConfig, parse_configuration
 from koord_scheduler.daemon.run import FOLLOWED
 from koord_scheduler.daemon.settings import load_settings
-from koord_scheduler.framework.configured import known_plugins
-from koord_scheduler.framework.registry import PluginRegistry
+from koord_scheduler.framework.profiles.configured import known_plugins
+from koord_scheduler.framework.profiles.registry import PluginRegistry
 
 MANIFESTS = Manifests("scheduler", "koord-scheduler")
 ROOT = MANIFESTS.directory.parents[1]

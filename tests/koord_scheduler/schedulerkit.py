@@ -30,11 +30,11 @@ from koord_scheduler.framework.interfaces import (
     VectorScorePlugin,
 )
 from koord_scheduler.framework.nodeinfo import NodeInfo
-from koord_scheduler.framework.profile import ProfilePlugins, build_profile
+from koord_scheduler.framework.nodes.search import NodeSearch
+from koord_scheduler.framework.profiles.profile import ProfilePlugins, build_profile
+from koord_scheduler.framework.profiles.registry import PluginRegistry
 from koord_scheduler.framework.queuedpod import QueuedPod
-from koord_scheduler.framework.registry import PluginRegistry
 from koord_scheduler.framework.results import Scores, Verdicts
-from koord_scheduler.framework.search import NodeSearch
 from koord_scheduler.framework.status import Status
 from koord_scheduler.plugin.testing.services import fake_services
 

@@ -20,7 +20,7 @@ from koord_scheduler.cli.daemon import FAMILIES
 from koord_scheduler.daemon.run import run_daemon
 from koord_scheduler.daemon.settings import Settings, load_settings
 from koord_scheduler.framework.handle import Handle
-from koord_scheduler.framework.registry import PluginRegistry
+from koord_scheduler.framework.profiles.registry import PluginRegistry
 from koord_scheduler_plugins.default_binder import DefaultBinder
 
 LEASE = "koordinator-system/koord-scheduler"

@@ -14,8 +14,8 @@ from koord_scheduler.cache.assumed import SchedulerState
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.interfaces import Plugin, PreFilterPlugin
+from koord_scheduler.framework.nodes.search import Found
 from koord_scheduler.framework.results import PreFilterResult
-from koord_scheduler.framework.search import Found
 from koord_scheduler.framework.status import SUCCESS, Status
 
 DRIVER = "csi.test"

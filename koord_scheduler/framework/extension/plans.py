@@ -13,12 +13,12 @@ from koord.cluster.view import View
 from koord.component.plugins.errors import PluginError
 from koord.util.logs import get_logger
 from koord_scheduler.config.points import Point
+from koord_scheduler.framework.answers import status_of
 from koord_scheduler.framework.calls import Loaded, PointFailed
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.extension.transformers import Subject
-from koord_scheduler.framework.forms import status_of
 from koord_scheduler.framework.interfaces import Plugin
-from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.results import PreFilterResult
 from koord_scheduler.framework.status import Code, Status
 

@@ -13,7 +13,7 @@ from koord.component.plugins.shared import SharedPart, SharedParts
 from koord.util.health import PartHealth
 from koord.util.stop import Stop
 from koord_scheduler.framework.interfaces import Plugin
-from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.profiles.profile import ProfilePlugins
 
 
 class ControllerProvider(Plugin, ABC):

@@ -10,6 +10,7 @@ from typing import TypeVar
 from koord.cluster.facts import ClusterPod
 from koord.component.plugins.errors import PluginError
 from koord_scheduler.config.points import Point
+from koord_scheduler.framework.answers import status_of
 from koord_scheduler.framework.calls import Loaded, PointFailed
 from koord_scheduler.framework.cyclestate import CycleState, StateData
 from koord_scheduler.framework.extension.reservations import (
@@ -25,10 +26,9 @@ from koord_scheduler.framework.extension.reservations import (
     ReservationScoreExtensions,
     ReservationScorePlugin,
 )
-from koord_scheduler.framework.forms import status_of
 from koord_scheduler.framework.interfaces import Plugin
 from koord_scheduler.framework.nodeinfo import NodeInfo
-from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.results import MAX_NODE_SCORE, MIN_NODE_SCORE
 from koord_scheduler.framework.status import SUCCESS, Status
 

@@ -18,12 +18,12 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord.component.plugins.errors import PluginError
 from koord_scheduler.config.points import Point
+from koord_scheduler.framework.answers import status_of
 from koord_scheduler.framework.calls import Loaded, PointFailed
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import NodeStatuses
-from koord_scheduler.framework.forms import status_of
 from koord_scheduler.framework.interfaces import Plugin
-from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.results import PostFilterResult, PreFilterResult
 from koord_scheduler.framework.status import Status
 

@@ -8,14 +8,6 @@ from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.forms import (
-    Rows,
-    filter_rows,
-    filter_vector,
-    normalized,
-    score_rows,
-    score_vector,
-)
 from koord_scheduler.framework.interfaces import (
     FilterPlugin,
     NormalizeScorePlugin,
@@ -27,6 +19,14 @@ from koord_scheduler.framework.interfaces import (
     VectorFilterPlugin,
     VectorNormalizeScorePlugin,
     VectorScorePlugin,
+)
+from koord_scheduler.framework.nodes.forms import (
+    Rows,
+    filter_rows,
+    filter_vector,
+    normalized,
+    score_rows,
+    score_vector,
 )
 from koord_scheduler.framework.results import NodeScore, Scores, Verdicts
 from koord_scheduler.framework.status import SUCCESS, Status

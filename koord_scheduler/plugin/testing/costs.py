@@ -8,14 +8,6 @@ import numpy as np
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.forms import (
-    filter_rows,
-    filter_vector,
-    normalized,
-    score_nodes,
-    score_rows,
-    score_vector,
-)
 from koord_scheduler.framework.interfaces import (
     FilterPlugin,
     NormalizeScorePlugin,
@@ -27,6 +19,14 @@ from koord_scheduler.framework.interfaces import (
     VectorFilterPlugin,
     VectorNormalizeScorePlugin,
     VectorScorePlugin,
+)
+from koord_scheduler.framework.nodes.forms import (
+    filter_rows,
+    filter_vector,
+    normalized,
+    score_nodes,
+    score_rows,
+    score_vector,
 )
 
 ROUNDS, LONG = 30, 0.05  # rounds of one measurement, which ends after so many seconds

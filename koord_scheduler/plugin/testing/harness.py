@@ -24,19 +24,19 @@ from koord_scheduler.config.points import Point
 from koord_scheduler.config.profiles import Profile
 from koord_scheduler.config.read import parse_configuration
 from koord_scheduler.config.v1 import GROUP_VERSION, KIND
-from koord_scheduler.framework.announcing import announce
 from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.calls import PointFailed
-from koord_scheduler.framework.configured import known_plugins
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import NodeStatuses
 from koord_scheduler.framework.enqueueing import Enqueueing, Worth
 from koord_scheduler.framework.events import ClusterEvent
 from koord_scheduler.framework.interfaces import BindPlugin, Plugin, QueueSortPlugin
-from koord_scheduler.framework.profile import ProfilePlugins, build_profile
+from koord_scheduler.framework.nodes.search import NodeSearch
+from koord_scheduler.framework.profiles.announcing import announce
+from koord_scheduler.framework.profiles.configured import known_plugins
+from koord_scheduler.framework.profiles.profile import ProfilePlugins, build_profile
+from koord_scheduler.framework.profiles.registry import PluginFactory, PluginRegistry
 from koord_scheduler.framework.queuedpod import QueuedPod
-from koord_scheduler.framework.registry import PluginFactory, PluginRegistry
-from koord_scheduler.framework.search import NodeSearch
 from koord_scheduler.framework.status import SUCCESS, Code, Status
 from koord_scheduler.plugin.testing.costs import costs
 from koord_scheduler.plugin.testing.services import fake_services

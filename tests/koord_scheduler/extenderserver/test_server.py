@@ -25,7 +25,7 @@ from koord_scheduler.extenderserver.metrics import ExtenderMetrics
 from koord_scheduler.extenderserver.server import served_verbs
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import PreFilterPlugin, ReservePlugin
-from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.results import PreFilterResult
 from koord_scheduler.framework.status import Status
 

@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 
 from koord_scheduler.framework.debugging import Debugging, score_lines
 from koord_scheduler.framework.diagnosis import NodeStatuses
-from koord_scheduler.framework.scoring import ScoreTable
+from koord_scheduler.framework.nodes.scoring import ScoreTable
 from koord_scheduler.framework.status import Status
 
 NODES = make_view(a="1", b="2", c="4")

@@ -14,7 +14,6 @@ from koord.cluster.view import View
 from koord.controlplane.testing.objects import make_node
 from koord_scheduler.config.points import Point
 from koord_scheduler.config.profiles import EnabledPlugin, Profile
-from koord_scheduler.framework.announcing import announce
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.handle import Services
 from koord_scheduler.framework.interfaces import (
@@ -24,7 +23,8 @@ from koord_scheduler.framework.interfaces import (
     ReservePlugin,
     VectorFilterPlugin,
 )
-from koord_scheduler.framework.registry import PluginRegistry
+from koord_scheduler.framework.profiles.announcing import announce
+from koord_scheduler.framework.profiles.registry import PluginRegistry
 from koord_scheduler.framework.results import Verdicts
 from koord_scheduler.framework.status import Status
 from koord_scheduler.planning.offline import offline_services

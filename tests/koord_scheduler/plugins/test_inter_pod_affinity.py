@@ -17,8 +17,8 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord.component.plugins.args import args_type_of
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.forms import filter_vector, normalized, score_vector
 from koord_scheduler.framework.nodeinfo import NodeInfo
+from koord_scheduler.framework.nodes.forms import filter_vector, normalized, score_vector
 from koord_scheduler.plugin import Code, QueueingHint, Status
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.inter_pod_affinity import InterPodAffinity, InterPodAffinityArgs

@@ -27,9 +27,9 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord.component.plugins.args import args_type_of
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.forms import filter_vector, normalized, score_vector
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.nodeinfo import NodeInfo
+from koord_scheduler.framework.nodes.forms import filter_vector, normalized, score_vector
 from koord_scheduler.plugin import Code, QueueingHint, Status
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.pod_topology_spread import PodTopologySpread, PodTopologySpreadArgs

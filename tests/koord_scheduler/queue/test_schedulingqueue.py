@@ -27,7 +27,7 @@ from koord_scheduler.framework.interfaces import (
     PreEnqueuePlugin,
     QueueSortPlugin,
 )
-from koord_scheduler.framework.profile import ProfileError
+from koord_scheduler.framework.profiles.profile import ProfileError
 from koord_scheduler.framework.queuedpod import QueuedPod
 from koord_scheduler.framework.status import Status
 from koord_scheduler.queue.backoff import BackoffOptions

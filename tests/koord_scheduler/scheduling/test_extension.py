@@ -14,7 +14,7 @@ from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.extension.handlers import FailedPod, HookFailed, StartHooks
 from koord_scheduler.framework.extension.pods import NextPodPlugin, ResizePodPlugin
 from koord_scheduler.framework.interfaces import PreEnqueuePlugin, PreFilterPlugin
-from koord_scheduler.framework.profile import ProfileError
+from koord_scheduler.framework.profiles.profile import ProfileError
 from koord_scheduler.framework.status import Status
 from koord_scheduler.scheduling.nextpod import next_pod_of
 

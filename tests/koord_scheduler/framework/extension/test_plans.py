@@ -12,8 +12,8 @@ from koord.cluster.view import View
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.extension.plans import FindOneNodePlugin, PreferNodesPlugin
 from koord_scheduler.framework.interfaces import PreFilterPlugin
+from koord_scheduler.framework.nodes.search import Found
 from koord_scheduler.framework.results import PreFilterResult
-from koord_scheduler.framework.search import Found
 from koord_scheduler.framework.status import Code, Status
 
 

@@ -27,7 +27,7 @@ from koord_scheduler.framework.extension.reservations import (
 from koord_scheduler.framework.extension.reserved import ReservedRoom
 from koord_scheduler.framework.interfaces import PreBindPlugin, ReservePlugin
 from koord_scheduler.framework.nodeinfo import NodeInfo, nodes_of
-from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.status import Code, Status
 
 POD = make_pod("owner")

@@ -24,9 +24,9 @@ from koord_scheduler.framework.extension.transformers import (
     Transformed,
 )
 from koord_scheduler.framework.interfaces import PostFilterPlugin, PreFilterPlugin
+from koord_scheduler.framework.nodes.scoring import NodeScoring
+from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.results import PostFilterResult, PreFilterResult
-from koord_scheduler.framework.scoring import NodeScoring
-from koord_scheduler.framework.search import NodeSearch
 from koord_scheduler.framework.status import Code, Status
 
 Answer = Transformed | Status | None

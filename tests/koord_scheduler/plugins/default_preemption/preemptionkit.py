@@ -19,9 +19,9 @@ from koord.util.stop import Stop
 from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import Plugin
-from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.nodes.search import NodeSearch
+from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.results import PostFilterResult
-from koord_scheduler.framework.search import NodeSearch
 from koord_scheduler_plugins.default_preemption import DefaultPreemption, DefaultPreemptionArgs
 from koord_scheduler_plugins.default_preemption.acting import Preemptions
 

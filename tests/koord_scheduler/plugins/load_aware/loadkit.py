@@ -10,7 +10,7 @@ from koord.controlplane.testing.cluster import FakeCluster
 from koord.controlplane.testing.objects import make_node, make_pod, make_report, read
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.forms import filter_vector, score_vector
+from koord_scheduler.framework.nodes.forms import filter_vector, score_vector
 from koord_scheduler.plugin import Handle, NodeInfo, View
 from koord_scheduler.plugin.testing.services import fake_services
 from koord_scheduler_plugins.load_aware.args import LoadAwareSchedulingArgs

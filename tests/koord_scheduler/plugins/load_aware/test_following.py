@@ -15,7 +15,7 @@ from plainload import PlainLoad, amounts
 from koord.cluster.facts import ClusterPod
 from koord.controlplane.testing.objects import make_pod
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.kept import KeptResults
+from koord_scheduler.framework.nodes.kept import KeptResults
 from koord_scheduler.plugin.testing import assert_forms_agree
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])

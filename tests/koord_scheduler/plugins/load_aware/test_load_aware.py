@@ -13,7 +13,7 @@ from koord.component.plugins.args import args_type_of
 from koord.component.plugins.discovery import discover
 from koord.controlplane.testing.objects import make_pod, make_workload
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.forms import filter_vector
+from koord_scheduler.framework.nodes.forms import filter_vector
 from koord_scheduler.plugin import HintedEvent, PluginRegistry, PluginRequest, QueueingHint
 from koord_scheduler_plugins.load_aware.plugin import LoadAwareScheduling
 

@@ -21,8 +21,8 @@ from koord.util.logs import LevelSpec, configure, set_levels
 from koord.util.stop import Stop
 from koord_scheduler.framework.calls import PointFailed
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.kept import KeptResults
-from koord_scheduler.framework.scoring import NodeScoring
+from koord_scheduler.framework.nodes.kept import KeptResults
+from koord_scheduler.framework.nodes.scoring import NodeScoring
 from koord_scheduler.plugin import NODE, Handle
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.network_traffic import NetworkTraffic

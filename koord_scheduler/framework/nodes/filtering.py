@@ -13,24 +13,24 @@ from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.config.points import Point
+from koord_scheduler.framework.answers import StatusFailed, status_of
 from koord_scheduler.framework.calls import Loaded, PluginCalls
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import FEASIBLE
-from koord_scheduler.framework.forms import (
-    StatusFailed,
+from koord_scheduler.framework.interfaces import Filtering, FilterPlugin, VectorFilterPlugin
+from koord_scheduler.framework.nodeinfo import NodeInfo
+from koord_scheduler.framework.nodes.forms import (
+    FEW_ROWS,
     filter_answers,
     filter_nodes,
     filter_rows,
     filter_vector,
-    status_of,
 )
-from koord_scheduler.framework.interfaces import Filtering, FilterPlugin, VectorFilterPlugin
-from koord_scheduler.framework.kept import FEW_ROWS, KindResults
-from koord_scheduler.framework.nodeinfo import NodeInfo
-from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.nodes.kept import KindResults
+from koord_scheduler.framework.nodes.walk import Walk
+from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.results import Verdicts
 from koord_scheduler.framework.status import SUCCESS, Status
-from koord_scheduler.framework.walk import Walk
 
 Look = Callable[[Filtering, CycleState, ClusterPod, View, Mask], Verdicts | Mask]
 

@@ -10,12 +10,12 @@ from typing import cast
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.config.points import Point
+from koord_scheduler.framework.answers import status_of
 from koord_scheduler.framework.calls import PluginCalls, PointFailed
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.forms import status_of
 from koord_scheduler.framework.interfaces import PreFilterExtensions, PreFilterPlugin
 from koord_scheduler.framework.nodeinfo import NodeInfo
-from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.results import PreFilterResult
 from koord_scheduler.framework.status import SUCCESS, Code, Status
 

@@ -6,8 +6,8 @@ from koord.component.plugins.args import args_type_of
 from koord_scheduler.config.known import KnownPlugin, KnownPlugins
 from koord_scheduler.config.points import Point
 from koord_scheduler.framework.interfaces import Plugin
-from koord_scheduler.framework.profile import INTERFACES
-from koord_scheduler.framework.registry import PluginFactory, PluginRegistry
+from koord_scheduler.framework.profiles.profile import INTERFACES
+from koord_scheduler.framework.profiles.registry import PluginFactory, PluginRegistry
 
 
 def known_plugins(registry: PluginRegistry) -> KnownPlugins:

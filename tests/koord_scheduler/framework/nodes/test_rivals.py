@@ -14,14 +14,14 @@ from koord.cluster import decoding
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
-from koord_scheduler.framework.beside import FEW_RIVALS
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import FEASIBLE
 from koord_scheduler.framework.interfaces import FilterPlugin, VectorFilterPlugin
 from koord_scheduler.framework.nodeinfo import NodeInfo
+from koord_scheduler.framework.nodes.beside import FEW_RIVALS
+from koord_scheduler.framework.nodes.rivals import MOST_PRIORITIES, Rivals
+from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.nominator import Nominator
-from koord_scheduler.framework.rivals import MOST_PRIORITIES, Rivals
-from koord_scheduler.framework.search import NodeSearch
 from koord_scheduler.framework.status import Status
 
 NODES = 24  # more than are asked about one by one

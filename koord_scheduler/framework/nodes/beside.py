@@ -17,13 +17,13 @@ from koord_scheduler.config.points import Point
 from koord_scheduler.framework.calls import Loaded, PluginCalls
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import FEASIBLE
-from koord_scheduler.framework.filtering import Filters
-from koord_scheduler.framework.forms import Rows, filter_answers
 from koord_scheduler.framework.interfaces import Filtering, PreFilterExtensions
-from koord_scheduler.framework.kept import KeptResults, KindResults
-from koord_scheduler.framework.prefiltering import PreFiltering
-from koord_scheduler.framework.profile import ProfilePlugins
-from koord_scheduler.framework.walk import Walk
+from koord_scheduler.framework.nodes.filtering import Filters
+from koord_scheduler.framework.nodes.forms import Rows, filter_answers
+from koord_scheduler.framework.nodes.kept import KeptResults, KindResults
+from koord_scheduler.framework.nodes.prefiltering import PreFiltering
+from koord_scheduler.framework.nodes.walk import Walk
+from koord_scheduler.framework.profiles.profile import ProfilePlugins
 
 FEW_RIVALS = 4  # nodes with nominated pods that are imagined one by one
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from koord.cluster.view import View
-from koord_scheduler.framework.forms import Rows
+from koord_scheduler.framework.nodes.forms import Rows
 
 FEWEST = 100  # nodes below which all are looked at, and feasible nodes that are enough
 _ZONES = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")

@@ -9,6 +9,7 @@ from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord.component.plugins.errors import PluginError
+from koord_scheduler.framework.answers import StatusFailed, status_of
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import (
     Filtering,
@@ -29,37 +30,13 @@ from koord_scheduler.framework.results import (
     Scores,
     Verdicts,
 )
-from koord_scheduler.framework.status import SUCCESS, Code, Status
+from koord_scheduler.framework.status import Status
 
 Rows = NDArray[np.intp]
 """Rows of nodes, ascending."""
+FEW_ROWS = 16  # that the plain form does sooner than the vector form does all
 
 _BEYOND = 2.0**62  # a score that no whole number of 64 bits can hold
-
-
-class StatusFailed(PluginError):
-    """A plugin answered with a status that ends the cycle."""
-
-    def __init__(self, plugin: str, status: Status) -> None:
-        super().__init__(status.message, plugin)
-        self.status = status
-
-
-def status_of(answer: object, plugin: str, *extra: Code) -> Status:
-    """Return an answer as a status that names its plugin; None is Success.
-
-    extra: codes beside Success, Error and the rejections that are right at this extension point.
-
-    Raises:
-        PluginError: it is no status, or has a code that is wrong here.
-    """
-    if answer is None:
-        return SUCCESS
-    if not isinstance(answer, Status):
-        raise PluginError(f"plugin {plugin}: wanted a Status or None, found {answer!r:.80}", plugin)
-    if answer.ok or answer.rejected or answer.code is Code.ERROR or answer.code in extra:
-        return answer.of(plugin)
-    raise PluginError(f"plugin {plugin}: found {answer.code.title}, which is wrong here", plugin)
 
 
 def filter_answer(

@@ -15,7 +15,6 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.snapshot import Snapshot
 from koord.cluster.view import View
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.forms import filter_nodes, score_nodes
 from koord_scheduler.framework.interfaces import (
     FilterPlugin,
     Plugin,
@@ -24,11 +23,12 @@ from koord_scheduler.framework.interfaces import (
     VectorNormalizeScorePlugin,
     VectorScorePlugin,
 )
-from koord_scheduler.framework.kept import KeptResults
 from koord_scheduler.framework.nodeinfo import NodeInfo
+from koord_scheduler.framework.nodes.forms import filter_nodes, score_nodes
+from koord_scheduler.framework.nodes.kept import KeptResults
+from koord_scheduler.framework.nodes.scoring import NodeScoring
+from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.results import Scores, Verdicts, default_normalize
-from koord_scheduler.framework.scoring import NodeScoring
-from koord_scheduler.framework.search import NodeSearch
 from koord_scheduler.framework.status import Code, Status
 
 STATE = CycleState()

@@ -8,8 +8,8 @@ import numpy as np
 from koord.cluster.columns import Mask
 from koord_scheduler.framework.calls import Loaded
 from koord_scheduler.framework.diagnosis import ABSENT, FEASIBLE, NO_STATUS, NodeStatuses
-from koord_scheduler.framework.forms import Rows
 from koord_scheduler.framework.interfaces import Filtering
+from koord_scheduler.framework.nodes.forms import Rows
 from koord_scheduler.framework.results import Numbers, Verdicts
 from koord_scheduler.framework.status import Status
 

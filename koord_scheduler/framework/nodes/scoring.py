@@ -15,13 +15,14 @@ from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.config.points import Point
+from koord_scheduler.framework.answers import StatusFailed, status_of
 from koord_scheduler.framework.calls import Loaded
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.extension.transformers import Subject, Transformers
-from koord_scheduler.framework.forms import Rows, StatusFailed, normalized, score_nodes, status_of
 from koord_scheduler.framework.interfaces import PreScorePlugin, Scoring
-from koord_scheduler.framework.kept import KindResults
-from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.nodes.forms import Rows, normalized, score_nodes
+from koord_scheduler.framework.nodes.kept import KindResults
+from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.results import Scores
 from koord_scheduler.framework.status import Code
 

@@ -18,17 +18,17 @@ from schedulerkit import (
 from koord.cluster.facts import ClusterPod
 from koord.component.plugins.errors import PluginError
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.forms import (
+from koord_scheduler.framework.interfaces import (
+    NormalizeScorePlugin,
+    Scoring,
+    VectorNormalizeScorePlugin,
+)
+from koord_scheduler.framework.nodes.forms import (
     StatusFailed,
     filter_nodes,
     normalized,
     score_nodes,
     status_of,
-)
-from koord_scheduler.framework.interfaces import (
-    NormalizeScorePlugin,
-    Scoring,
-    VectorNormalizeScorePlugin,
 )
 from koord_scheduler.framework.results import (
     NodeScore,

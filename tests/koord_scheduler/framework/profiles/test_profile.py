@@ -8,7 +8,7 @@ from schedulerkit import Binder, FirstCome, FreeCpu, Kit, PlainFilter
 from koord_scheduler.config.points import Point
 from koord_scheduler.config.profiles import EnabledPlugin, Profile
 from koord_scheduler.framework.interfaces import Plugin
-from koord_scheduler.framework.profile import ProfileError, build_profile
+from koord_scheduler.framework.profiles.profile import ProfileError, build_profile
 
 
 class Closes(FirstCome):

@@ -13,7 +13,6 @@ from koord.cluster.crowd import Crowd
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.config.points import Point
-from koord_scheduler.framework.beside import FilterBeside
 from koord_scheduler.framework.calls import PluginCalls, PointFailed
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import (
@@ -26,16 +25,17 @@ from koord_scheduler.framework.diagnosis import (
 )
 from koord_scheduler.framework.extension.plans import NodePlans
 from koord_scheduler.framework.extension.transformers import Subject, Transformers
-from koord_scheduler.framework.filtering import Filters
-from koord_scheduler.framework.kept import KeptResults, KindResults
+from koord_scheduler.framework.nodes.beside import FilterBeside
+from koord_scheduler.framework.nodes.filtering import Filters
+from koord_scheduler.framework.nodes.kept import KeptResults, KindResults
+from koord_scheduler.framework.nodes.prefiltering import PreFiltered, PreFiltering
+from koord_scheduler.framework.nodes.rivals import Rivals
+from koord_scheduler.framework.nodes.sampling import nodes_to_find, round_robin
+from koord_scheduler.framework.nodes.walk import Walk
 from koord_scheduler.framework.nominator import Nominator
-from koord_scheduler.framework.prefiltering import PreFiltered, PreFiltering
-from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.results import PreFilterResult, Verdicts
-from koord_scheduler.framework.rivals import Rivals
-from koord_scheduler.framework.sampling import nodes_to_find, round_robin
 from koord_scheduler.framework.status import SUCCESS, Status
-from koord_scheduler.framework.walk import Walk
 
 LEAST_BLOCK = 128  # nodes that are looked at together when not all are needed
 

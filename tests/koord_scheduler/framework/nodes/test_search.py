@@ -25,8 +25,8 @@ from koord_scheduler.framework.interfaces import (
     PreFilterPlugin,
 )
 from koord_scheduler.framework.nodeinfo import NodeInfo
+from koord_scheduler.framework.nodes.search import Found, NodeSearch
 from koord_scheduler.framework.results import PreFilterResult
-from koord_scheduler.framework.search import Found, NodeSearch
 from koord_scheduler.framework.status import Code, Status
 
 VIEW = make_view(a="1", b="2", c="4", d="8")

@@ -8,10 +8,10 @@ from schedulerkit import FirstCome, FreeCpu
 
 from koord.component.plugins.args import takes_args
 from koord_scheduler.config.points import Point
-from koord_scheduler.framework.configured import known_plugins
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.interfaces import Plugin
-from koord_scheduler.framework.registry import PluginRegistry
+from koord_scheduler.framework.profiles.configured import known_plugins
+from koord_scheduler.framework.profiles.registry import PluginRegistry
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from koord_scheduler.framework.interfaces import (
     VectorFilterPlugin,
     VectorScorePlugin,
 )
-from koord_scheduler.framework.registry import PluginRegistry
+from koord_scheduler.framework.profiles.registry import PluginRegistry
 
 if TYPE_CHECKING:
     from koord_scheduler.framework.extension.reserved import ReservedRoom

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from clusters import Cluster, node
 
-from koord_scheduler.framework.sampling import nodes_to_find, round_robin
+from koord_scheduler.framework.nodes.sampling import nodes_to_find, round_robin
 
 
 @pytest.mark.parametrize(

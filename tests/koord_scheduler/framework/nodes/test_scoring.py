@@ -13,8 +13,8 @@ from koord.cluster.view import View
 from koord_scheduler.framework.calls import PointFailed
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import PreScorePlugin, VectorNormalizeScorePlugin
+from koord_scheduler.framework.nodes.scoring import NodeScoring, ScoreTable
 from koord_scheduler.framework.results import Scores, default_normalize
-from koord_scheduler.framework.scoring import NodeScoring, ScoreTable
 from koord_scheduler.framework.status import Code, Status
 
 VIEW = make_view(a="1", b="2", c="4")
