@@ -24,6 +24,7 @@ BENCHMARKS = (
     "snapshot",
     "framework",
     "scheduling",
+    "watchevents",
     "lownodeload",
     "fleet",
     "descheduler",

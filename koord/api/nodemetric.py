@@ -64,16 +64,14 @@ def parse_spec(obj: object) -> NodeMetricSpec:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """CPU and memory in use, and whatever else is counted."""
+    """CPU and memory in use."""
 
     cores: float
     memory_bytes: float
-    others: tuple[tuple[str, int], ...] = ()  # further resources by name; whole units
 
     def to_json(self) -> Json:
         cpu, memory = cpu_text(self.cores), memory_text(self.memory_bytes)
-        others = {name: str(amount) for name, amount in self.others}
-        return {"resources": {"cpu": cpu, "memory": memory, **others}}
+        return {"resources": {"cpu": cpu, "memory": memory}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ import msgspec
 from msgspec import Raw
 
 from koord.api.decoding.annotation import annotation_fields
-from koord.api.nodemetric import AggregatedUsage, PodMetric, Usage
 from koord.api.nodes.reservation import NODE_RESERVATION, reserved_amounts
 from koord.api.schedulinghint import SCHEDULING_HINTS
 from koord.cluster import wire
@@ -32,8 +31,9 @@ from koord.cluster.facts import (
     Taint,
     Workload,
 )
-from koord.cluster.podspecs import Sharing, read_amounts
+from koord.cluster.podspecs import Sharing, read_amount, read_amounts
 from koord.cluster.selectors import equalities, read_selector
+from koord.cluster.usage import AggregatedUsage, PodMetric, Usage
 from koord.cluster.workloads import controller_of
 from koord.util import goduration
 from koord.util.errors import InvalidObject
@@ -349,15 +349,17 @@ def _read_usage(found: wire.NodeMetric, _: Sharing) -> UsageReport:
         ),
         aggregated=tuple(_aggregated(one, where) for one in metric.aggregated_node_usages or ()),
         pods=tuple(
-            PodMetric(
-                name=one.name,
-                namespace=intern(one.namespace),
-                usage=usage,
-                priority=intern(one.priority or ""),
-                qos=intern(one.qos or ""),
-            )
-            for one in status.pods_metric or ()
-            if (usage := _usage(one.pod_usage, where)) is not None
+            [
+                PodMetric(
+                    one.name,
+                    intern(one.namespace),
+                    usage,
+                    intern(one.priority or ""),
+                    intern(one.qos or ""),
+                )
+                for one in status.pods_metric or ()
+                if (usage := _usage(one.pod_usage, where)) is not None
+            ]
         ),
         interval=None if interval is None else float(interval),
     )
@@ -383,13 +385,17 @@ def _total(found: Iterable[Usage | None]) -> Usage | None:
 
 def _usage(found: wire.ResourceMap | None, where: str) -> Usage | None:
     """The amounts of a ResourceMap; None: it lacks cpu or memory, as a cold window does."""
-    amounts = read_amounts((found and found.resources) or {}, where)
-    if "cpu" not in amounts or "memory" not in amounts:
+    resources = None if found is None else found.resources
+    if not resources:
         return None
+    cpu, memory = resources.get("cpu"), resources.get("memory")
     others: tuple[tuple[str, int], ...] = ()
-    if len(amounts) > len(_ALWAYS_USED):
-        others = tuple([one for one in amounts.items() if one[0] not in _ALWAYS_USED])
-    return Usage(amounts["cpu"] / 1000, float(amounts["memory"]), others)
+    if len(resources) > (cpu is not None) + (memory is not None):
+        rest = {name: text for name, text in resources.items() if name not in _ALWAYS_USED}
+        others = tuple(read_amounts(rest, where).items())
+    milli = 0 if cpu is None else read_amount("cpu", cpu, where)
+    count = 0 if memory is None else read_amount("memory", memory, where)
+    return None if cpu is None or memory is None else Usage(milli / 1000, float(count), others)
 
 
 def _time(text: str | None, where: str) -> float | None:

@@ -132,40 +132,36 @@ def read_amounts(found: Mapping[str, str | int | float], where: str) -> dict[str
     Raises:
         InvalidObject: one is no quantity, below zero or absurdly large.
     """
-    amounts = {}
-    for name, text in found.items():
-        value = _amount(name, text, where)
-        if not 0 <= value <= LARGEST_AMOUNT:
-            wanted = f"0 to {LARGEST_AMOUNT}"
-            raise InvalidObject(f"{where}: {name}", wanted=wanted, found=text)
-        amounts[name] = value
-    return amounts
+    return {name: read_amount(name, text, where) for name, text in found.items()}
 
 
-def _amount(name: str, text: str | int | float, where: str) -> int:
-    value = _plain_amount(name, text) if isinstance(text, str) else None
-    if value is None:
-        try:
-            value = amount(name, str(text))
-        except ValueError as err:
-            raise InvalidObject(f"{where}: {name}", wanted="a quantity", found=text) from err
+def read_amount(name: str, text: str | int | float, where: str) -> int:
+    """Return the amount of one resource. Raises as read_amounts does."""
+    value = _amount(name, text, where)
+    if not 0 <= value <= LARGEST_AMOUNT:
+        wanted = f"0 to {LARGEST_AMOUNT}"
+        raise InvalidObject(f"{where}: {name}", wanted=wanted, found=text)
     return value
 
 
-def _plain_amount(name: str, text: str) -> int | None:
-    """The amount of a text as most are written, such as 250m or 512Mi; None: see amount.
+def _amount(name: str, text: str | int | float, where: str) -> int:
+    """The amount; most are written like 250m or 512Mi, and a NodeMetric has dozens.
 
-    A NodeMetric has dozens, each another one: this takes a tenth of the time.
+    Those take a tenth of the time of the others.
     """
-    scale = _SCALES.get(text[-2:], 1)
-    digits = text if scale == 1 else text[:-2]
-    if scale == 1 and text[-1:] == "m" and name == "cpu":
-        digits = text[:-1]
-    elif name == "cpu":
-        scale *= 1000
-    if len(digits) <= _MOST_DIGITS and digits.isdecimal() and digits.isascii():
+    scale = 1000 if name == "cpu" else 1
+    digits = text if isinstance(text, str) else ""
+    if digits[-1:] == "i":
+        scale *= _SCALES.get(digits[-2:], 0)
+        digits = digits[:-2]
+    elif scale != 1 and digits[-1:] == "m":
+        scale, digits = 1, digits[:-1]
+    if scale and digits.isdecimal() and len(digits) <= _MOST_DIGITS and digits.isascii():
         return int(digits) * scale
-    return None
+    try:
+        return amount(name, str(text))
+    except ValueError as err:
+        raise InvalidObject(f"{where}: {name}", wanted="a quantity", found=text) from err
 
 
 class _PodAmounts:

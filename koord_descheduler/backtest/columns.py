@@ -8,8 +8,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from koord.api.nodemetric import AggregatedUsage, PodMetric, Usage
 from koord.cluster.decoding import UsageReport
+from koord.cluster.usage import AggregatedUsage, PodMetric, Usage
 from koord.util.errors import InvalidObject
 
 Row = NDArray[np.int64]

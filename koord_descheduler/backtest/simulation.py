@@ -18,12 +18,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from msgspec.structs import replace as replaced
 
-from koord.api.nodemetric import AggregatedUsage, PodMetric, Usage
 from koord.cluster import decoding
 from koord.cluster.decoding import UsageReport
 from koord.cluster.facts import ClusterPod
 from koord.cluster.predicates.fits import fits
 from koord.cluster.state import ClusterState
+from koord.cluster.usage import AggregatedUsage, PodMetric, Usage
 from koord_descheduler.backtest.ticks import Change, Eviction, Tick
 from koord_descheduler.ledger.entries import WorkloadRef, workload_of
 
@@ -258,7 +258,7 @@ class SimulatedCluster:
             key = f"{metric.namespace}/{metric.name}"
             one = self._standing_for.get(key)
             if one is not None and one.home == report.node:
-                one.metric = replace(metric, name=one.pod.name, namespace=one.pod.namespace)
+                one.metric = replaced(metric, name=one.pod.name, namespace=one.pod.namespace)
             elif self._leaving.get(key) != report.node:
                 pods.append(metric)
                 continue

@@ -7,8 +7,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from koord.api.nodemetric import Usage
 from koord.cluster.facts import ClusterPod
+from koord.cluster.usage import Usage
 from koord.cluster.workloads import Workloads, controller_of
 
 BARE = "Pod"  # kind of the workload that a pod without a controller is by itself

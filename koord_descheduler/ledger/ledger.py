@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from koord.api.nodemetric import Usage, time_text
+from koord.api.nodemetric import time_text
 from koord.cluster.decoding import UsageReport
 from koord.cluster.facts import ClusterPod
 from koord.cluster.state import ClusterState
+from koord.cluster.usage import Usage
 from koord.kube.eventobjects import Event, EventType, ObjectRef
 from koord.util import goduration
 from koord.util.logs import get_logger

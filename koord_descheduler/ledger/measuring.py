@@ -14,8 +14,8 @@ remains.
 import math
 from collections.abc import Callable
 
-from koord.api.nodemetric import Usage
 from koord.cluster.decoding import UsageReport
+from koord.cluster.usage import Usage
 from koord_descheduler.ledger.entries import Baseline
 
 SHARE = 0.5  # of the predicted relief that has to be measured

@@ -37,6 +37,7 @@ from koord.cluster.predicates.nodes import (
 )
 from koord.cluster.predicates.spread import selector_of
 from koord.cluster.state import ClusterState
+from koord.cluster.usage import AggregatedUsage, PodMetric, Usage
 from koord.cluster.view import View, WhatIf
 from koord.cluster.workloads import Workloads, controller_of
 from koord.component.config.faults import (
@@ -175,6 +176,7 @@ __all__ = [
     "Absent",
     "Action",
     "AffinityTerm",
+    "AggregatedUsage",
     "AggregationType",
     "AlreadyExists",
     "AnomalyCondition",
@@ -264,6 +266,7 @@ __all__ = [
     "PluginRegistry",
     "PodDecision",
     "PodEvictions",
+    "PodMetric",
     "PodOrder",
     "PodSelector",
     "PodSpec",
@@ -288,6 +291,7 @@ __all__ = [
     "TooManyRequests",
     "UInt",
     "UInt32",
+    "Usage",
     "UsageReport",
     "Utilization",
     "View",

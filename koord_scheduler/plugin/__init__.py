@@ -57,6 +57,7 @@ from koord.cluster.predicates.spread import (
 from koord.cluster.predicates.volumes import reaches_volumes
 from koord.cluster.selectors import is_label_requirement, is_name_requirement
 from koord.cluster.state import ClusterState
+from koord.cluster.usage import AggregatedUsage, PodMetric, Usage
 from koord.cluster.view import View, WhatIf
 from koord.component.config.faults import (
     Fault,
@@ -242,6 +243,7 @@ __all__ = [
     "Action",
     "Affinity",
     "AffinityTerm",
+    "AggregatedUsage",
     "AntiAffinity",
     "ApiConfig",
     "Balanced",
@@ -316,6 +318,7 @@ __all__ = [
     "PluginRegistry",
     "PluginRequest",
     "PodChanges",
+    "PodMetric",
     "PodSpec",
     "PointFailed",
     "PostBindPlugin",
@@ -378,6 +381,7 @@ __all__ = [
     "Transformed",
     "Transport",
     "Unreachable",
+    "Usage",
     "UsageReport",
     "Use",
     "UseColumns",

@@ -7,14 +7,15 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from koord.api.nodemetric import AggregatedUsage, Usage
 from koord_descheduler.plugin import (
+    AggregatedUsage,
     AggregationType,
     ClusterNode,
     ClusterPod,
     DisruptionBudget,
     LowNodeLoadArgs,
     Migration,
+    Usage,
     UsageReport,
     View,
 )

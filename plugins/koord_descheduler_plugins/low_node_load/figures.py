@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from koord.api.nodemetric import Usage
 from koord.api.pods.requests import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
-from koord_descheduler.plugin import ClusterPod, LabelSet, UsageReport, View
+from koord_descheduler.plugin import ClusterPod, LabelSet, Usage, UsageReport, View
 
 _CPU = frozenset({"cpu", BATCH_CPU, MID_CPU})
 _MEMORY = frozenset({"memory", BATCH_MEMORY, MID_MEMORY})

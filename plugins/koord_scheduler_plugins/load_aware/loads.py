@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from math import inf
 
 from koord.api.loadaware import AggregationType
-from koord.api.nodemetric import Usage
 from koord.api.priority import PriorityClass
-from koord_scheduler.plugin import ClusterPod, UsageReport
+from koord_scheduler.plugin import ClusterPod, Usage, UsageReport
 from koord_scheduler_plugins.load_aware.estimates import Assigned, Estimator, Vector
 
 _UNKNOWN: tuple[Vector | None, bool] = None, False

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.labelselector import Requirement
-from koord.api.nodemetric import AggregatedUsage, PodMetric, Usage
 from koord.cluster import decoding
 from koord.cluster.decoding import UsageReport
 from koord.cluster.facts import (
@@ -42,6 +41,7 @@ from koord.cluster.storage.kinds import (
     VOLUME,
     VOLUME_ATTACHMENT,
 )
+from koord.cluster.usage import AggregatedUsage, PodMetric, Usage
 from koord.util.errors import InvalidObject
 from koord_descheduler.backtest.columns import layout_of, pack, to_report, to_row, unpack
 from koord_descheduler.backtest.recorder import RecordingState

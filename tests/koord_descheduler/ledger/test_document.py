@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.nodemetric import Usage
+from koord.cluster.usage import Usage
 from koord.util.errors import InvalidObject
 from koord_descheduler.ledger.document import (
     MOST_BYTES,

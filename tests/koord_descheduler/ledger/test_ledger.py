@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from ledgerkit import FOR_LOAD, GI, LedgerKit
 
-from koord.api.nodemetric import Usage
+from koord.cluster.usage import Usage
 from koord.util.simulatedclock import SimulatedClock
 from koord_descheduler.config.v1alpha2 import EvictionLedger
 from koord_descheduler.framework.interfaces import EvictOptions, Relief

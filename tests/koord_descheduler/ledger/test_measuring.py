@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.nodemetric import PodMetric, Usage
 from koord.cluster.decoding import UsageReport
+from koord.cluster.usage import PodMetric, Usage
 from koord_descheduler.ledger.entries import Baseline
 from koord_descheduler.ledger.measuring import baseline, is_relieved, measured_relief
 

@@ -1,0 +1,178 @@
+"""NodeMetrics as they are read quickly are what a plain reading of their JSON gives."""
+
+import json
+from datetime import datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord.api.pods.requests import amount
+from koord.cluster.decoder import Decoder
+from koord.cluster.decoding import NODE_METRIC, UsageReport
+from koord.cluster.podspecs import LARGEST_AMOUNT, read_amount
+from koord.cluster.usage import PodMetric, Usage
+from koord.util.errors import InvalidObject
+
+Json = dict[str, Any]
+
+DIGITS = st.integers(0, 2**63).map(str) | st.sampled_from(
+    ["007", "1_0", "٣", "²", "1" * 19, "1" * 300]
+)
+QUANTITIES = (
+    st.tuples(
+        st.sampled_from(["", "", "", "-", "+", " "]),
+        DIGITS,
+        st.sampled_from(["", ".5", "."]),
+        st.sampled_from(
+            ["", "m", "n", "u", "k", "M", "G", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "i", "ii",
+             "mi", "e3", "e-3", "E999999999", "e400", "x", " "]
+        ),
+    ).map("".join)
+    | st.text(max_size=6)
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+)  # fmt: skip
+USUAL = st.integers(0, 50_000).map(lambda milli: f"{milli}m")
+SIZES = st.integers(0, 2**40).map(str) | st.integers(0, 2**30).map(lambda count: f"{count}Ki")
+MAPS = st.one_of(
+    st.fixed_dictionaries({"cpu": USUAL, "memory": SIZES}),
+    st.dictionaries(
+        st.sampled_from(["cpu", "memory", "nvidia.com/gpu"]), QUANTITIES | USUAL, max_size=3
+    ),
+)
+USAGES = st.none() | st.just({}) | st.fixed_dictionaries({"resources": st.none() | MAPS})
+CLASSES = st.sampled_from(["koord-prod", "koord-batch", "LS", "", None])
+PODS = st.lists(
+    st.fixed_dictionaries(
+        {"name": st.text(max_size=5), "namespace": st.sampled_from(["default", "shop"])},
+        optional={"podUsage": USAGES, "priority": CLASSES, "qos": CLASSES},
+    ),
+    max_size=4,
+)
+TIMES = st.sampled_from([None, "", "2026-07-24T06:52:45Z", "1970-01-01T00:02:00+02:00"])
+REPORTS = st.fixed_dictionaries(
+    {"metadata": st.just({"name": "n", "resourceVersion": "7"})},
+    optional={
+        "spec": st.sampled_from([None, {}, {"metricCollectPolicy": {"reportIntervalSeconds": 30}}]),
+        "status": st.none() | st.fixed_dictionaries(
+            {},
+            optional={
+                "updateTime": TIMES,
+                "podsMetric": st.none() | PODS,
+                "nodeMetric": st.fixed_dictionaries(
+                    {}, optional={"nodeUsage": USAGES, "systemUsage": USAGES}
+                ),
+            },
+        ),
+    },
+)  # fmt: skip
+
+
+def slowly(name: str, value: str | int | float) -> int | None:
+    """The amount as Kubernetes' rules have it; None: it is refused."""
+    try:
+        found = amount(name, str(value))
+    except ValueError:
+        return None
+    return found if 0 <= found <= LARGEST_AMOUNT else None
+
+
+@given(st.sampled_from(["cpu", "memory", "nvidia.com/gpu"]), QUANTITIES)
+def test_a_quantity_is_what_the_rules_say(name: str, value: str | int | float) -> None:
+    """However it is written, and however it is malformed."""
+    wanted = slowly(name, value)
+    if wanted is None:
+        with pytest.raises(InvalidObject, match=name):
+            read_amount(name, value, "NodeMetric n")
+    else:
+        assert read_amount(name, value, "NodeMetric n") == wanted
+
+
+class Refused(Exception):
+    pass
+
+
+def plain_usage(found: Json | None) -> Usage | None:
+    amounts = {}
+    for name, value in ((found or {}).get("resources") or {}).items():
+        amounts[name] = slowly(name, value)
+        if amounts[name] is None:
+            raise Refused
+    if "cpu" not in amounts or "memory" not in amounts:
+        return None
+    others = tuple((name, one) for name, one in amounts.items() if name not in ("cpu", "memory"))
+    return Usage(amounts["cpu"] / 1000, float(amounts["memory"]), others)
+
+
+def plain_report(found: Json) -> UsageReport:
+    status, spec = found.get("status") or {}, found.get("spec") or {}
+    at, metric = status.get("updateTime"), status.get("nodeMetric") or {}
+    pods = []
+    for one in status.get("podsMetric") or ():
+        usage = plain_usage(one.get("podUsage"))
+        if usage is not None:
+            classes = one.get("priority") or "", one.get("qos") or ""
+            pods.append(PodMetric(one["name"], one["namespace"], usage, *classes))
+    interval = (spec.get("metricCollectPolicy") or {}).get("reportIntervalSeconds")
+    return UsageReport(
+        node="n",
+        update_time=datetime.fromisoformat(at).timestamp() if at else None,
+        usage=plain_usage(metric.get("nodeUsage")),
+        system_usage=plain_usage(metric.get("systemUsage")),
+        pods=tuple(pods),
+        interval=None if interval is None else float(interval),
+    )
+
+
+@given(REPORTS)
+def test_a_report_is_what_its_json_says_or_refused_whole(found: Json) -> None:
+    """One malformed amount anywhere costs the report, never a part of it."""
+    data = json.dumps({"type": "MODIFIED", "object": found}).encode()
+    event = Decoder().event(NODE_METRIC, data)
+    try:
+        wanted = plain_report(found)
+    except Refused:
+        assert isinstance(event.object, InvalidObject)
+    else:
+        assert event.object == wanted
+    assert (event.type, event.key, event.resource_version) == ("MODIFIED", "n", "7")
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        b'{"cpu":NaN,"memory":"1"}',
+        b'{"cpu":1e999,"memory":"1"}',
+        b'{"cpu":true,"memory":"1"}',
+        b'{"cpu":["1"],"memory":"1"}',
+        b'{"cpu":"1e999999999","memory":"1"}',
+        b'{"cpu":"1","memory":"\\ud800"}',
+        b'{"cpu":"1","memory":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"cpu":"' + b"1" * 5000 + b'","memory":"1"}',
+    ],
+    ids=["nan", "infinite", "boolean", "list", "exponent", "surrogate", "nested", "long"],
+)
+@pytest.mark.parametrize(
+    "where", [b'"nodeMetric":{"nodeUsage":{"resources":%s}}',
+              b'"podsMetric":[{"name":"p","namespace":"d","podUsage":{"resources":%s}}]']
+)  # fmt: skip
+def test_hostile_usage_refuses_the_report(usage: bytes, where: bytes) -> None:
+    status = where % usage
+    line = b'{"type":"ADDED","object":{"metadata":{"name":"n"},"status":{%s}}}' % status
+    try:
+        found = Decoder().event(NODE_METRIC, line).object
+    except InvalidObject:
+        return  # no JSON at all: the watch begins again
+    assert isinstance(found, InvalidObject)
+
+
+def test_of_a_key_that_is_there_twice_the_last_one_counts() -> None:
+    """As in Go."""
+    usage = b'{"resources":{"cpu":"1","cpu":"2","memory":"3"}}'
+    line = b'{"metadata":{"name":"n"},"status":{"nodeMetric":{"nodeUsage":%s,"nodeUsage":%s}}}' % (
+        b'{"resources":{"cpu":"9","memory":"9"}}',
+        usage,
+    )
+    assert Decoder().object(NODE_METRIC, line).usage == Usage(2.0, 3.0)
