@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from koord.api.amounts import Amounts
 from koord.api.decoding.fields import Fields
 from koord.api.decoding.jsonrules import Json
 from koord.api.quantity import cpu_text, memory_text
@@ -148,6 +149,17 @@ class HostApplicationMetric(_NamedUsage):
 
 
 @dataclass(frozen=True, slots=True)
+class ProdPrediction:
+    """What of the requests of prod pods others may have, and the most that will be used.
+
+    The peak has the system, a margin and the requests of unpredicted pods in it.
+    """
+
+    reclaimable: Amounts | None  # None: it is not known what the node has
+    peak: Amounts
+
+
+@dataclass(frozen=True, slots=True)
 class NodeMetricStatus:
     """The status of a NodeMetric. Usages that could not be measured are None.
 
@@ -163,8 +175,7 @@ class NodeMetricStatus:
     numa_usages: tuple[NumaUsage, ...] = ()
     pods: tuple[PodMetric, ...] = ()
     host_applications: tuple[HostApplicationMetric, ...] = ()
-    prod_reclaimable: Usage | None = None  # None: no prediction
-    prod_peak: Usage | None = None
+    prod: ProdPrediction | None = None  # None: nothing can be predicted
 
     def to_json(self) -> Json:
         """Return the wire form: present objects may be {}, empty lists are left out."""
@@ -179,10 +190,12 @@ class NodeMetricStatus:
             },
             **_list("podsMetric", self.pods),
             **_list("hostApplicationMetric", self.host_applications),
-            "prodReclaimableMetric": {"resource": _usage(self.prod_reclaimable)},
+            "prodReclaimableMetric": {
+                "resource": _usage(self.prod.reclaimable if self.prod else None)
+            },
         }
-        if self.prod_peak is not None:
-            status["prodPeakMetric"] = {"resource": self.prod_peak.to_json()}
+        if self.prod is not None:
+            status["prodPeakMetric"] = {"resource": self.prod.peak.to_json()}
         return status
 
 
@@ -214,7 +227,7 @@ def time_text(unix_seconds: float) -> str:
     return datetime.fromtimestamp(int(unix_seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _usage(usage: Usage | None) -> Json:
+def _usage(usage: Usage | Amounts | None) -> Json:
     return usage.to_json() if usage is not None else {}
 
 

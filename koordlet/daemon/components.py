@@ -15,6 +15,7 @@ from koordlet.daemon.act.acting import Acting, build_acting, build_other_agent
 from koordlet.daemon.agents.otheragent import OtherAgent
 from koordlet.daemon.measure.measuring import Measuring, build_measuring
 from koordlet.daemon.measure.statesources import StateSources, build_sources
+from koordlet.daemon.report.predicting import build_prediction
 from koordlet.daemon.report.reporting import build_reporter
 from koordlet.daemon.serve.serving import Serving, build_serving
 from koordlet.daemon.settings.settings import Settings
@@ -69,8 +70,9 @@ def build(
     measuring = build_measuring(settings, states, clock, run_dir, boot_id, exposition)
     other_agent = build_other_agent(settings, states, clock)
     cluster = _cluster(settings, states, measuring.cache, clock, exposition, other_agent)
+    prediction = build_prediction(settings, states, measuring.cache, clock)
     reporter = build_reporter(
-        settings, states, measuring.cache, clock, run_dir, exposition, cluster
+        settings, states, measuring.cache, clock, run_dir, exposition, cluster, prediction.predict
     )
     sources = build_sources(settings, states, host, clock, cluster)
     acting = build_acting(
@@ -94,10 +96,12 @@ def build(
     sources.add_to(components)
     components.runs["loop lag"] = LoopLag(exposition.internal, exposition.rules.prefix).run
     acting.add_to(components)
+    components.add("prediction", prediction)
     components.add("reporter", reporter)
     serving.add_to(components)
     if cluster is not None:
         cluster.add_to(components)
+    exposition.add_sources(lambda: [prediction])
     exposition.add_sources(measuring.sampling.sources)
     return DaemonComponents(
         settings=settings,

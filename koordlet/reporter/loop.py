@@ -18,7 +18,7 @@ from koordlet.reporter.change import UsageChange
 from koordlet.reporter.gauges import status_families
 from koordlet.reporter.pace import CLOSEST, OwnPace, Pace
 from koordlet.reporter.report import ObserveOnly, Report, Sink, make_report
-from koordlet.reporter.status import NotAsked, Snapshot, Withheld, build_status
+from koordlet.reporter.status import NotAsked, Predict, Snapshot, Withheld, build_status
 from koordlet.statesinformer.callbacks import CallbackTarget, StateType
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import PodMeta
@@ -71,6 +71,7 @@ class NodeMetricReporter:
         registry: CollectorRegistry,
         pace: Pace | None = None,
         expose: Callable[[], bool] = lambda: False,
+        predict: Predict = lambda _pods: None,
     ) -> None:
         self._options = options
         self._cache = cache
@@ -80,6 +81,7 @@ class NodeMetricReporter:
         self._pace = pace or OwnPace()
         self._change = UsageChange(cache, states, options.sharp) if options.sharp else None
         self._expose = expose
+        self._predict = predict
         self._spec_changed = asyncio.Event()
         self._latest: Report | None = None
         self._problem = ""  # why the latest round made no report; empty: it did
@@ -218,7 +220,7 @@ class NodeMetricReporter:
             now=self._clock.boottime(),
             oldest=2 * self._options.collect_interval,
         )
-        status = build_status(self._cache, snapshot)
+        status = build_status(self._cache, snapshot, self._predict)
         if self._latest is None:
             self._check_first(status, snapshot.pods)
         return make_report(self._options.node, spec, status)

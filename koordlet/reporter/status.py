@@ -6,7 +6,7 @@ cold when the memory series is too short, not only the CPU series, and pages in 
 where they are collected.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from koord.api.nodemetric import (
@@ -17,8 +17,10 @@ from koord.api.nodemetric import (
     NodeMetricStatus,
     NumaUsage,
     PodMetric,
+    ProdPrediction,
     Usage,
 )
+from koord.api.pods.pod import Pod
 from koord.api.slo.nodeslo import HostApplication
 from koord.util.errors import KoordError
 from koordlet.metriccache.aggregate import Aggregate
@@ -42,6 +44,9 @@ from koordlet.metriccache.kinds import (
     AnyKind,
 )
 from koordlet.statesinformer.model import PodMeta
+
+Predict = Callable[[Collection[Pod]], ProdPrediction | None]
+"""Predicts for the pods of a report; None: nothing can be predicted."""
 
 WARM = 0.5  # share of a window that a series must span before its aggregates count
 
@@ -82,7 +87,9 @@ WITH_PAGE_CACHE = MemoryKinds(
 )
 
 
-def build_status(cache: MetricCache, snapshot: Snapshot) -> NodeMetricStatus:
+def build_status(
+    cache: MetricCache, snapshot: Snapshot, predict: Predict = lambda _pods: None
+) -> NodeMetricStatus:
     """Return the status. Takes tens of milliseconds on a full node: not for the event loop.
 
     Raises:
@@ -92,6 +99,7 @@ def build_status(cache: MetricCache, snapshot: Snapshot) -> NodeMetricStatus:
     memory = memory_kinds(cache, snapshot)
     measured_at = _measured_at(cache, memory.node, snapshot)
     reader = _Reader(cache, snapshot.now)
+    pods = _measured_pods(reader, memory.pod, window, snapshot.pods)
     return NodeMetricStatus(
         update_time=measured_at,
         node_usage=reader.mean(NODE_CPU_USAGE, memory.node, window),
@@ -104,10 +112,11 @@ def build_status(cache: MetricCache, snapshot: Snapshot) -> NodeMetricStatus:
             for duration in spec.durations
         ),
         numa_usages=tuple(_numa_usages(reader, window)),
-        pods=tuple(_pod_metrics(reader, memory.pod, window, snapshot.pods)),
+        pods=tuple(_pod_metric(pod, usage) for pod, usage in pods),
         host_applications=tuple(
             _host_applications(reader, memory.host_application, window, snapshot.host_applications)
         ),
+        prod=predict([pod.pod for pod, _ in pods]),
     )
 
 
@@ -193,19 +202,24 @@ def _numa_usages(reader: _Reader, window: float) -> Iterator[NumaUsage]:
         yield NumaUsage(int(numa_node), nodes[numa_node], systems.get(numa_node))
 
 
-def _pod_metrics(
+def _measured_pods(
     reader: _Reader, memory: AnyKind, window: float, pods: Iterable[PodMeta]
-) -> Iterator[PodMetric]:
+) -> list[tuple[PodMeta, Usage]]:
+    """The pods that belong in the report with their usage, by namespace and name."""
     usages = reader.means(POD_CPU_USAGE, memory, window)
-    for pod in sorted(pods, key=lambda pod: (pod.pod.namespace, pod.pod.name)):
-        if pod.uid in usages and not pod.pod.finished:
-            yield PodMetric(
-                name=pod.pod.name,
-                namespace=pod.pod.namespace,
-                usage=usages[pod.uid],
-                priority=pod.pod.priority_class.value,
-                qos=pod.qos.value,
-            )
+    measured = [pod for pod in pods if pod.uid in usages and not pod.pod.finished]
+    measured.sort(key=lambda pod: (pod.pod.namespace, pod.pod.name))
+    return [(pod, usages[pod.uid]) for pod in measured]
+
+
+def _pod_metric(pod: PodMeta, usage: Usage) -> PodMetric:
+    return PodMetric(
+        name=pod.pod.name,
+        namespace=pod.pod.namespace,
+        usage=usage,
+        priority=pod.pod.priority_class.value,
+        qos=pod.qos.value,
+    )
 
 
 def _host_applications(

@@ -52,6 +52,8 @@ def _whole(node: Mapping[str, Any], status: Mapping[str, Any]) -> Table:
     for app in status.get("hostApplicationMetric", ()):
         rows.add_row(Name(f"application {app['name']}"), *_usage(app["usage"]))
     rows.add_row("prod reclaimable", *_usage(status["prodReclaimableMetric"]["resource"]))
+    if peak := status.get("prodPeakMetric"):
+        rows.add_row("prod peak", *_usage(peak["resource"]))
     return rows
 
 

@@ -12,6 +12,7 @@ from koordlet.daemon.settings.settings import Settings
 from koordlet.metriccache.cache import MetricCache
 from koordlet.reporter.loop import NodeMetricReporter, ReportOptions, standalone_interval
 from koordlet.reporter.report import AllSinks, FileSink
+from koordlet.reporter.status import Predict
 from koordlet.statesinformer.informer import StatesInformer
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def build_reporter(
     run_dir: OwnedDirectory,
     exposition: Exposition,
     cluster: "Cluster | None",
+    predict: Predict,
 ) -> NodeMetricReporter | None:
     """Make the reporter of the NodeMetric; None: --enable-node-metric-report=false."""
     options = settings.options
@@ -52,6 +54,7 @@ def build_reporter(
         clock=clock,
         registry=exposition.internal,
         expose=lambda: settings.gates.enabled("NodeMetricPromMetrics"),
+        predict=predict,
     )
     exposition.add_sources(lambda: [reporter])
     return reporter

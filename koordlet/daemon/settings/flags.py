@@ -25,6 +25,7 @@ from koordlet.daemon.rundir import default_run_dir
 from koordlet.daemon.settings.flagkinds import DRY_RUN, DUTY_MODE
 from koordlet.daemon.settings.inertflags import INERT_FLAGS
 from koordlet.daemon.settings.mode import Mode
+from koordlet.daemon.settings.predictionflags import PredictionFlags
 from koordlet.executor.audit.pages import LARGEST_PAGE
 from koordlet.executor.dryrun import DryRun
 from koordlet.executor.evictions.budget import LARGEST
@@ -67,6 +68,7 @@ class DaemonFlags:
         self._define_duties(flags)
         self._define_states(flags)
         self._define_collection(flags)
+        self.prediction = PredictionFlags(flags)
         define_inert_flags(flags, INERT_FLAGS)
 
     def adopt_mode(self, mode: Mode, *, uid: int, environ: Mapping[str, str]) -> None:
@@ -76,6 +78,7 @@ class DaemonFlags:
             flag.default = host if mode.host_mode else container
         run_dir = default_run_dir(host_mode=mode.host_mode, uid=uid, environ=environ)
         self.run_dir.default = str(run_dir)
+        self.prediction.follow_run_dir(self.run_dir.value)
         if mode.standalone:
             self.addr.default = _LOCAL_ADDRESS
 

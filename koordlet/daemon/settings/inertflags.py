@@ -89,18 +89,6 @@ INERT_FLAGS = (
     InertFlag("runtime-hooks-nri-socket-path", STRING, "nri/nri.sock", "below the var-run root"),
     InertFlag("runtime-hooks-nri-plugin-name", STRING, "koordlet_nri", "NRI plugin name"),
     InertFlag("runtime-hooks-nri-plugin-index", STRING, "00", "NRI plugin index", _two_digits),
-    # prediction
-    InertFlag(
-        "prediction-checkpoint-filepath", STRING, "/prediction-checkpoints", "checkpoint directory"
-    ),
-    InertFlag("prediction-cold-start-duration", DURATION, 24 * HOUR, "age of predicted pods"),
-    InertFlag("prediction-safety-margin-percent", INT, 10, "margin above the predicted peak"),
-    InertFlag("prediction-memory-histogram-decay-halflife", DURATION, 24 * HOUR, "decay"),
-    InertFlag("prediction-cpu-histogram-decay-halflife", DURATION, 12 * HOUR, "decay"),
-    InertFlag("prediction-training-interval", DURATION, 60.0, "period of model updates"),
-    InertFlag("prediction-model-expiration-duration", DURATION, 1800.0, "life of idle models"),
-    InertFlag("prediction-model-checkpoint-interval", DURATION, 600.0, "checkpoint period"),
-    InertFlag("prediction-model-checkpoint-max-per-step", INT, 12, "models saved per step"),
     # resource executor
     InertFlag("resource-force-update-seconds", INT, 60, "age at which a value is written again"),
     # klog; use --log-level and --log-format

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.amounts import Amounts
 from koord.api.nodemetric import (
     DEFAULT_SPEC,
     AggregatedUsage,
@@ -15,6 +16,7 @@ from koord.api.nodemetric import (
     NodeMetricStatus,
     NumaUsage,
     PodMetric,
+    ProdPrediction,
     Usage,
     node_metric,
     parse_spec,
@@ -154,8 +156,7 @@ def test_the_sample_status_byte_for_byte():
                 qos="LS",
             ),
         ),
-        prod_reclaimable=Usage(1.45, 966367642),
-        prod_peak=Usage(1.55, 2254857830),
+        prod=ProdPrediction(Amounts(1450, 966367642), Amounts(1550, 2254857830)),
     )
     assert json.dumps(status.to_json(), separators=(",", ":")) == SAMPLE
 
