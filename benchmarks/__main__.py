@@ -12,6 +12,7 @@ BENCHMARKS = (
     "imports",
     "reading",
     "report",
+    "prediction",
     "claims",
     "replay",
     "loop_lag",
