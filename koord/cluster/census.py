@@ -158,7 +158,7 @@ class Census:
             return
         label_set, spec, deleting = pod.label_set, pod.spec, pod.deleting
         yield self._labelled.get((label_set, deleting)) or self._new_labels(label_set, deleting)
-        if spec.affinity or spec.anti_affinity or _prefers(spec):
+        if spec.about_pods:
             yield self._wishing.get(spec) or self._new_spec(spec)
 
     def _new_labels(self, label_set: LabelSet, deleting: bool) -> "_Group":
@@ -349,10 +349,6 @@ def _difference(before: _Pods, after: _Pods) -> tuple[Sequence[ClusterPod], Sequ
     was, stays = set(map(id, before)), set(map(id, after))
     came = [pod for pod in after if id(pod) not in was]
     return came, [pod for pod in before if id(pod) not in stays]
-
-
-def _prefers(spec: PodSpec) -> bool:
-    return bool(spec.preferred_affinity or spec.preferred_anti_affinity)
 
 
 def _wishes_of(spec: PodSpec) -> Iterator[tuple[Wish, AffinityTerm, int]]:

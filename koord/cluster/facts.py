@@ -151,6 +151,16 @@ class PodSpec(Struct, frozen=True, eq=False, weakref=True):
     ephemeral_volumes: tuple[str, ...] = ()  # names of volumes whose claims are made for each pod
     disks: tuple[Disk, ...] = ()
 
+    @property
+    def about_pods(self) -> bool:
+        """Whether it has affinity or anti-affinity to other pods, required or preferred."""
+        return bool(
+            self.affinity
+            or self.anti_affinity
+            or self.preferred_affinity
+            or self.preferred_anti_affinity
+        )
+
 
 class LabelSet(Struct, frozen=True, eq=False, weakref=True):
     """Namespace and labels of pods. Equal pods share one; it is compared by identity."""

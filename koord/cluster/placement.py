@@ -34,6 +34,7 @@ class FrozenPlacement:
         specs: FrozenColumn,
         ports: FrozenColumn,
         port_sets: FrozenColumn,
+        wishes: int,
     ) -> None:
         self.resources = resources  # columns by name
         self.amounts = amounts  # int64, (nodes, 2 + resources): see the two properties
@@ -43,6 +44,7 @@ class FrozenPlacement:
         self.specs = specs  # by number
         self.ports = ports  # int32, of each node, the number of its set of host ports
         self.port_sets = port_sets  # by number
+        self.wishes = wishes  # another number when pods with affinity to others came or went
 
     @property
     def requested(self) -> NDArray[np.int64]:
@@ -80,6 +82,7 @@ class Placement:
         self._specs: Ids[PodSpec] = Ids(base.specs if base else None)
         self._ports = Column(np.int32, base=base.ports if base else None)
         self._port_sets: Ids[frozenset[HostPort]] = Ids(base.port_sets if base else None)
+        self._wishes = base.wishes if base else 0
 
     def pods(self, row: int) -> tuple[ClusterPod, ...]:
         """The pods of a row, in the order in which they came."""
@@ -121,6 +124,7 @@ class Placement:
         numbers = self._label_sets.take(pod.label_set), self._specs.take(pod.spec)
         priority = min(max(pod.priority or 0, _LEAST_PRIORITY), _MOST_PRIORITY)
         self._entries[row] += _ENTRY.pack(*numbers, pod.deleting, priority)
+        self._wishes += pod.spec.about_pods
         if pod.spec.host_ports:
             self._note_ports(row)
 
@@ -147,6 +151,7 @@ class Placement:
         self._label_sets.release(label_set)
         self._specs.release(spec)
         self._entries[row] = entries[:begin] + entries[begin + ENTRY_BYTES :]
+        self._wishes += pod.spec.about_pods
         if pod.spec.host_ports:
             self._note_ports(row)
 
@@ -157,6 +162,7 @@ class Placement:
             self._label_sets.release(label_set)
             self._specs.release(spec)
         self._pods[row], self._entries[row], self._amounts[row] = (), b"", 0
+        self._wishes += any(pod.spec.about_pods for pod in pods)
         self._note_ports(row)
         return pods
 
@@ -171,6 +177,7 @@ class Placement:
             specs=self._specs.freeze(),
             ports=self._ports.freeze(),
             port_sets=self._port_sets.freeze(),
+            wishes=self._wishes,
         )
 
     def _note_ports(self, row: int) -> None:

@@ -1,6 +1,6 @@
 """A view: the cluster at one moment. It never changes, and any thread may read it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
 from itertools import count
 
@@ -302,6 +302,15 @@ class View:
         one with 1. It costs as pods_meant().
         """
         return self._census.wishes(self, label_set)
+
+    def wishes_key(self) -> Hashable | None:
+        """Equal in views of a snapshot whose wishes_about are equal; None: nothing is said.
+
+        It costs nothing, as it looks at no pod. Of a what-if nothing is said.
+        """
+        if self.altered:
+            return None
+        return self._placement.wishes, self.traits, self.namespaces
 
     def means(self, term: AffinityTerm, label_set: LabelSet) -> bool:
         """Whether an affinity term means pods with this namespace and these labels."""

@@ -1,10 +1,9 @@
 """Calls of plugins' code: whatever it does, only the pod's cycle fails."""
 
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 from koord.component.plugins.code import PluginCode, PluginHeldLoop
 from koord.component.plugins.errors import PluginBlocked
@@ -67,7 +66,7 @@ class PluginCalls:
         step_seconds: float,
     ) -> None:
         self.profile = profile
-        self._step = step_seconds
+        self.step = step_seconds
         self.metrics = metrics
         self.limits = limits
         """Entered around calls in a row; see Services."""
@@ -117,26 +116,25 @@ class PluginCalls:
                 return loaded.code.call(work, *args, **kwargs)
             except Exception as err:
                 raise self._failure(loaded, point, None, err) from err
-        self.limits.begin(self._step)
+        self.limits.begin(self.step)
         try:
             return work(*args, **kwargs)
-        except PluginBlocked as err:
-            held = PluginHeldLoop(f"plugin {loaded.name}: {err}")
-            raise self._failure(loaded, point, None, held) from err
-        except SystemExit as err:
-            raise self._failure(loaded, point, None, PluginExitError(loaded.name)) from err
-        except Exception as err:
-            raise self._failure(loaded, point, None, err) from err
+        except (Exception, PluginBlocked, SystemExit) as err:
+            raise self.interrupted(loaded, point, err) from err
         finally:
             self.limits.end()
 
     def count(self, loaded: Loaded, point: Point) -> None:
         """Count an evaluation of a plugin."""
+        self.evaluations(loaded, point)[0] += 1
+
+    def evaluations(self, loaded: Loaded, point: Point) -> list[int]:
+        """The number of evaluations of a plugin, the only item, for the caller to raise."""
         count = self._evaluations.get((loaded.name, point))
         if count is None:
             count = self.metrics.evaluations.of(loaded.name, point.label, self.profile)
             self._evaluations[loaded.name, point] = count
-        count[0] += 1
+        return count
 
     async def run(
         self,
@@ -159,24 +157,17 @@ class PluginCalls:
         self._end(loaded, point, began, Code.SUCCESS)
         return result
 
-    @contextmanager
-    def timed(self, point: str) -> Iterator[Callable[[Code], None]]:
+    def timed(self, point: str) -> "_Timed":
         """Record how long an extension point takes, under the code given to what it yields."""
-        codes = [Code.SUCCESS]
-        began = time.perf_counter()
-        try:
-            yield codes.append
-        except BaseException:
-            codes.append(Code.ERROR)
-            raise
-        finally:
-            seconds = time.perf_counter() - began
-            key = point, codes[-1]
-            record = self._durations.get(key)
-            if record is None:
-                labels = point, codes[-1].title, self.profile
-                record = self._durations[key] = self.metrics.points.labels(*labels).observe
-            record(seconds)
+        return _Timed(self, point)
+
+    def took(self, point: str, code: Code, seconds: float) -> None:
+        """Record how long an extension point took."""
+        record = self._durations.get((point, code))
+        if record is None:
+            record = self.metrics.points.labels(point, code.title, self.profile)
+            self._durations[point, code] = record
+        record(seconds)
 
     def failed(self, loaded: Loaded, point: Point, error: BaseException) -> Status:
         """Log an error of a plugin; return it as a status that names the plugin."""
@@ -186,6 +177,14 @@ class PluginCalls:
         message = f'running {point.label} plugin "{loaded.name}": {text}'
         return Status(Code.ERROR, (message,), loaded.name)
 
+    def interrupted(self, loaded: Loaded, point: Point, error: BaseException) -> PointFailed:
+        """What ends a cycle after code of a plugin raised this inside of the limits."""
+        if isinstance(error, PluginBlocked):
+            error = PluginHeldLoop(f"plugin {loaded.name}: {error}")
+        elif isinstance(error, SystemExit):
+            error = PluginExitError(loaded.name)
+        return self._failure(loaded, point, None, error)
+
     def _begin(self, loaded: Loaded, point: Point, state: CycleState) -> float | None:
         """Count a call; return when it began, None: that is not recorded."""
         self.count(loaded, point)
@@ -194,10 +193,82 @@ class PluginCalls:
     def _end(self, loaded: Loaded, point: Point, began: float | None, code: Code) -> None:
         if began is not None:
             seconds = time.perf_counter() - began
-            self.metrics.plugins.labels(loaded.name, point.label, code.title).observe(seconds)
+            self.metrics.plugins.labels(loaded.name, point.label, code.title)(seconds)
 
     def _failure(
-        self, loaded: Loaded, point: Point, began: float | None, error: Exception
+        self, loaded: Loaded, point: Point, began: float | None, error: BaseException
     ) -> PointFailed:
         self._end(loaded, point, began, Code.ERROR)
         return PointFailed(self.failed(loaded, point, error))
+
+
+class CallsInARow(Generic[P, T]):
+    """Code of several plugins that gets the same arguments: one is called after the other.
+
+    Together they have the time of one, so that a call costs little more than its code. Raises
+    PointFailed where one has failed, as PluginCalls does.
+    """
+
+    def __init__(
+        self,
+        calls: PluginCalls,
+        point: Point,
+        plugins: Sequence[Loaded],
+        works: Sequence[Callable[P, T]],
+    ) -> None:
+        """works: of each plugin its code."""
+        self._calls = calls
+        self._point = point
+        self._plugins = tuple(plugins)
+        self._works = tuple(works)
+        self._evaluations = [calls.evaluations(one, point) for one in plugins]
+
+    def call(self, state: CycleState, *args: P.args, **kwargs: P.kwargs) -> list[T]:
+        """Return what they return; the calls are counted, and measured if the cycle is."""
+        if state.measured or not self._calls.limits.active:
+            call, point = self._calls.call, self._point
+            both = zip(self._plugins, self._works, strict=True)
+            return [call(loaded, point, state, work, *args, **kwargs) for loaded, work in both]
+        for count in self._evaluations:
+            count[0] += 1
+        return self.ask(*args, **kwargs)
+
+    def ask(self, *args: P.args, **kwargs: P.kwargs) -> list[T]:
+        """As call, but nothing is counted: questions beside the plugins' work."""
+        calls = self._calls
+        if not calls.limits.active:
+            both = zip(self._plugins, self._works, strict=True)
+            return [calls.ask(one, self._point, work, *args, **kwargs) for one, work in both]
+        found: list[T] = []
+        calls.limits.begin(calls.step)
+        try:
+            for work in self._works:
+                found.append(work(*args, **kwargs))
+        except (Exception, PluginBlocked, SystemExit) as err:
+            raise calls.interrupted(self._plugins[len(found)], self._point, err) from err
+        finally:
+            calls.limits.end()
+        return found
+
+
+class _Timed:
+    """Records how long what is inside takes."""
+
+    __slots__ = ("_began", "_calls", "_code", "_point")
+
+    def __init__(self, calls: PluginCalls, point: str) -> None:
+        self._calls = calls
+        self._point = point
+        self._code = Code.SUCCESS
+        self._began = 0.0
+
+    def __enter__(self) -> Callable[[Code], None]:
+        self._began = time.perf_counter()
+        return self._end_with
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        seconds = time.perf_counter() - self._began
+        self._calls.took(self._point, self._code if kind is None else Code.ERROR, seconds)
+
+    def _end_with(self, code: Code) -> None:
+        self._code = code

@@ -3,6 +3,7 @@
 Source: Kubernetes, pkg/scheduler/framework/cycle_state.go.
 """
 
+from collections.abc import Mapping
 from typing import Protocol, Self, TypeVar, runtime_checkable
 
 from koord.util.errors import KoordError
@@ -87,6 +88,18 @@ class CycleState:
     def delete(self, key: str) -> None:
         """Forget a value; one that is not there is none the less forgotten."""
         self._values.pop(key, None)
+
+    def values(self) -> Mapping[str, StateData]:
+        """All values as they are now."""
+        return self._values.copy()
+
+    def written_since(self, before: Mapping[str, StateData]) -> Mapping[str, StateData]:
+        """The values that were not there at an earlier moment."""
+        return {key: one for key, one in self._values.items() if before.get(key) is not one}
+
+    def take(self, values: Mapping[str, StateData]) -> None:
+        """Set values that another cycle has written."""
+        self._values.update(values)
 
     def clone(self) -> "CycleState":
         """The same state for a what-if, with a clone of each value."""

@@ -74,6 +74,15 @@ class PreFilterPlugin(Plugin, ABC):
     ) -> PreFilterResult | Status | None:
         """Compute what Filter needs; reject the pod, skip Filter, or name the nodes to look at."""
 
+    def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        """What the answer and the values written into the state depend on, beyond the pod.
+
+        For pods that are equal, but in name and uid, and while the key is equal, PreFilter is not
+        called: the answer is given again, and the state has the same values, which nothing may
+        change but in a clone. None, the default: it is called in each cycle.
+        """
+        return None
+
 
 class PreFilterExtensions(Plugin, ABC):
     """Keeps what PreFilter has computed right while pods come and go in a what-if."""
@@ -141,6 +150,10 @@ class PreScorePlugin(Plugin, ABC):
         self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask
     ) -> Status | None:
         """Compute what Score needs, or skip it; feasible has at least two nodes."""
+
+    def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        """As PreFilterPlugin.pre_filter_reuse_key; None also where feasible nodes matter."""
+        return None
 
 
 class Scoring(Plugin):

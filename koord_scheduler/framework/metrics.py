@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily
 
+from koord.component.plainhistogram import PlainHistogram
+
 
 class PluginEvaluations:
     """scheduler_plugin_evaluation_total: counted twenty times a cycle, so by plain numbers."""
@@ -38,14 +40,14 @@ class FrameworkMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.exposition = registry
         """Where plugins add their own metrics."""
-        self.points = Histogram(
+        self.points = PlainHistogram(
             "scheduler_framework_extension_point_duration_seconds",
             "Latency for running all plugins of a specific extension point.",
             ["extension_point", "status", "profile"],
             buckets=exponential(0.0001, 2, 12),
             registry=registry,
         )
-        self.plugins = Histogram(
+        self.plugins = PlainHistogram(
             "scheduler_plugin_execution_duration_seconds",
             "Duration for running a plugin at a specific extension point, of some of the cycles.",
             ["plugin", "extension_point", "status"],

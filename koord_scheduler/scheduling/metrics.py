@@ -5,9 +5,10 @@ Source: Kubernetes, pkg/scheduler/metrics/metrics.go.
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.metrics_core import GaugeMetricFamily
 
+from koord.component.plainhistogram import PlainHistogram
 from koord_scheduler.cache.assumed import SchedulerState
 from koord_scheduler.framework.metrics import exponential
 from koord_scheduler.queue.schedulingqueue import SchedulingQueue
@@ -28,20 +29,20 @@ class SchedulingMetrics:
             ["result", "profile"],
             registry=registry,
         )
-        self._attempt_duration = Histogram(
+        self._attempt_duration = PlainHistogram(
             "scheduler_scheduling_attempt_duration_seconds",
             "Scheduling attempt latency in seconds (scheduling algorithm + binding).",
             ["result", "profile"],
             buckets=exponential(0.001, 2, 15),
             registry=registry,
         )
-        self._algorithm = Histogram(
+        self._algorithm = PlainHistogram(
             "scheduler_scheduling_algorithm_duration_seconds",
             "Scheduling algorithm latency in seconds.",
             buckets=exponential(0.001, 2, 15),
             registry=registry,
-        )
-        self._sli = Histogram(
+        ).labels()
+        self._sli = PlainHistogram(
             "scheduler_pod_scheduling_sli_duration_seconds",
             "E2e latency for a pod being scheduled, from the time the pod enters the scheduling "
             "queue and might involve multiple scheduling attempts.",
@@ -49,12 +50,12 @@ class SchedulingMetrics:
             buckets=exponential(0.01, 2, 20),
             registry=registry,
         )
-        self._pod_attempts = Histogram(
+        self._pod_attempts = PlainHistogram(
             "scheduler_pod_scheduling_attempts",
             "Number of attempts to successfully schedule a pod.",
             buckets=exponential(1, 2, 5),
             registry=registry,
-        )
+        ).labels()
         self._incoming = Counter(
             "scheduler_queue_incoming_pods_total",
             "Number of pods added to scheduling queues by event and queue type.",
@@ -81,7 +82,7 @@ class SchedulingMetrics:
         if known is None:
             labels = result, profile
             count = self._attempts.labels(*labels).inc
-            known = count, self._attempt_duration.labels(*labels).observe
+            known = count, self._attempt_duration.labels(*labels)
             self._results[result, profile] = known
         count, record = known
         count()
@@ -89,13 +90,13 @@ class SchedulingMetrics:
 
     def algorithm(self, seconds: float) -> None:
         """A node was found in so many seconds."""
-        self._algorithm.observe(seconds)
+        self._algorithm(seconds)
 
     def bound(self, attempts: int, seconds: float) -> None:
         """A pod was bound, so many seconds after its first attempt began."""
-        self._pod_attempts.observe(attempts)
+        self._pod_attempts(attempts)
         label = str(attempts) if attempts < _MANY else f"{_MANY}+"
-        self._sli.labels(label).observe(seconds)
+        self._sli.labels(label)(seconds)
 
 
 class _Contents:

@@ -3,7 +3,7 @@
 They would be bound to a node that has not what they claim: nothing allocates devices here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 from koord_scheduler.plugin import (
@@ -35,3 +35,6 @@ class DynamicResources(PreFilterPlugin, EnqueueExtensions):
 
     def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
         return _REFUSED if pod.spec.resource_claims else Status.skip()
+
+    def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()

@@ -46,6 +46,9 @@ class ImageLocality(PreScorePlugin, ScorePlugin, VectorScorePlugin):
         there = any(nodes.images.sizes(name) is not None for name in images_of(pod))
         return None if there else Status.skip()
 
+    def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return nodes.images
+
     def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         """Of an image it matters which other nodes have it."""
         return nodes.images

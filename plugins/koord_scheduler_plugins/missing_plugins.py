@@ -4,7 +4,7 @@ They would be bound as if they had not asked. They stay pending instead, and the
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 from koord_scheduler.plugin import (
@@ -66,6 +66,9 @@ class MissingPlugins(PreFilterPlugin, EnqueueExtensions):
     def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
         reasons = tuple(self._reasons(pod))
         return Status.unresolvable(*reasons) if reasons else Status.skip()
+
+    def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
 
     def _reasons(self, pod: ClusterPod) -> Iterator[str]:
         annotations = dict(pod.annotations)

@@ -43,6 +43,9 @@ class NodeName(PreFilterPlugin, FilterPlugin, VectorFilterPlugin, EnqueueExtensi
         """Most pods name none."""
         return None if pod.node else Status.skip()
 
+    def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return pod.node
+
     def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         return pod.node
 

@@ -46,6 +46,9 @@ class NodePorts(PreFilterPlugin, FilterPlugin, VectorFilterPlugin, EnqueueExtens
         """Most pods need none."""
         return None if pod.spec.host_ports else Status.skip()
 
+    def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
+
     def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         return ()
 

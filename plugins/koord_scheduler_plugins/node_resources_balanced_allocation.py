@@ -69,6 +69,9 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScorePlugin, VectorScorePl
         asked = any(pod_amount(pod, name, nonzero=False) for name in self._resources)
         return None if asked else Status.skip()
 
+    def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
+
     def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         return ()
 

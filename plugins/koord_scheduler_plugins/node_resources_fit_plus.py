@@ -91,6 +91,9 @@ class NodeResourcesFitPlus(PreScorePlugin, ScorePlugin, VectorScorePlugin):
         """Where the pod requests none of the resources, all nodes score the same."""
         return None if self._requested(pod) else Status.skip()
 
+    def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
+
     def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         return ()
 

@@ -4,7 +4,7 @@ Source: Kubernetes, plugins/nodevolumelimits/csi.go.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -107,6 +107,9 @@ class NodeVolumeLimits(PreFilterPlugin, FilterPlugin, VectorFilterPlugin, Enqueu
             return Status.skip()
         state.write(_STATE, _Wanted(wanted))
         return None
+
+    def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return None if pod.claims or pod.spec.disks else ()
 
     def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
         there = volumes_on(node.name, node.pods, node.view, self._storage)

@@ -57,6 +57,9 @@ class ScarceResourceAvoidance(PreScorePlugin, ScorePlugin, VectorScorePlugin):
         """Where the pod requests all that is scarce, all nodes score the same."""
         return None if self._scarce - _requested(pod) else Status.skip()
 
+    def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
+
     def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         return ()
 

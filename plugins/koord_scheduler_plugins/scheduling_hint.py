@@ -3,7 +3,7 @@
 Source: Koordinator, pkg/scheduler/plugins/schedulinghint.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from koord.api.schedulinghint import NO_HINT, SCHEDULING_HINTS, NodeHint, scheduling_hint
@@ -71,6 +71,9 @@ class SchedulingHint(PreFilterPlugin, PreferNodesPlugin, EnqueueExtensions):
             return Status.failed(err)
         state.write(_KEY, HintState(hint))
         return PreFilterResult(frozenset(hint.nodes)) if hint.nodes else None
+
+    def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
 
     def prefer_nodes(
         self, state: CycleState, pod: ClusterPod, nodes: View, result: PreFilterResult | None

@@ -74,6 +74,9 @@ class TaintToleration(
         wanted = any(intolerable_preferences(pod.spec, one) for one in nodes.traits.taints.index)
         return None if wanted else Status.skip()
 
+    def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return nodes.traits
+
     def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         return ()
 

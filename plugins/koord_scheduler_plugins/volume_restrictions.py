@@ -93,6 +93,9 @@ class VolumeRestrictions(
         state.write(_STATE, _Exclusive(frozenset(exclusive), uses))
         return None
 
+    def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return None if pod.claims or pod.spec.disks else ()
+
     def add_pod(
         self, state: CycleState, pod: ClusterPod, added: ClusterPod, node: NodeInfo
     ) -> Status | None:

@@ -99,6 +99,9 @@ class VolumeZone(PreFilterPlugin, FilterPlugin, VectorFilterPlugin, EnqueueExten
         state.write(_STATE, _Domains(tuple(found)))
         return None
 
+    def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return None if pod.claims else ()
+
     def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         return state.read(_STATE, _Domains).domains
 

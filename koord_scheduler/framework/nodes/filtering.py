@@ -43,10 +43,15 @@ class Filters:
     def __init__(self, plugins: ProfilePlugins) -> None:
         self._calls: PluginCalls = plugins.calls
         self._filters = plugins.at(Point.FILTER)
+        self._skipped: frozenset[str] = frozenset()
+        self._active = self._filters
 
-    def active(self, state: CycleState) -> list[Loaded]:
+    def active(self, state: CycleState) -> Sequence[Loaded]:
         """The plugins that PreFilter does not skip, in their order."""
-        return [one for one in self._filters if one.name not in state.skipped_filters]
+        if state.skipped_filters != self._skipped:
+            self._skipped = state.skipped_filters
+            self._active = tuple(one for one in self._filters if one.name not in self._skipped)
+        return self._active
 
     def walk(
         self,

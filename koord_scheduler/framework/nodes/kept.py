@@ -33,6 +33,8 @@ from koord_scheduler.framework.nodes.forms import (
     score_nodes,
     score_rows,
 )
+from koord_scheduler.framework.nodes.prefiltering import KindPreFiltered
+from koord_scheduler.framework.nodes.prepared import Prepared
 from koord_scheduler.framework.nodes.together import FiltersTogether, ScoresTogether
 from koord_scheduler.framework.results import Scores, Verdicts
 from koord_scheduler.framework.status import Status
@@ -63,6 +65,8 @@ class KindResults:
     """Results of plugins for one kind of pods."""
 
     def __init__(self) -> None:
+        self.pre_filtered: KindPreFiltered = Prepared()
+        self.pre_scored: Prepared[bool, frozenset[str]] = Prepared()
         self.together = FiltersTogether()
         self.summed = ScoresTogether()
         self._verdicts: dict[str, _Column] = {}  # by plugin

@@ -5,16 +5,18 @@ Source: Kubernetes, framework/runtime/framework.go (RunPreFilterPlugins and its 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.config.points import Point
-from koord_scheduler.framework.answers import status_of
-from koord_scheduler.framework.calls import PluginCalls, PointFailed
+from koord_scheduler.framework.answers import StatusFailed, status_of
+from koord_scheduler.framework.calls import CallsInARow, Loaded, PluginCalls, PointFailed
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import PreFilterExtensions, PreFilterPlugin
 from koord_scheduler.framework.nodeinfo import NodeInfo
+from koord_scheduler.framework.nodes.prepared import Prepared
 from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.results import PreFilterResult
 from koord_scheduler.framework.status import SUCCESS, Code, Status
@@ -29,17 +31,30 @@ class PreFiltered:
     plugins: tuple[str, ...] = ()  # that named nodes
 
 
+PreFilterAnswer = PreFilterResult | Status
+
+KindPreFiltered = Prepared[PreFilterAnswer, tuple[PreFiltered, frozenset[str]]]
+"""Of equal pods the answers of the plugins, and what came of them: also who skips Filter."""
+
+
 class PreFiltering:
     """The PreFilter plugins of one profile."""
 
     def __init__(self, plugins: ProfilePlugins) -> None:
         self._calls: PluginCalls = plugins.calls
         self._pre_filters = plugins.at(Point.PRE_FILTER)
+        ask = [cast(PreFilterPlugin, one.plugin).pre_filter_reuse_key for one in self._pre_filters]
+        self._keys = CallsInARow(plugins.calls, Point.PRE_FILTER, self._pre_filters, ask)
 
-    def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> PreFiltered:
-        """Call PreFilter of all plugins; note in the state which of them skip Filter."""
+    def pre_filter(
+        self, state: CycleState, pod: ClusterPod, nodes: View, kept: KindPreFiltered | None = None
+    ) -> PreFiltered:
+        """Call PreFilter of all plugins; note in the state which of them skip Filter.
+
+        kept: answers of earlier cycles; None, in a what-if above all: all plugins are called.
+        """
         with self._calls.timed(Point.PRE_FILTER.label) as ended:
-            result = self._pre_filter(state, pod, nodes)
+            result = self._pre_filter(state, pod, nodes, kept)
             ended(result.status.code)
             return result
 
@@ -71,19 +86,30 @@ class PreFiltering:
         """
         self._extend(state, pod, removed, NodeInfo(nodes, row), "remove_pod")
 
-    def _pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> PreFiltered:
+    def _pre_filter(
+        self, state: CycleState, pod: ClusterPod, nodes: View, kept: KindPreFiltered | None
+    ) -> PreFiltered:
+        try:
+            if kept is not None:
+                known = kept.result(self._keys.ask(pod, nodes), state)
+                if known is not None:
+                    result, state.skipped_filters = known
+                    return result
+            return self._ask_all(state, pod, nodes, kept)
+        except PointFailed as err:
+            return PreFiltered(err.status)
+
+    def _ask_all(
+        self, state: CycleState, pod: ClusterPod, nodes: View, kept: KindPreFiltered | None
+    ) -> PreFiltered:
+        """Raises PointFailed where a plugin has failed."""
         names: frozenset[str] | None = None
         restricting: list[str] = []
         skipped: set[str] = set()
         rejection: Status | None = None
-        for loaded in self._pre_filters:
-            plugin = cast(PreFilterPlugin, loaded.plugin)
-            try:
-                answer = self._calls.call(
-                    loaded, Point.PRE_FILTER, state, _pre_filter_of, plugin, state, pod, nodes
-                )
-            except PointFailed as err:
-                return PreFiltered(err.status)
+        for place, loaded in enumerate(self._pre_filters):
+            prepare = partial(self._answer, loaded, state, pod, nodes)
+            answer = prepare() if kept is None else kept.answer(place, state, prepare)
             if isinstance(answer, PreFilterResult):
                 restricting.append(loaded.name)
                 names = answer.node_names if names is None else names & answer.node_names
@@ -95,11 +121,19 @@ class PreFiltering:
                 rejection = answer
             elif answer.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
                 return PreFiltered(answer)
-            elif not answer.ok:
-                failed = PointFailed(answer)
-                return PreFiltered(self._calls.failed(loaded, Point.PRE_FILTER, failed))
         state.skipped_filters = frozenset(skipped)
-        return PreFiltered(rejection or SUCCESS, names, tuple(restricting))
+        found = PreFiltered(rejection or SUCCESS, names, tuple(restricting))
+        if kept is not None:
+            kept.keep((found, state.skipped_filters))
+        return found
+
+    def _answer(
+        self, loaded: Loaded, state: CycleState, pod: ClusterPod, nodes: View
+    ) -> PreFilterAnswer:
+        plugin = cast(PreFilterPlugin, loaded.plugin)
+        return self._calls.call(
+            loaded, Point.PRE_FILTER, state, _pre_filter_of, plugin, state, pod, nodes
+        )
 
     def _extend(
         self, state: CycleState, pod: ClusterPod, other: ClusterPod, node: NodeInfo, way: str
@@ -119,11 +153,14 @@ class PreFiltering:
 
 def _pre_filter_of(
     plugin: PreFilterPlugin, state: CycleState, pod: ClusterPod, nodes: View
-) -> PreFilterResult | Status:
+) -> PreFilterAnswer:
     answer = plugin.pre_filter(state, pod, nodes)
     if isinstance(answer, PreFilterResult):
         return answer
-    return status_of(answer, plugin.name, Code.SKIP)
+    status = status_of(answer, plugin.name, Code.SKIP)
+    if status.code in (Code.ERROR, Code.PENDING):
+        raise StatusFailed(plugin.name, status)
+    return status
 
 
 def _nowhere(plugins: Sequence[str]) -> Status:

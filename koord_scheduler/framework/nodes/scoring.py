@@ -3,7 +3,7 @@
 Source: Kubernetes, pkg/scheduler/framework/runtime/framework.go (RunScorePlugins).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -16,12 +16,13 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.config.points import Point
 from koord_scheduler.framework.answers import StatusFailed, status_of
-from koord_scheduler.framework.calls import Loaded
+from koord_scheduler.framework.calls import CallsInARow, Loaded
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.extension.transformers import Subject, Transformers
 from koord_scheduler.framework.interfaces import PreScorePlugin, Scoring
 from koord_scheduler.framework.nodes.forms import Rows, normalized, score_nodes
 from koord_scheduler.framework.nodes.kept import KindResults
+from koord_scheduler.framework.nodes.prepared import Prepared
 from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.results import Scores
 from koord_scheduler.framework.status import Code
@@ -53,8 +54,12 @@ class NodeScoring:
         self._calls = plugins.calls
         self._transformers = Transformers(plugins)
         self._pre_scores = plugins.at(Point.PRE_SCORE)
-        self._scores = plugins.at(Point.SCORE)
-        self._weights = {one.name: one.weight or 1 for one in plugins.settings.enabled(Point.SCORE)}
+        ask = [cast(PreScorePlugin, one.plugin).pre_score_reuse_key for one in self._pre_scores]
+        self._keys = CallsInARow(plugins.calls, Point.PRE_SCORE, self._pre_scores, ask)
+        weights = {one.name: one.weight or 1 for one in plugins.settings.enabled(Point.SCORE)}
+        self._scores = tuple((one, weights[one.name]) for one in plugins.at(Point.SCORE))
+        self._skipped: frozenset[str] = frozenset()
+        self._active = self._scores
 
     def scores(
         self,
@@ -88,43 +93,70 @@ class NodeScoring:
         kept: KindResults | None,
     ) -> ScoreTable:
         with self._calls.timed(Point.PRE_SCORE.label):
-            self._pre_score(state, pod, nodes, feasible)
+            kept_answers = None if kept is None else kept.pre_scored
+            self._pre_score(state, pod, nodes, feasible, kept_answers)
         rows = np.flatnonzero(feasible)
-        active = [one for one in self._scores if one.name not in state.skipped_scores]
+        active = self._active_in(state)
         columns: dict[str, Scores] = {}
         together: Mapping[str, Scores] = {}
         with self._calls.timed(Point.SCORE.label):
             if kept is None:
                 totals = np.zeros(len(rows), np.int64)
             else:
-                weighted = [(one, self._weights[one.name]) for one in active]
-                sums = kept.summed.look(self._calls, weighted, state, pod, nodes, feasible)
+                sums = kept.summed.look(self._calls, active, state, pod, nodes, feasible)
                 totals, together = sums[rows], kept.summed.columns
-            for loaded in active:
+            for loaded, weight in active:
                 if loaded.name not in together:
-                    found = self._weighted(loaded, state, pod, nodes, feasible, rows, kept)
+                    found = self._weighted(loaded, weight, state, pod, nodes, feasible, rows, kept)
                     columns[loaded.name] = found
                     totals += found
 
         def make_columns() -> Mapping[str, Scores]:
-            of_sum = {name: column[rows] * self._weights[name] for name, column in together.items()}
-            found = {**columns, **of_sum}
-            return {one.name: found[one.name] for one in active}
+            return {
+                one.name: together[one.name][rows] * weight
+                if one.name in together
+                else columns[one.name]
+                for one, weight in active
+            }
 
         return ScoreTable(rows, totals, make_columns)
 
-    def _pre_score(self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask) -> None:
+    def _active_in(self, state: CycleState) -> Sequence[tuple[Loaded, int]]:
+        """The plugins that PreScore does not skip, with their weights."""
+        if state.skipped_scores != self._skipped:
+            self._skipped = state.skipped_scores
+            self._active = tuple(one for one in self._scores if one[0].name not in self._skipped)
+        return self._active
+
+    def _pre_score(
+        self,
+        state: CycleState,
+        pod: ClusterPod,
+        nodes: View,
+        feasible: Mask,
+        kept: Prepared[bool, frozenset[str]] | None,
+    ) -> None:
+        """Call PreScore of all plugins; note in the state which of them skip Score."""
+        if kept is not None:
+            known = kept.result(self._keys.ask(pod, nodes), state)
+            if known is not None:
+                state.skipped_scores = known
+                return
         skipped = set()
-        for loaded in self._pre_scores:
+        for place, loaded in enumerate(self._pre_scores):
             plugin = cast(PreScorePlugin, loaded.plugin)
             work = partial(_skips, plugin, state, pod, nodes, feasible)
-            if self._calls.call(loaded, Point.PRE_SCORE, state, work):
+            prepare = partial(self._calls.call, loaded, Point.PRE_SCORE, state, work)
+            if prepare() if kept is None else kept.answer(place, state, prepare):
                 skipped.add(loaded.name)
         state.skipped_scores = frozenset(skipped)
+        if kept is not None:
+            kept.keep(state.skipped_scores)
 
     def _weighted(
         self,
         loaded: Loaded,
+        weight: int,
         state: CycleState,
         pod: ClusterPod,
         nodes: View,
@@ -142,7 +174,6 @@ class NodeScoring:
             return normalized(plugin, state, pod, nodes, rows, raw)
 
         found = self._calls.call(loaded, Point.SCORE, state, scored)
-        weight = self._weights[loaded.name]
         return found if weight == 1 else found * weight
 
 

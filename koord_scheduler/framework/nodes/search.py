@@ -221,7 +221,8 @@ class NodeSearch:
             PointFailed: a plugin has failed, or rejects the pod.
         """
         subject = self._transformers.before_pre_filter(state, subject)
-        before = self.pre_filter(state, subject.pod, subject.nodes)
+        kept = None if subject.is_altered else self._kept.of(subject.pod).pre_filtered
+        before = self._pre_filtering.pre_filter(state, subject.pod, subject.nodes, kept)
         diagnosis.unschedulable_plugins.update(before.plugins)
         if not before.status.ok:
             raise PointFailed(before.status)

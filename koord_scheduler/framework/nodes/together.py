@@ -5,7 +5,7 @@ each is asked about these rows only.
 """
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +15,7 @@ from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.config.points import Point
-from koord_scheduler.framework.calls import Loaded, PluginCalls
+from koord_scheduler.framework.calls import CallsInARow, Loaded, PluginCalls
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import (
     Filtering,
@@ -39,6 +39,7 @@ from koord_scheduler.framework.nodes.forms import (
 from koord_scheduler.framework.results import Numbers, Scores, Verdicts
 from koord_scheduler.framework.status import Status
 
+_NEW = object()  # in the place of a key: nothing is known
 _MOST_STATUSES = 4096  # of one kind of pods; then all is computed anew
 
 
@@ -46,9 +47,12 @@ class FiltersTogether:
     """First rejections of nodes by all plugins that have both forms and a key."""
 
     def __init__(self) -> None:
-        self._plugins: tuple[str, ...] = ()
+        self._asked: Sequence[Loaded] | None = None
+        self._both: list[tuple[int, Loaded]] = []  # of these those with both forms, with places
+        self._joined: list[tuple[int, Loaded]] = []  # of these those with a key
+        self._names: frozenset[str] = frozenset()  # of the joined ones
         self._generation: NDArray[np.int64] | None = None
-        self._keys: dict[str, Hashable] = {}
+        self._keys: list[Hashable | None] = []  # of both
         self._columns: dict[str, Numbers | None] = {}  # None: it rejects no node
         self._first: Numbers = np.zeros(0, np.int32)
         self._numbers: dict[Status, int] = {}
@@ -64,40 +68,57 @@ class FiltersTogether:
     ) -> Verdicts:
         """First rejections of all rows by the plugins that are taken together.
 
+        They are right until the next look.
+
         Raises:
             PointFailed: a plugin has failed; nothing is kept then.
         """
-        keys: dict[str, Hashable] = {}
-        joined: list[tuple[int, Loaded]] = []
         generation, self._generation = self._generation, None
-        for place, loaded in enumerate(plugins):
-            if _has_both_filters(cast(Hashable, type(loaded.plugin))):
-                plugin = cast(Filtering, loaded.plugin)
-                key = calls.ask(loaded, Point.FILTER, plugin.filter_reuse_key, state, pod, nodes)
-                if key is not None:
-                    keys[loaded.name] = key
-                    joined.append((place, loaded))
-        names = tuple(keys)
+        if plugins != self._asked:
+            self._ask(calls, plugins)
+            generation = None
+        keys = self._ask_keys.ask(state, pod, nodes)
         changed = _changed(generation, nodes)
-        if changed is None or names != self._plugins or len(self._numbers) > _MOST_STATUSES:
-            self._keys, self._columns, self._numbers, self._places = {}, {}, {}, []
-            self._plugins, changed = names, ()
-            self._first = np.zeros(len(nodes), np.int32)
-        stale = [one for one in joined if self._keys.get(one[1].name, self) != keys[one[1].name]]
+        if changed is None or len(self._numbers) > _MOST_STATUSES or _others(keys, self._keys):
+            self._join(calls, keys, len(nodes))
+            changed = ()
+        stale: Sequence[tuple[int, Loaded]] = ()
+        if keys != self._keys:
+            known = zip(self._both, keys, self._keys, strict=True)
+            stale = [one for one, key, before in known if key != before]
         for place, loaded in stale:
             self._compute(calls, place, loaded, state, pod, nodes)
-        if len(stale) < len(joined):
+        if len(stale) < len(self._joined):
             for row in changed:
-                self._look_again(calls, joined, state, pod, nodes, row)
+                self._look_again(state, pod, nodes, row)
         if stale:
             self._fold(len(nodes))
         self._keys, self._generation = keys, nodes.generation
-        return Verdicts(self._first.copy(), tuple(self._numbers))
+        return Verdicts(self._first, tuple(self._numbers))
+
+    def _ask(self, calls: PluginCalls, plugins: Sequence[Loaded]) -> None:
+        """Have these plugins from now on."""
+        every = list(enumerate(plugins))
+        both = [one for one in every if _has_both_filters(cast(Hashable, type(one[1].plugin)))]
+        asks = [cast(Filtering, one.plugin).filter_reuse_key for _, one in both]
+        self._both, self._asked = both, plugins
+        self._ask_keys = CallsInARow(calls, Point.FILTER, [one for _, one in both], asks)
+
+    def _join(self, calls: PluginCalls, keys: Sequence[Hashable | None], nodes: int) -> None:
+        """Begin anew with the plugins that have a key."""
+        self._joined = [one for one, key in zip(self._both, keys, strict=True) if key is not None]
+        loaded = [one for _, one in self._joined]
+        self._names = frozenset(one.name for one in loaded)
+        works = [partial(filter_node, cast(FilterPlugin, one.plugin)) for one in loaded]
+        self._ask_row = CallsInARow(calls, Point.FILTER, loaded, works)
+        self._keys = [_NEW if key is not None else None for key in keys]
+        self._columns, self._numbers, self._places = {}, {}, []
+        self._first = np.zeros(nodes, np.int32)
 
     @property
     def plugins(self) -> Collection[str]:
         """Names of the plugins that were taken together the last time."""
-        return self._keys.keys()
+        return self._names
 
     @property
     def places(self) -> Sequence[int]:
@@ -125,20 +146,11 @@ class FiltersTogether:
             numbers = np.where(found, np.int32(0), np.int32(number))
         self._columns[loaded.name] = numbers
 
-    def _look_again(
-        self,
-        calls: PluginCalls,
-        joined: Sequence[tuple[int, Loaded]],
-        state: CycleState,
-        pod: ClusterPod,
-        nodes: View,
-        row: int,
-    ) -> None:
+    def _look_again(self, state: CycleState, pod: ClusterPod, nodes: View, row: int) -> None:
         """Ask all plugins about a row that has changed."""
-        node, first = NodeInfo(nodes, row), 0
-        for place, loaded in joined:
-            plugin = cast(FilterPlugin, loaded.plugin)
-            status = calls.call(loaded, Point.FILTER, state, filter_node, plugin, state, pod, node)
+        first = 0
+        statuses = self._ask_row.call(state, state, pod, NodeInfo(nodes, row))
+        for (place, loaded), status in zip(self._joined, statuses, strict=True):
             number = 0 if status is None else self._number(status, place)
             column = self._columns[loaded.name]
             if column is not None:
@@ -152,8 +164,8 @@ class FiltersTogether:
     def _fold(self, nodes: int) -> None:
         """Have the rejection of each row that comes first."""
         self._first = np.zeros(nodes, np.int32)
-        for name in reversed(self._plugins):
-            column = self._columns[name]
+        for _, loaded in reversed(self._joined):
+            column = self._columns[loaded.name]
             if column is not None:
                 np.copyto(self._first, column, where=column != 0)
 
@@ -169,9 +181,11 @@ class ScoresTogether:
     """Sums of weighted scores of all plugins that have both forms and a key, and normalize none."""
 
     def __init__(self) -> None:
-        self._plugins: tuple[str, ...] = ()
+        self._asked: Sequence[tuple[Loaded, int]] | None = None
+        self._both: list[tuple[Loaded, int]] = []  # of these those with both forms
+        self._joined: list[tuple[Loaded, int]] = []  # of these those with a key
         self._generation: NDArray[np.int64] | None = None
-        self._keys: dict[str, Hashable] = {}
+        self._keys: list[Hashable | None] = []  # of both
         self._columns: dict[str, Scores] = {}
         self._sum: Scores = np.zeros(0, np.int64)
         self._known: Mask = np.zeros(0, np.bool_)  # rows of which all that is right
@@ -192,39 +206,50 @@ class ScoresTogether:
         Raises:
             PointFailed: a plugin has failed; nothing is kept then.
         """
-        keys: dict[str, Hashable] = {}
-        joined: list[tuple[Loaded, int]] = []
         generation, self._generation = self._generation, None
-        for loaded, weight in plugins:
-            if _has_both_scores(cast(Hashable, type(loaded.plugin))):
-                plugin = cast(Scoring, loaded.plugin)
-                key = calls.ask(loaded, Point.SCORE, plugin.score_reuse_key, state, pod, nodes)
-                if key is not None:
-                    keys[loaded.name] = key
-                    joined.append((loaded, weight))
-        names = tuple(keys)
+        if plugins != self._asked:
+            self._ask(calls, plugins)
+            generation = None
+        keys = self._ask_keys.ask(state, pod, nodes)
         changed = _changed(generation, nodes)
-        if changed is None or names != self._plugins:
-            self._keys, self._columns, self._plugins, changed = {}, {}, names, ()
-            self._sum = np.zeros(len(nodes), np.int64)
-            self._known = feasible
-        stale = [one for one in joined if self._keys.get(one[0].name, self) != keys[one[0].name]]
-        if stale:
+        if changed is None or _others(keys, self._keys):
+            self._join(calls, keys, len(nodes))
+            self._known, changed = feasible, ()
+        stale: Sequence[tuple[Loaded, int]] = ()
+        if keys != self._keys:
+            before = zip(self._both, keys, self._keys, strict=True)
+            stale = [one for one, key, last in before if key != last]
             self._known = self._known & feasible
         if changed:
             self._known = self._known.copy()
             self._known[changed] = False
         missing = np.flatnonzero(feasible > self._known)
         if len(missing) > FEW_ROWS:
-            stale, self._known, missing = joined, feasible, missing[:0]
+            stale, self._known, missing = self._joined, feasible, missing[:0]
         for loaded, weight in stale:
             self._compute(calls, loaded, weight, state, pod, nodes, feasible)
         if len(missing):
             self._known = self._known.copy()
             for row in missing.tolist():
-                self._look_again(calls, joined, state, pod, nodes, row)
+                self._look_again(state, pod, nodes, row)
         self._keys, self._generation = keys, nodes.generation
         return self._sum
+
+    def _ask(self, calls: PluginCalls, plugins: Sequence[tuple[Loaded, int]]) -> None:
+        """Have these plugins from now on."""
+        both = [one for one in plugins if _has_both_scores(cast(Hashable, type(one[0].plugin)))]
+        asks = [cast(Scoring, one.plugin).score_reuse_key for one, _ in both]
+        self._both, self._asked = both, plugins
+        self._ask_keys = CallsInARow(calls, Point.SCORE, [one for one, _ in both], asks)
+
+    def _join(self, calls: PluginCalls, keys: Sequence[Hashable | None], nodes: int) -> None:
+        """Begin anew with the plugins that have a key."""
+        self._joined = [one for one, key in zip(self._both, keys, strict=True) if key is not None]
+        loaded = [one for one, _ in self._joined]
+        works = [partial(score_node, cast(ScorePlugin, one.plugin)) for one in loaded]
+        self._ask_row = CallsInARow(calls, Point.SCORE, loaded, works)
+        self._keys = [_NEW if key is not None else None for key in keys]
+        self._columns, self._sum = {}, np.zeros(nodes, np.int64)
 
     @property
     def columns(self) -> Mapping[str, Scores]:
@@ -253,19 +278,11 @@ class ScoresTogether:
         self._sum += gained if weight == 1 else gained * weight
         self._columns[loaded.name] = found
 
-    def _look_again(
-        self,
-        calls: PluginCalls,
-        joined: Sequence[tuple[Loaded, int]],
-        state: CycleState,
-        pod: ClusterPod,
-        nodes: View,
-        row: int,
-    ) -> None:
-        node, total = NodeInfo(nodes, row), 0
-        for loaded, weight in joined:
-            plugin = cast(ScorePlugin, loaded.plugin)
-            score = calls.call(loaded, Point.SCORE, state, score_node, plugin, state, pod, node)
+    def _look_again(self, state: CycleState, pod: ClusterPod, nodes: View, row: int) -> None:
+        """Ask all plugins about a row that has changed."""
+        total = 0
+        scores = self._ask_row.call(state, state, pod, NodeInfo(nodes, row))
+        for (loaded, weight), score in zip(self._joined, scores, strict=True):
             self._columns[loaded.name][row] = score
             total += score * weight
         self._sum[row] = total
@@ -284,6 +301,13 @@ def _has_both_scores(plugin: Any) -> bool:
     """Whether plugins have both forms of Score, and do not normalize them."""
     both = issubclass(plugin, ScorePlugin) and issubclass(plugin, VectorScorePlugin)
     return both and not is_normalizing(plugin)
+
+
+def _others(keys: Sequence[Hashable | None], before: Sequence[Hashable | None]) -> bool:
+    """Whether other plugins than before have a key."""
+    if len(keys) != len(before):
+        return True
+    return any((key is None) != (last is None) for key, last in zip(keys, before, strict=True))
 
 
 def _changed(generation: NDArray[np.int64] | None, nodes: View) -> Sequence[int] | None:

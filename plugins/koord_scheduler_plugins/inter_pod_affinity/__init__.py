@@ -5,7 +5,7 @@ matchLabelKeys and mismatchLabelKeys of a term are in its selector: the API serv
 Source: Kubernetes, plugins/interpodaffinity.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -136,6 +136,11 @@ class InterPodAffinity(
         state.write(_RULES, rules)
         return None
 
+    def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        """Only what other pods want matters, if this one wants nothing."""
+        wants = pod.spec.affinity or pod.spec.anti_affinity
+        return None if wants else nodes.wishes_key()
+
     def add_pod(
         self, state: CycleState, pod: ClusterPod, added: ClusterPod, node: NodeInfo
     ) -> Status | None:
@@ -175,6 +180,10 @@ class InterPodAffinity(
             return Status.skip()
         state.write(_WORTH, worth)
         return None
+
+    def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        prefers = pod.spec.preferred_affinity or pod.spec.preferred_anti_affinity
+        return None if prefers else nodes.wishes_key()
 
     def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
         return state.read(_WORTH, Preferences).score(node.row)

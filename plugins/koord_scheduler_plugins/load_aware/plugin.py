@@ -109,6 +109,9 @@ class LoadAwareScheduling(
         """Pods of DaemonSets go to their nodes, however busy those are."""
         return Status.skip() if _of_daemon_set(pod) else None
 
+    def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
+
     def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
         if _of_daemon_set(pod):
             return None

@@ -81,6 +81,9 @@ class NodeAffinity(
             return None
         return PreFilterResult(names) if names else _CONFLICT
 
+    def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
+
     def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         return ()
 
@@ -101,6 +104,9 @@ class NodeAffinity(
         self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask
     ) -> Status | None:
         return None if pod.spec.preferred_nodes or self._preferred else Status.skip()
+
+    def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
 
     def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         return ()

@@ -90,6 +90,9 @@ class NodeResourcesFit(
         """Each node is asked for the same."""
         state.write(_DEMAND, _Demanded(self._demand(pod)))
 
+    def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
+
     def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         return ()
 
@@ -121,6 +124,9 @@ class NodeResourcesFit(
         """Where no resource of the strategy counts, all nodes would have the score 0."""
         counts = any(resource_counts(pod, name, nonzero=True) for name in self._resources)
         return None if counts else Status.skip()
+
+    def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
 
     def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         return ()

@@ -3,7 +3,7 @@
 Source: Kubernetes, plugins/podtopologyspread.
 """
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,6 +99,9 @@ class PodTopologySpread(
         state.write(_HARD, _Hard(spreads(pod, constraints, nodes)))
         return None
 
+    def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return None if self._hard(pod) else ()
+
     def add_pod(
         self, state: CycleState, pod: ClusterPod, added: ClusterPod, node: NodeInfo
     ) -> Status | None:
@@ -134,15 +137,18 @@ class PodTopologySpread(
     def pre_score(
         self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask
     ) -> Status | None:
-        own = bool(pod.spec.spread or pod.spec.soft_spread)
-        constraints = pod.spec.soft_spread if own else self._defaults.soft(pod)
+        constraints = self._soft(pod)
         if not constraints:
             return Status.skip()
+        own = _has_own(pod)
         # nodes without a zone are still spread over by hostname
         require_all = own or not self._defaults.of_system
         soft = SoftSpread(pod, constraints, nodes, feasible, require_all=require_all)
         state.write(_SOFT, soft)
         return None
+
+    def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return None if self._soft(pod) else ()
 
     def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
         return state.read(_SOFT, SoftSpread).score(node.row)
@@ -160,8 +166,10 @@ class PodTopologySpread(
         return state.read(_SOFT, SoftSpread).normalized(scores)
 
     def _hard(self, pod: ClusterPod) -> tuple[SpreadConstraint, ...]:
-        spec = pod.spec
-        return spec.spread if spec.spread or spec.soft_spread else self._defaults.hard(pod)
+        return pod.spec.spread if _has_own(pod) else self._defaults.hard(pod)
+
+    def _soft(self, pod: ClusterPod) -> tuple[SpreadConstraint, ...]:
+        return pod.spec.soft_spread if _has_own(pod) else self._defaults.soft(pod)
 
     def _pod_helps(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
         """A pod that a constraint counts now and did not before, or the other way round."""
@@ -176,6 +184,11 @@ class PodTopologySpread(
         constraints = self._hard(pod)
         before, after = (_place(pod, constraints, one) for one in (old, new))
         return QueueingHint.QUEUE if before != after else QueueingHint.SKIP
+
+
+def _has_own(pod: ClusterPod) -> bool:
+    """Whether the pod has constraints of its own: then none of the defaults counts."""
+    return bool(pod.spec.spread or pod.spec.soft_spread)
 
 
 def _count(state: CycleState, pod: ClusterPod, node: NodeInfo, amount: int) -> None:

@@ -3,7 +3,7 @@
 Source: Kubernetes, plugins/volumebinding/volume_binding.go, binder.go.
 """
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 import numpy as np
 from msgspec.structs import replace
@@ -101,6 +101,9 @@ class VolumeBinding(
         state.write(_STATE, found)
         return None
 
+    def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return None if pod.claims else ()
+
     def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
         volumes = state.read(_STATE, PodVolumes)
         number = volumes.number_on(node.node)
@@ -118,6 +121,9 @@ class VolumeBinding(
             return Status.skip()
         there = any(np.any(match.there[feasible]) for match in volumes.matched(nodes))
         return None if there else Status.skip()
+
+    def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return None if pod.claims else ()
 
     def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
         assert self._scorer is not None  # noqa: S101 - else PreScore has skipped it
