@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from koord.cluster.columns import FrozenShards
+from koord.cluster.columns import FrozenColumn, FrozenShards
 from koord.cluster.facts import (
     AffinityTerm,
     ClusterNamespace,
@@ -26,7 +26,6 @@ from koord.cluster.selectorindex import LabelSetIndex, TermIndex
 
 MOST_QUESTIONS = 256  # of each of the two kinds; 20 kB each at 5,000 nodes
 _FEW_ROWS = 8  # that are counted one by one sooner than as arrays
-_NEVER = 0  # the generation of no row
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"  # the label that every namespace has
 
 Counts = NDArray[np.int32]
@@ -47,7 +46,7 @@ class Rows(Protocol):
     """Nodes with their pods, as a view has them."""
 
     @property
-    def generation(self) -> NDArray[np.int64]: ...
+    def generations(self) -> FrozenColumn: ...
 
     @property
     def namespaces(self) -> Namespaces: ...
@@ -64,7 +63,7 @@ class Census:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._generation: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._generations: FrozenColumn | None = None  # of the rows that are counted
         self._namespaces: Namespaces | None = None
         self._pods: list[tuple[ClusterPod, ...]] = []  # that are counted, by row
         self._labelled: dict[tuple[LabelSet, bool], _Group] = {}  # True: they are being deleted
@@ -109,30 +108,28 @@ class Census:
 
     def _follow(self, rows: Rows) -> None:
         """Count what the rows have that was not counted yet."""
-        generation, namespaces = rows.generation, rows.namespaces
+        generations, namespaces = rows.generations, rows.namespaces
         if namespaces is not self._namespaces:  # terms select them by their labels
             self._forget_questions()
             self._namespaces = namespaces
-        if generation is self._generation:
+        if generations is self._generations:
             return
-        if len(generation) != len(self._generation):
-            self._resize(len(generation))
-        changed = np.flatnonzero(generation != self._generation)
-        self._generation = generation
-        for row in changed.tolist():
-            self._recount(row, rows.pods(row))
+        length = len(generations)
+        if length != len(self._pods):
+            self._resize(length)
+        changed = generations.other_rows(self._generations)
+        self._generations = generations
+        for row in changed:
+            if row < length:
+                self._recount(row, rows.pods(row))
 
     def _resize(self, length: int) -> None:
         self._forget_questions()  # their columns have another length
-        known = len(self._generation)
+        known = len(self._pods)
         for row in range(length, known):
             self._recount(row, ())
         del self._pods[length:]
         self._pods += [()] * (length - known)
-        kept = min(known, length)
-        resized = np.full(length, _NEVER, np.int64)
-        resized[:kept] = self._generation[:kept]
-        self._generation = resized
 
     def _recount(self, row: int, pods: tuple[ClusterPod, ...]) -> None:
         before, self._pods[row] = self._pods[row], pods
@@ -194,7 +191,7 @@ class Census:
 
     def _answer(self, question: "_Question") -> "_Tally":
         first = question[0][0]
-        tally = self._questions[question] = _Tally(len(self._generation))
+        tally = self._questions[question] = _Tally(len(self._pods))
         self._asked.put(first, question)
         for label_set in self._label_sets.candidates(first):
             for deleting in (False, True):
@@ -213,7 +210,7 @@ class Census:
             if self._means(wished.term, label_set):
                 key = wished.wish, wished.term.topology_key
                 if key not in tallies:
-                    tallies[key] = _Tally(len(self._generation))
+                    tallies[key] = _Tally(len(self._pods))
                 tallies[key].take(wished.group, wished.weight)
         self._wishes[label_set] = tallies
         if len(self._wishes) > MOST_QUESTIONS:

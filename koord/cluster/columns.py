@@ -13,6 +13,7 @@ Mask = NDArray[np.bool_]
 
 CHUNK = 256  # rows that are copied together
 _SHARDS = 256
+_EXACT = 2**46  # below it, hundredths of a whole number are exact as floats
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
@@ -31,6 +32,7 @@ class FrozenColumn:
         self.length = length
         self._empty = empty
         self._zeros: dict[int, Mask | None] = {}
+        self._floats: dict[int, NDArray[np.float64] | None] = {}
 
     @cached_property
     def array(self) -> NDArray[Any]:
@@ -46,10 +48,29 @@ class FrozenColumn:
             self._zeros[at] = found if found.any() else None
         return self._zeros[at]
 
+    def floats(self, at: int) -> NDArray[np.float64] | None:
+        """One of several whole values as floats. Computed once.
+
+        Hundredths of them are exact, and so is 100 * part / value when it is cut, for a part of at
+        most the value. None: some value is too large for that, or negative.
+        """
+        if at not in self._floats:
+            values = self.array[:, at]
+            exact = not len(values) or 0 <= values.min() <= values.max() < _EXACT
+            self._floats[at] = values.astype(np.float64) if exact else None
+        return self._floats[at]
+
     def __getitem__(self, row: int) -> Any:
         if not 0 <= row < self.length:
             raise IndexError(row)
         return self.chunks[row // CHUNK].T[row % CHUNK]
+
+    def number(self, row: int, at: int) -> int:
+        """One of several whole values of a row."""
+        if not 0 <= row < self.length:
+            raise IndexError(row)
+        found: int = self.chunks[row // CHUNK].item(at, row % CHUNK)
+        return found
 
     def __len__(self) -> int:
         return self.length
@@ -82,23 +103,38 @@ class FrozenColumn:
         return found
 
     def other_rows(self, before: "FrozenColumn | None") -> list[int]:
-        """Rows whose value is another object than before, or that only one of the two has.
+        """Rows whose value is another one than before, or that only one of the two has; ascending.
 
-        Of a column of objects. It costs little where the two share their chunks; None is empty.
+        Of objects: another object. Of numbers none may be 0, as no generation is. It costs little
+        where the two share their chunks; None is empty.
         """
+        if self is before:
+            return []
         old = () if before is None else before.chunks
         rows: list[int] = []
         for number, (one, other) in enumerate(zip_longest(self.chunks, old)):
             if one is not other:
-                begin, nothing = number * CHUNK, repeat(0)
-                pairs = zip(
-                    nothing if one is None else one.tolist(),
-                    nothing if other is None else other.tolist(),
-                    range(begin, begin + CHUNK),
-                    strict=False,
-                )
-                rows += [row for value, last, row in pairs if value is not last]
+                begin = number * CHUNK
+                rows += [begin + place for place in _other_places(one, other)]
         return rows
+
+
+def _other_places(one: NDArray[Any] | None, other: NDArray[Any] | None) -> list[int]:
+    """Places at which two chunks differ; None has nothing."""
+    chunk = one if other is None else other
+    assert chunk is not None  # noqa: S101 - one of the two is there
+    if chunk.dtype != object:
+        found: list[int] = np.flatnonzero(
+            (0 if one is None else one) != (0 if other is None else other)
+        ).tolist()
+        return found
+    pairs = zip(
+        repeat(0) if one is None else one.tolist(),
+        repeat(0) if other is None else other.tolist(),
+        range(CHUNK),
+        strict=False,
+    )
+    return [place for value, last, place in pairs if value is not last]
 
 
 class Column:
@@ -187,12 +223,15 @@ class CodedColumn(Generic[H]):
 
     def where(self, holds: Callable[[H], bool], *, absent: bool = False) -> Mask:
         """Rows whose value fulfils a condition, which is asked once for each value."""
-        return self._table(map(holds, self.index), absent=absent)
+        answers = [*map(holds, self.index), absent]
+        if all(answers[:-1]) and (absent or self.complete):
+            return np.ones(len(self.codes), np.bool_)
+        return np.array(answers, np.bool_).take(self.codes)  # -1 is the last
 
     def numbers(self, of: Callable[[H], int], *, absent: int = 0) -> NDArray[np.int64]:
         """A number for each row by its value, which is asked for once for each value."""
         table = np.fromiter(chain(map(of, self.index), (absent,)), np.int64, len(self.index) + 1)
-        return table[self.codes]  # -1 is the last
+        return table.take(self.codes)  # -1 is the last
 
     def among(self, values: Iterable[H]) -> Mask:
         """Rows that have one of the values."""
@@ -201,7 +240,7 @@ class CodedColumn(Generic[H]):
             code = self.index.get(value)
             if code is not None:
                 wanted[code] = True
-        return wanted[self.codes]
+        return wanted.take(self.codes)
 
     def totals(self, amounts: NDArray[Any], counted: Mask | None = None) -> NDArray[np.int64]:
         """Sums over the counted rows, by default all, that have a value; shape (values + 1,).
@@ -215,10 +254,6 @@ class CodedColumn(Generic[H]):
         wanted = amounts if rows is None else amounts[rows]
         sums = np.bincount(codes, wanted, minlength=len(self.index) + 1)
         return sums.astype(np.int64)
-
-    def _table(self, answers: Iterator[bool], *, absent: bool) -> Mask:
-        table = np.fromiter(chain(answers, (absent,)), np.bool_, len(self.index) + 1)
-        return table[self.codes]  # -1 is the last
 
 
 class Shards(Generic[T]):

@@ -11,6 +11,7 @@ from msgspec import Struct
 from koord.api.labelselector import Requirement
 
 PODS = "pods"  # the resource of which each pod takes one
+PREFER_NO_SCHEDULE = "PreferNoSchedule"  # the effect of a taint that forbids nothing
 
 Selector = tuple[Requirement, ...]
 """A conjunction of requirements on labels; without any it matches everything."""

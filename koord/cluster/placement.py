@@ -58,12 +58,19 @@ class FrozenPlacement:
 
     def requested_of(self, row: int, column: int) -> int:
         """One amount of the table, at little cost."""
-        return int(self.amounts[row][_NONZERO + column])
+        return self.amounts.number(row, _NONZERO + column)
 
     def nonzero_requested_of(self, row: int) -> tuple[int, int]:
         """One row of the table, at little cost."""
-        cpu, memory = self.amounts[row][:_NONZERO].tolist()
-        return cpu, memory
+        return self.amounts.number(row, 0), self.amounts.number(row, 1)
+
+    def free_of(self, row: int, allocatable: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What is allocatable on a row and not requested: nonzero cpu and memory, then all."""
+        free: NDArray[np.int64] = -self.amounts[row]
+        free[_NONZERO:] += allocatable
+        free[0] += allocatable[self.resources["cpu"]]
+        free[1] += allocatable[self.resources["memory"]]
+        return free
 
 
 class Placement:

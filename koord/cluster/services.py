@@ -34,6 +34,8 @@ class ServiceTable:
 
     def selecting(self, pod: ClusterPod) -> list[ClusterService]:
         """The services of which a pod is an endpoint, by name."""
+        if not self._services:
+            return []
         found = (self._services[key] for key in sorted(self._index.candidates(pod.label_set)))
         return [service for service in found if selects(service.selector, pod.labels)]
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from koord.cluster.census import Census, Counts, Wish, labels_of, means
 from koord.cluster.columns import CodedColumn, Column, FrozenColumn, FrozenShards, Mask
 from koord.cluster.facts import (
+    PREFER_NO_SCHEDULE,
     AffinityTerm,
     ClusterNamespace,
     ClusterNode,
@@ -63,6 +64,22 @@ class Traits:
     @cached_property
     def unschedulable(self) -> Mask:
         return np.fromiter((node.unschedulable for node in self._nodes), np.bool_)
+
+    @cached_property
+    def preferences(self) -> tuple[tuple[Taint, ...], ...]:
+        """The taints of nodes, equal ones once, among which is one with PreferNoSchedule."""
+        return tuple(
+            taints
+            for taints in self.taints.index
+            if any(one.effect == PREFER_NO_SCHEDULE for one in taints)
+        )
+
+    @cached_property
+    def schedulable(self) -> Mask:
+        """Nodes that are not cordoned; it cannot be written."""
+        found: Mask = ~self.unschedulable
+        found.flags.writeable = False
+        return found
 
     @cached_property
     def ready(self) -> Mask:
@@ -126,6 +143,10 @@ class View:
         """(nodes, resources): milli-cores, bytes, pods, or units of what it is."""
         return self._allocatable.array
 
+    def floats(self, column: int) -> NDArray[np.float64] | None:
+        """What nodes have of a resource, as FrozenColumn.floats; not to be changed."""
+        return self._allocatable.floats(column)
+
     def lacking(self, column: int) -> Mask | None:
         """Nodes that have nothing of a resource; None: there is none. Costs nothing mostly."""
         return self._allocatable.zeros(column)
@@ -149,7 +170,7 @@ class View:
 
     def allocatable_of(self, row: int, column: int) -> int:
         """One amount of the table, at little cost, as in a what-if for a single node."""
-        return int(self._allocatable[row][column])
+        return self._allocatable.number(row, column)
 
     def requested_of(self, row: int, column: int) -> int:
         """One amount of the table, as allocatable_of."""
@@ -158,6 +179,10 @@ class View:
     def nonzero_requested_of(self, row: int) -> tuple[int, int]:
         """One row of the table, as allocatable_of."""
         return self._placement.nonzero_requested_of(row)
+
+    def free_of(self, row: int) -> NDArray[np.int64]:
+        """What a node has free, at little cost: cpu and memory less nonzero_requested, then all."""
+        return self._placement.free_of(row, self._allocatable[row])
 
     def ports_where(self, holds: Callable[[frozenset[HostPort]], bool]) -> Mask:
         """Nodes whose host ports, all that pods have taken, fulfil a condition; shape (nodes,).
@@ -220,7 +245,7 @@ class View:
 
     @property
     def generations(self) -> FrozenColumn:
-        """The column of generation."""
+        """The column of generation: rows that have changed since another view are found by it."""
         return self._generation
 
     def what_if(self) -> "WhatIf":

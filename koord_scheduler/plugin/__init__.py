@@ -194,6 +194,7 @@ from koord_scheduler.framework.results import (
 )
 from koord_scheduler.framework.status import Code, Status
 from koord_scheduler.framework.waitingpods import WaitingPod, WaitingPods
+from koord_scheduler.rules.freetable import FreeTable
 from koord_scheduler.rules.insufficient import Demand, demand_of, shortage_at, shortages
 from koord_scheduler.rules.preemption import (
     BudgetsByNamespace,
@@ -281,6 +282,7 @@ __all__ = [
     "FilterTransformer",
     "FindOneNodePlugin",
     "ForgetHandlers",
+    "FreeTable",
     "Handle",
     "HealthStatus",
     "HintFn",

@@ -8,13 +8,13 @@ requested_to_capacity_ratio.go, balanced_allocation.go.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_scheduler.rules.resourceuse import Use, UseColumns
+from koord_scheduler.rules.resourceuse import Amounts, Use, UseColumns
 
 HIGHEST = 100  # score, and percent of use
 
@@ -44,8 +44,8 @@ class WeightedMean(Scorer):
         """Of a resource on a node that has some."""
 
     @abstractmethod
-    def scores(self, use: UseColumns, divisor: Column) -> Column:
-        """Of a resource on all nodes; divisor is what they have, 1 for nothing."""
+    def scores(self, use: UseColumns) -> Amounts:
+        """Of a resource on all nodes; 0 where there is none."""
 
     def of_node(self, uses: Sequence[Use | None]) -> int:
         total = weight = 0
@@ -56,26 +56,28 @@ class WeightedMean(Scorer):
         return total // weight if weight else 0
 
     def of_all(self, uses: Sequence[UseColumns | None], nodes: int) -> Column:
-        total, weight = np.zeros(nodes, np.int64), 0
+        total: Amounts | None = None
+        weight = 0
         lacking: list[tuple[NDArray[np.bool_], int]] = []
         for use, each in zip(uses, self.weights, strict=True):
             if use is None:
                 continue
-            scores, lacks = _of_those_that_have_some(self.scores, use)
-            total += scores if each == 1 else scores * each
+            scores = self.scores(use)
+            if each != 1:
+                scores *= each
+            total = scores if total is None else total + scores
             weight += each
-            if lacks is not None:
-                lacking.append((lacks, each))
-        if not weight:
-            return total
-        if not lacking:
-            total //= weight
-            return total
-        weights = np.full(nodes, weight)
-        for lacks, each in lacking:
-            weights -= lacks * each
-        total //= np.maximum(weights, 1)
-        return total
+            if use.lacking is not None:
+                lacking.append((use.lacking, each))
+        if total is None:
+            return np.zeros(nodes, np.int64)
+        weights: Column | int = weight
+        if lacking:
+            weights = np.full(nodes, weight)
+            for lacks, each in lacking:
+                weights -= lacks * each
+            np.maximum(weights, 1, out=weights)
+        return (total / weights).astype(np.int64)  # of small numbers: exact when it is cut
 
 
 class LeastAllocated(WeightedMean):
@@ -84,12 +86,8 @@ class LeastAllocated(WeightedMean):
     def score(self, use: Use) -> int:
         return max(use.allocatable - use.requested, 0) * HIGHEST // use.allocatable
 
-    def scores(self, use: UseColumns, divisor: Column) -> Column:
-        free: Column = use.allocatable - use.requested
-        np.maximum(free, 0, out=free)
-        free *= HIGHEST
-        free //= divisor
-        return free
+    def scores(self, use: UseColumns) -> Amounts:
+        return _percent(np.maximum(use.free, 0), use)
 
 
 class MostAllocated(WeightedMean):
@@ -98,11 +96,8 @@ class MostAllocated(WeightedMean):
     def score(self, use: Use) -> int:
         return min(use.requested, use.allocatable) * HIGHEST // use.allocatable
 
-    def scores(self, use: UseColumns, divisor: Column) -> Column:
-        used = np.minimum(use.requested, use.allocatable)
-        used *= HIGHEST
-        used //= divisor
-        return used
+    def scores(self, use: UseColumns) -> Amounts:
+        return _percent(use.allocatable - np.maximum(use.free, 0), use)
 
 
 class RequestedToCapacityRatio(Scorer):
@@ -135,14 +130,18 @@ class RequestedToCapacityRatio(Scorer):
         for use, each in zip(uses, self.weights, strict=True):
             if use is None:
                 continue
-            scores, _ = _of_those_that_have_some(self._scores, use)
+            scores = self._scores(use)
             total += each * scores
             weights += each * (scores > 0)
         found: Column = (2 * total + weights) // np.maximum(2 * weights, 1)
         return found
 
-    def _scores(self, use: UseColumns, divisor: Column) -> Column:
-        return self._table[np.minimum(use.requested, use.allocatable) * HIGHEST // divisor]
+    def _scores(self, use: UseColumns) -> Column:
+        used = use.allocatable - np.maximum(use.free, 0)
+        scores = self._table[_percent(used, use).astype(np.intp)]
+        if use.lacking is not None:
+            scores[use.lacking] = 0
+        return scores
 
     def _at(self, percent: int) -> int:
         """As in Go, what is between two points is cut towards the score of the first one."""
@@ -244,12 +243,15 @@ def _two_of(
     return first, second
 
 
-def _of_those_that_have_some(
-    scores: Callable[[UseColumns, Column], Column], use: UseColumns
-) -> tuple[Column, NDArray[np.bool_] | None]:
-    """Scores of a resource, 0 on nodes that have nothing, and which these are; None: none is."""
-    if use.lacking is None:
-        return scores(use, use.allocatable), None
-    found = scores(use, np.maximum(use.allocatable, 1))
-    found[use.lacking] = 0
-    return found, use.lacking
+def _percent(part: Amounts, use: UseColumns) -> Amounts:
+    """Whole percents of what nodes have, of which part is some; 0 where they have nothing.
+
+    part is changed.
+    """
+    part *= HIGHEST
+    if part.dtype.kind == "i":
+        part //= np.maximum(use.allocatable, 1)
+    else:
+        part /= use.allocatable
+        np.floor(part, out=part)
+    return part

@@ -11,10 +11,13 @@ from numpy.typing import NDArray
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
+from koord_scheduler.rules.freetable import FreeTable
 
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
 _UNCOUNTED = ("pods", "storage")
 _NONZERO = {"cpu": 0, "memory": 1}  # columns of nonzero_requested
+
+Amounts = NDArray[np.int64] | NDArray[np.float64]
 
 
 class Use(NamedTuple):
@@ -25,11 +28,16 @@ class Use(NamedTuple):
 
 
 class UseColumns(NamedTuple):
-    """Of all nodes; each column has shape (nodes,)."""
+    """Of all nodes; each column has shape (nodes,). Whole numbers, as floats where these do."""
 
-    allocatable: NDArray[np.int64]
-    requested: NDArray[np.int64]  # with the pod
+    allocatable: Amounts
+    free: Amounts  # with the pod; below zero where it has no room
     lacking: Mask | None = None  # nodes that have nothing of it; None: there is none
+
+    @property
+    def requested(self) -> Amounts:
+        """With the pod."""
+        return self.allocatable - self.free
 
 
 def is_extended(name: str) -> bool:
@@ -44,23 +52,32 @@ def pod_amount(pod: ClusterPod, name: str, *, nonzero: bool) -> int:
     """
     if nonzero and name in _NONZERO:
         return pod.spec.nonzero_cpu if name == "cpu" else pod.spec.nonzero_memory
-    return next((amount for each, amount in pod.spec.requests if each == name), 0)
+    for each, amount in pod.spec.requests:
+        if each == name:
+            return amount
+    return 0
 
 
-def use_of_all(pod: ClusterPod, nodes: View, name: str, *, nonzero: bool) -> UseColumns | None:
+def use_of_all(
+    pod: ClusterPod, nodes: View, name: str, *, nonzero: bool, table: FreeTable | None = None
+) -> UseColumns | None:
     """The use of a resource on all nodes.
 
     None: it does not count; no node has it, or it is not native and the pod does not request it.
-    nonzero as for pod_amount.
+    nonzero as for pod_amount. table: what is free; without it that is computed.
     """
     amount, column = pod_amount(pod, name, nonzero=nonzero), nodes.resources.get(name)
     if column is None or not _counts(name, amount):
         return None
-    if nonzero and name in _NONZERO:
-        requested = nodes.nonzero_requested[:, _NONZERO[name]]
-    else:
-        requested = nodes.requested[:, column]
-    return UseColumns(nodes.allocatable[:, column], requested + amount, nodes.lacking(column))
+    which = _NONZERO.get(name) if nonzero else None
+    there, lacking = nodes.floats(column), nodes.lacking(column)
+    if table is not None and there is not None and lacking is None:
+        free = table.free(nodes, column) if which is None else table.nonzero_free(nodes, which)
+        if free is not None:
+            return UseColumns(there, free - amount)
+    amounts = nodes.requested[:, column] if which is None else nodes.nonzero_requested[:, which]
+    whole = nodes.allocatable[:, column]
+    return UseColumns(whole, whole - amounts - amount, lacking)
 
 
 def use_of_node(pod: ClusterPod, nodes: View, row: int, name: str, *, nonzero: bool) -> Use | None:
@@ -81,4 +98,4 @@ def _counts(name: str, amount: int) -> bool:
 
 def resource_counts(pod: ClusterPod, name: str, *, nonzero: bool) -> bool:
     """Whether a resource counts for a pod on nodes that have some; arguments as for use_of_all."""
-    return _counts(name, pod_amount(pod, name, nonzero=nonzero))
+    return name in _NATIVE or _counts(name, pod_amount(pod, name, nonzero=nonzero))

@@ -6,6 +6,7 @@ Source: Kubernetes, plugins/imagelocality/image_locality.go.
 """
 
 from collections.abc import Hashable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -43,8 +44,11 @@ class ImageLocality(PreScorePlugin, ScorePlugin, VectorScorePlugin):
         self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask
     ) -> Status | None:
         """Where no node has any of them, all would have the score 0."""
-        there = any(nodes.images.sizes(name) is not None for name in images_of(pod))
-        return None if there else Status.skip()
+        images = nodes.images
+        for name in images_of(pod):
+            if images.sizes(name) is not None:
+                return None
+        return Status.skip()
 
     def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
         return nodes.images
@@ -87,5 +91,9 @@ class ImageLocality(PreScorePlugin, ScorePlugin, VectorScorePlugin):
 
 def images_of(pod: ClusterPod) -> list[str]:
     """The images of all containers and volumes, as nodes report them: with a tag."""
-    names = (*pod.spec.images, *pod.spec.other_images)
-    return [name if name.rfind(":") > name.rfind("/") else f"{name}:latest" for name in names]
+    return [_tagged(name) for name in (*pod.spec.images, *pod.spec.other_images)]
+
+
+@lru_cache(maxsize=4096)
+def _tagged(name: str) -> str:
+    return name if name.rfind(":") > name.rfind("/") else f"{name}:latest"

@@ -12,6 +12,7 @@ from koord_scheduler.plugin import (
     ClusterPod,
     CycleState,
     Fault,
+    FreeTable,
     Handle,
     Mask,
     NodeInfo,
@@ -61,6 +62,7 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScorePlugin, VectorScorePl
     def __init__(self, args: NodeResourcesBalancedAllocationArgs, handle: Handle) -> None:
         self._resources = tuple(one.name for one in args.resources)
         self._scorer = Balanced()
+        self._table = FreeTable()
 
     def pre_score(
         self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask
@@ -81,5 +83,8 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScorePlugin, VectorScorePl
         return self._scorer.of_node(uses)
 
     def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
-        uses = [use_of_all(pod, nodes, name, nonzero=False) for name in self._resources]
+        uses = [
+            use_of_all(pod, nodes, name, nonzero=False, table=self._table)
+            for name in self._resources
+        ]
         return self._scorer.of_all(uses, len(nodes))

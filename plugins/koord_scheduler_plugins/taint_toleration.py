@@ -71,7 +71,8 @@ class TaintToleration(
         self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask
     ) -> Status | None:
         """Where no node has such a taint, all would have the same score."""
-        wanted = any(intolerable_preferences(pod.spec, one) for one in nodes.traits.taints.index)
+        preferences = nodes.traits.preferences
+        wanted = preferences and any(intolerable_preferences(pod.spec, one) for one in preferences)
         return None if wanted else Status.skip()
 
     def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:

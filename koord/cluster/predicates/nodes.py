@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from koord.api.labelselector import Requirement
 from koord.cluster.columns import CodedColumn, Mask
 from koord.cluster.facts import (
+    PREFER_NO_SCHEDULE,
     ClusterNode,
     ClusterPod,
     NodeTerm,
@@ -24,14 +25,16 @@ from koord.cluster.view import View
 
 UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "NoSchedule")
 _REPELLING = ("NoSchedule", "NoExecute")
-_PREFERENCE = "PreferNoSchedule"  # it forbids nothing
 
 
 def is_schedulable(pod: ClusterPod, view: View) -> Mask:
-    """Nodes that are not cordoned; all of them for a pod that tolerates that; shape (nodes,)."""
+    """Nodes that are not cordoned; all of them for a pod that tolerates that; shape (nodes,).
+
+    It may not be written.
+    """
     if any(one.tolerates(UNSCHEDULABLE) for one in pod.spec.tolerations):
         return np.ones(len(view), np.bool_)
-    return ~view.traits.unschedulable
+    return view.traits.schedulable
 
 
 def tolerates_taints(pod: ClusterPod, view: View) -> Mask:
@@ -112,7 +115,8 @@ def tolerates(spec: PodSpec, taints: Iterable[Taint]) -> bool:
 def intolerable_preferences(spec: PodSpec, taints: Iterable[Taint]) -> int:
     """How many taints PreferNoSchedule of a node a pod does not tolerate."""
     return sum(
-        taint.effect == _PREFERENCE and not any(one.tolerates(taint) for one in spec.tolerations)
+        taint.effect == PREFER_NO_SCHEDULE
+        and not any(one.tolerates(taint) for one in spec.tolerations)
         for taint in taints
     )
 

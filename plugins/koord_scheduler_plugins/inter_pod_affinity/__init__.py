@@ -130,10 +130,10 @@ class InterPodAffinity(
         )
 
     def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
-        rules = _Rules(Affinity(pod, nodes), AntiAffinity(pod, nodes), Opposition(pod, nodes))
-        if not any(rules.all):
+        spec, opposition = pod.spec, Opposition(pod, nodes)
+        if not spec.affinity and not spec.anti_affinity and not opposition:
             return Status.skip()
-        state.write(_RULES, rules)
+        state.write(_RULES, _Rules(Affinity(pod, nodes), AntiAffinity(pod, nodes), opposition))
         return None
 
     def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:

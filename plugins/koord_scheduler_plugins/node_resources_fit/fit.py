@@ -17,6 +17,7 @@ from koord_scheduler.plugin import (
     EnqueueExtensions,
     EventResource,
     FilterPlugin,
+    FreeTable,
     Handle,
     HintedEvent,
     Mask,
@@ -77,6 +78,7 @@ class NodeResourcesFit(
         strategy = args.scoring_strategy or ScoringStrategy()
         self._resources = tuple(one.name for one in strategy.resources)
         self._scorer = strategy.scorer()
+        self._table = FreeTable()
 
     def events_to_register(self) -> Iterable[HintedEvent]:
         pod_actions = Action.DELETE | Action.UPDATE_POD_SCALE_DOWN
@@ -101,11 +103,11 @@ class NodeResourcesFit(
         found = shortage_at(demand, node.view, node.row)
         return _rejection(found, demand) if found else None
 
-    def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Verdicts:
+    def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask | Verdicts:
         demand = self._demand_in(state, pod)
-        codes = shortages(demand, nodes)
+        codes = shortages(demand, nodes, self._table)
         if codes is None:
-            return Verdicts(np.zeros(len(nodes), np.int32), ())
+            return np.ones(len(nodes), np.bool_)
         if len(demand) < _FEW_BITS:
             counts = np.bincount(codes, minlength=1)
             counts[0] = 0
@@ -137,7 +139,10 @@ class NodeResourcesFit(
         return self._scorer.of_node(uses)
 
     def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
-        uses = [use_of_all(pod, nodes, name, nonzero=True) for name in self._resources]
+        uses = [
+            use_of_all(pod, nodes, name, nonzero=True, table=self._table)
+            for name in self._resources
+        ]
         return self._scorer.of_all(uses, len(nodes))
 
     def _demand_in(self, state: CycleState, pod: ClusterPod) -> Demand:

@@ -51,7 +51,9 @@ class Defaults:
         self, pod: ClusterPod, constraints: tuple[SpreadConstraint, ...]
     ) -> tuple[SpreadConstraint, ...]:
         selector = default_selector(pod, self._cluster) if constraints else ()
-        return tuple(replace(one, selector=selector) for one in constraints) if selector else ()
+        if not selector:
+            return ()
+        return tuple(replace(one, selector=selector) for one in constraints)
 
 
 def default_selector(pod: ClusterPod, cluster: ClusterState) -> Selector:
@@ -63,6 +65,8 @@ def default_selector(pod: ClusterPod, cluster: ClusterState) -> Selector:
     controller = cluster.workloads.controlling(pod)
     if controller is not None and controller.kind in CONTROLLERS:
         selectors.append(controller.selector)
+    if not selectors:
+        return ()
     return tuple(dict.fromkeys(one for selector in selectors for one in selector or ()))
 
 
