@@ -162,6 +162,26 @@ class Placement:
         if pod.spec.host_ports:
             self._note_ports(row)
 
+    def replace(self, row: int, old: ClusterPod, new: ClusterPod) -> None:
+        """Put a pod in the place of another, this very object, on its row.
+
+        Of a pod whose status has changed nothing is counted again.
+
+        Raises:
+            KeyError: the other one is not there.
+        """
+        if _entry_facts(old) != _entry_facts(new):
+            self.remove(row, old)
+            self.add(row, new)
+            return
+        pods = list(self.pods(row))
+        for at, one in enumerate(pods):
+            if one is old:
+                pods[at] = new
+                self._pods[row] = tuple(pods)
+                return
+        raise KeyError(old.key)
+
     def clear(self, row: int) -> tuple[ClusterPod, ...]:
         """Take all pods off a row, and return them."""
         pods = self.pods(row)
@@ -198,6 +218,11 @@ class Placement:
         """Count what a pod takes, times 1 or -1. What no node has is not counted."""
         if not pod.finished:
             _add(self._amounts.writable(row), pod.spec, self.resources, times)
+
+
+def _entry_facts(pod: ClusterPod) -> tuple[object, ...]:
+    """What a row's entry and amounts are made of; what is shared is compared by identity."""
+    return id(pod.label_set), id(pod.spec), pod.deleting, pod.priority, pod.finished
 
 
 def amounts_of(pods: Iterable[ClusterPod], resources: Mapping[str, int]) -> tuple[int, ...]:

@@ -139,18 +139,23 @@ class Snapshot:
 
     def put_pod(self, pod: ClusterPod) -> None:
         """Take over a pod that was added or modified, on whichever node it was before."""
-        old = self._pods.get(pod.key)
+        key = pod.key
+        old = self._pods.get(key)
         if old == pod:
             return
-        if old is not None:
-            self._displace(old)
-        self._pods[pod.key] = pod
+        self._pods[key] = pod
         row = self._rows.get(pod.node)
+        if old is not None:
+            if row is not None and old.node == pod.node:
+                self._placement.replace(row, old, pod)
+                self._touch(row)
+                return
+            self._displace(old)
         if row is not None:
             self._placement.add(row, pod)
             self._touch(row)
         elif pod.node:
-            self._waiting.setdefault(pod.node, {})[pod.key] = pod
+            self._waiting.setdefault(pod.node, {})[key] = pod
 
     def remove_pod(self, key: str, uid: str) -> None:
         """Forget a pod, unless another of its name has taken its place already."""

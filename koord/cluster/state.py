@@ -160,7 +160,7 @@ class ClusterState:
 
     def _put_pod(self, pod: ClusterPod) -> None:
         old = self.snapshot.pod(pod.key)
-        if old is not None:
+        if old is not None and old.owners != pod.owners:
             self.workloads.remove_pod(old)
         self.snapshot.put_pod(pod)
         self.workloads.put_pod(pod)

@@ -90,6 +90,12 @@ class ClusterEvent:
 
 
 @lru_cache(maxsize=256)
+def cluster_event(resource: str, action: Action) -> ClusterEvent:
+    """The one event of this kind: there are few kinds, and many events."""
+    return ClusterEvent(resource, action)
+
+
+@lru_cache(maxsize=256)
 def _label(event: ClusterEvent) -> str:
     names = (event.action.name or "").split("|")
     titles = ("".join(word.capitalize() for word in name.split("_")) for name in names)

@@ -10,6 +10,7 @@ from koord.cluster.decoding import NODE, NODE_METRIC, POD, UsageReport
 from koord.cluster.facts import PODS as POD_COUNT
 from koord.cluster.facts import (
     AffinityTerm,
+    ClusterNamespace,
     ClusterNode,
     ClusterPod,
     DisruptionBudget,
@@ -255,6 +256,7 @@ __all__ = [
     "Changes",
     "Clock",
     "ClusterEvent",
+    "ClusterNamespace",
     "ClusterNode",
     "ClusterPod",
     "ClusterState",

@@ -231,6 +231,8 @@ class SchedulingQueue:
         if only is not None:
             queued = self._pool.get(only)
             return int(queued is not None and self._move(queued, one))
+        if not len(self._pool):
+            return 0
         concerned = self._concerned((one,))
         if sum(map(len, concerned)) > SLICE:
             self._later.append((one, without))

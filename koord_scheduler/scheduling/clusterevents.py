@@ -12,7 +12,7 @@ from koord.cluster.decoder import Kind
 from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.controlplane.kinds import SERVED_TO_SCHEDULER
 from koord.kube.resource import Resource
-from koord_scheduler.framework.events import Action, ClusterEvent, EventResource
+from koord_scheduler.framework.events import Action, ClusterEvent, EventResource, cluster_event
 
 _STATUS = frozenset(
     {
@@ -27,11 +27,13 @@ _STATUS = frozenset(
         "condition_times",
     }
 )
-_OTHER = [
-    operator.attrgetter(name)
-    for name in ClusterPod.__struct_fields__
-    if name not in _STATUS | {"label_set", "spec", "scheduling_gates"}
-]
+_OTHER = operator.attrgetter(
+    *(
+        name
+        for name in ClusterPod.__struct_fields__
+        if name not in _STATUS | {"label_set", "spec", "scheduling_gates"}
+    )
+)
 _SHORT = {resource.value.lower(): resource.value for resource in EventResource}
 
 
@@ -51,7 +53,7 @@ def pod_actions(old: ClusterPod, new: ClusterPod) -> tuple[Action, ...]:
             found.append(Action.UPDATE_POD_TOLERATION)
     if old.scheduling_gates and not new.scheduling_gates:
         found.append(Action.UPDATE_POD_GATES_ELIMINATED)
-    if not found and (old.spec is not new.spec or any(of(old) != of(new) for of in _OTHER)):
+    if not found and (old.spec is not new.spec or _OTHER(old) != _OTHER(new)):
         found.append(Action.UPDATE_OTHER)
     return tuple(found)
 
@@ -76,12 +78,12 @@ def events_of(kind: Kind[Any], old: Any, new: Any) -> Iterator[ClusterEvent]:
     """The events of an object that is no pod; None: it is absent."""
     resource = RESOURCES[kind]
     if old is None or new is None:
-        yield ClusterEvent(resource, Action.ADD if old is None else Action.DELETE)
+        yield cluster_event(resource, Action.ADD if old is None else Action.DELETE)
     elif kind is decoding.NODE:
         for action in node_actions(old, new):
-            yield ClusterEvent(resource, action)
+            yield cluster_event(resource, action)
     else:
-        yield ClusterEvent(resource, Action.UPDATE)
+        yield cluster_event(resource, Action.UPDATE)
 
 
 def _asks_less(old: tuple[tuple[str, int], ...], new: tuple[tuple[str, int], ...]) -> bool:

@@ -11,7 +11,13 @@ from koord.cluster.decoder import Kind
 from koord.cluster.facts import ClusterPod
 from koord_scheduler.cache.assumed import SchedulerState
 from koord_scheduler.framework.enqueueing import Enqueueing
-from koord_scheduler.framework.events import POD_DELETED, Action, ClusterEvent, EventResource
+from koord_scheduler.framework.events import (
+    POD_DELETED,
+    Action,
+    ClusterEvent,
+    EventResource,
+    cluster_event,
+)
 from koord_scheduler.framework.handle import Services
 from koord_scheduler.queue.schedulingqueue import SchedulingQueue
 from koord_scheduler.scheduling.clusterevents import events_of, pod_actions
@@ -90,7 +96,7 @@ class ObjectChanges:
             self._queue.add(new)
         else:
             resource = EventResource.UNSCHEDULED_POD
-            events = [ClusterEvent(resource, action) for action in pod_actions(old, new)]
+            events = [cluster_event(resource, action) for action in pod_actions(old, new)]
             self._queue.update(new, events, old)
 
     def _nominate(self, old: ClusterPod | None, new: ClusterPod) -> None:
@@ -121,7 +127,7 @@ class ObjectChanges:
             self._queue.happened(POD_DELETED, old, None)
         else:
             for action in pod_actions(old, new):
-                event = ClusterEvent(EventResource.ASSIGNED_POD, action)
+                event = cluster_event(EventResource.ASSIGNED_POD, action)
                 self._queue.happened(event, old, new)
 
     def _is_ours(self, pod: ClusterPod) -> bool:

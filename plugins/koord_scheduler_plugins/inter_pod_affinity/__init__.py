@@ -17,6 +17,7 @@ from koord_scheduler.plugin import (
     AffinityTerm,
     AntiAffinity,
     ClusterEvent,
+    ClusterNamespace,
     ClusterNode,
     ClusterPod,
     CycleState,
@@ -124,9 +125,11 @@ class InterPodAffinity(
     def events_to_register(self) -> Iterable[HintedEvent]:
         pods = Action.ADD | Action.UPDATE_POD_LABEL | Action.DELETE
         nodes = Action.ADD | Action.UPDATE_NODE_LABEL
+        namespaces = Action.ADD | Action.UPDATE
         return (
             HintedEvent(ClusterEvent(EventResource.POD, pods), _pod_helps),
             HintedEvent(ClusterEvent(EventResource.NODE, nodes), _node_helps),
+            HintedEvent(ClusterEvent(EventResource.NAMESPACE, namespaces), _namespace_helps),
         )
 
     def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
@@ -235,6 +238,22 @@ def _node_helps(pod: ClusterPod, old: object, new: object) -> QueueingHint:
         return QueueingHint.SKIP
     labelled = all(term.topology_key in after for term in pod.spec.affinity)
     return QueueingHint.QUEUE if labelled else QueueingHint.SKIP
+
+
+def _namespace_helps(pod: ClusterPod, old: object, new: object) -> QueueingHint:
+    """A namespace whose labels selectors of the pod's terms, or of those that mean it, look at.
+
+    Its own namespace may have left the anti-affinity of pods that are there.
+    """
+    before = old.labels if isinstance(old, ClusterNamespace) else None
+    if not isinstance(new, ClusterNamespace) or new.labels == before:
+        return QueueingHint.SKIP
+    selectors = [term.namespace_selector for term in (*pod.spec.affinity, *pod.spec.anti_affinity)]
+    is_changed = new.name == pod.namespace or any(
+        selects(one, new.labels) != (before is not None and selects(one, before))
+        for one in selectors
+    )
+    return QueueingHint.QUEUE if is_changed else QueueingHint.SKIP
 
 
 def _may_all_mean(terms: Iterable[AffinityTerm], pod: ClusterPod | None) -> bool:

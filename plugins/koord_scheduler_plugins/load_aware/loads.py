@@ -66,7 +66,10 @@ class NodeLoad:
         self.report: UsageReport | None = None
         self.reported: Reported | None = None
         self.assigned: dict[str, Assigned] = {}  # by uid; of pods that are not finished
-        self.node_delta: list[int] = []  # what estimates add to the usage of the node
+        self.node_delta = [0] * len(
+            estimator.resources
+        )  # what estimates add to the usage of the node
+        self._lacks: dict[str, Vector] = {}  # what node_delta is made of, by uid
         self._gone: dict[str, Vector] = {}  # reported usage of pods that have left, by key
 
     def take_report(self, report: UsageReport | None) -> None:
@@ -78,27 +81,23 @@ class NodeLoad:
 
     def take_pods(self, pods: tuple[ClusterPod, ...]) -> None:
         """Count these pods, and no others."""
-        before = self.pods
+        begin, old_end, new_end = _differing(self.pods, pods)
+        for pod in self.pods[begin:old_end]:
+            self._drop(pod)
+        for pod in pods[begin:new_end]:
+            self._add(pod)
         self.pods = pods
-        if len(pods) == len(before) + 1 and pods[:-1] == before:
-            self._append(pods[-1])
-            return
-        known, self.assigned = self.assigned, {}
-        for pod in pods:
-            if not pod.finished:
-                one = known.get(pod.uid)
-                if one is None or one.pod is not pod:
-                    one = self._estimator.assigned(pod)
-                self.assigned[pod.uid] = one
-        self._recount()
 
     def leave(self, pod: ClusterPod) -> None:
-        """Take what the report says of a pod that has left off the node's usage."""
+        """Take what the report says of a pod that has left off the node's usage.
+
+        It counts from the next take_pods on, of which the pod is not one.
+        """
         if self.reported is None:
             return
-        if self._is_about(pod.key, -inf if pod.created is None else pod.created):
-            self._gone[pod.key] = self.reported.usage_of(pod.key)[0]
-            self._recount()
+        key = pod.key
+        if self._is_about(key, -inf if pod.created is None else pod.created):
+            self._gone[key] = self.reported.usage_of(key)[0]
 
     def with_pods(self, more: Iterable[ClusterPod]) -> "NodeLoad":
         """The load with further pods."""
@@ -170,27 +169,36 @@ class NodeLoad:
         assert self.reported is not None  # noqa: S101 - asked before
         return self.reported
 
-    def _append(self, pod: ClusterPod) -> None:
-        if pod.finished:
-            return
-        one = self.assigned[pod.uid] = self._estimator.assigned(pod)
-        if self.reported is not None:
-            self._count((one,))
+    def _add(self, pod: ClusterPod) -> None:
+        if not pod.finished:
+            one = self.assigned[pod.uid] = self._estimator.assigned(pod)
+            if self.reported is not None:
+                self._count((one,))
+
+    def _drop(self, pod: ClusterPod) -> None:
+        self.assigned.pop(pod.uid, None)
+        lack = self._lacks.pop(pod.uid, None)
+        if lack is not None:
+            self.node_delta = [one - less for one, less in zip(self.node_delta, lack, strict=True)]
 
     def _recount(self) -> None:
         self.node_delta = [0] * len(self._estimator.resources)
+        self._lacks = {}
         if self.reported is not None:
             self._count(self.assigned.values())
 
     def _count(self, ones: Iterable[Assigned]) -> None:
         """Add what the usage of pods lacks of their estimates; most are old, and lack nothing."""
-        reported = self._reported
-        begin, at = reported.begin, reported.at
+        reported, gone = self._reported, self._gone
+        begin, at, known = reported.begin, reported.at, reported.pods
         for one in ones:
-            if one.since <= begin and one.deadline <= at and self._is_about(one.key, one.created):
+            pod, key, _, _, created, since, deadline = one
+            is_old = since <= begin and deadline <= at and created <= at
+            if is_old and key in known and key not in gone:
                 continue
             lack = self._lack(one, self.usage_of(one)[0])
             if lack is not None:
+                self._lacks[pod.uid] = lack
                 _add(self.node_delta, lack)
 
     def _is_about(self, key: str, created: float) -> bool:
@@ -219,6 +227,19 @@ class NodeLoad:
         for gone in self._gone.values():
             left = [max(one - less, 0) for one, less in zip(left, gone, strict=True)]
         return tuple(left)
+
+
+def _differing(old: Sequence[ClusterPod], new: Sequence[ClusterPod]) -> tuple[int, int, int]:
+    """Where two lists begin to differ, and the ends of what differs in each."""
+    begin = 0
+    for one, other in zip(old, new, strict=False):
+        if one is not other:
+            break
+        begin += 1
+    old_end, new_end = len(old), len(new)
+    while old_end > begin and new_end > begin and old[old_end - 1] is new[new_end - 1]:
+        old_end, new_end = old_end - 1, new_end - 1
+    return begin, old_end, new_end
 
 
 def _add(total: list[int], more: Vector) -> None:

@@ -35,7 +35,6 @@ class Ceiling:
     """The lowest loads that are too high for a node, and of which load that is."""
 
     loads: Vector
-    of_prod: bool = False
     aggregation: AggregationType = AggregationType.NONE
     duration: float = 0.0  # seconds
 
@@ -104,7 +103,7 @@ class Rules:
         common = self._common_ceiling(thresholds, capacity)
         prod = common
         if any(thresholds.prod.values()):
-            prod = Ceiling(self._ceiling(thresholds.prod, capacity), of_prod=True)
+            prod = Ceiling(self._ceiling(thresholds.prod, capacity))
         return NodeRules(capacity, (common, prod))
 
     def judge(self, rules: NodeRules, load: NodeLoad, *, expired: bool) -> Judgement:
@@ -119,13 +118,15 @@ class Rules:
         if load.reported.usage is None:
             return Judgement(self._unbounded, (Reason.USAGE, Reason.USAGE), None)
         common, prod = rules.ceilings
-        room = _room(common, load)
-        spare = self._spare(rules.capacity, load.of_node(*self._score_by))
-        of_prod = spare
+        scored = load.of_node(*self._score_by)
+        is_same = (common.aggregation, common.duration) == self._score_by
+        of_node = scored if is_same else load.of_node(common.aggregation, common.duration)
+        room = _room(common.loads, of_node)
+        of_prod = spare = self._spare(rules.capacity, scored)
         if self.args.score_according_prod_usage:
             of_prod = self._spare(rules.capacity, load.of_prod())
         return Judgement(
-            (room, room if prod is common else _room(prod, load)),
+            (room, room if prod is common else _room(prod.loads, load.of_prod())),
             (common.reason, prod.reason),
             (spare, of_prod),
         )
@@ -185,11 +186,14 @@ def _lowest_above(threshold: int, capacity: int) -> int:
     return -(-(2 * threshold + 1) * capacity // 200)
 
 
-def _room(ceiling: Ceiling, load: NodeLoad) -> Vector:
-    loads = (
-        load.of_prod() if ceiling.of_prod else load.of_node(ceiling.aggregation, ceiling.duration)
+def _room(ceilings: Vector, loads: Vector) -> Vector:
+    """What is left below the ceilings; where there is none, it does not depend on the load."""
+    return tuple(
+        [
+            high if high == UNBOUNDED else high - used
+            for high, used in zip(ceilings, loads, strict=True)
+        ]
     )
-    return tuple([high - used for high, used in zip(ceiling.loads, loads, strict=True)])
 
 
 def _merged(own: UsageThresholds, given: UsageThresholds) -> UsageThresholds:

@@ -46,15 +46,16 @@ class NodeEntry:
 class LoadTable:
     """Loads by node, and columns of what follows from them. Belongs to one event loop.
 
-    An entry follows its row's generation, and reports as they come. What is filtered and scored
-    depends on the rows' generations and on version, on nothing else.
+    An entry follows its row's generation, and reports as they come. What is filtered depends on
+    the rows' generations and on filter_version, on nothing else; so does what is scored.
     """
 
     def __init__(
         self, rules: Rules, estimator: Estimator, reports: Mapping[str, UsageReport], clock: Clock
     ) -> None:
         """reports: those there are, by node."""
-        self.version = 0  # grows with each report, and when reports expire
+        # These grow when a report, or its expiry, changes what is filtered or scored.
+        self.filter_version = self.score_version = 0
         self._rules = rules
         self._estimator = estimator
         self._reports = reports
@@ -143,15 +144,13 @@ class LoadTable:
         entry, report = self._entries.get(name), self._reports.get(name)
         if entry is not None and entry.load.report is not report:
             entry.load.take_report(report)
-            self.version += 1
-            self._judge(entry)
+            self._judge_again(entry)
 
     def leave(self, pod: ClusterPod) -> None:
         """A pod has left its node for good."""
         entry = self._entries.get(pod.node)
         if entry is not None:
-            entry.load.leave(pod)
-            self._judge(entry)
+            entry.load.leave(pod)  # judged when its row is followed, which has changed
 
     def forget(self, name: str) -> None:
         """A node has gone."""
@@ -190,15 +189,24 @@ class LoadTable:
         load.take_report(self._reports.get(node.name))
         return NodeEntry(node, self._rules.of_node(node), load)
 
+    def _judge_again(self, entry: NodeEntry) -> None:
+        """Judge a node whose row may be the same, and note if that changes anything."""
+        before = entry.judgement
+        self._judge(entry)
+        now = entry.judgement
+        self.filter_version += (before.room, before.reasons) != (now.room, now.reasons)
+        self.score_version += before.spare != now.spare
+
     def _judge(self, entry: NodeEntry) -> None:
         """Judge a node anew, and write its row if it has one."""
         self._time(entry)
         judgement = self._rules.judge(entry.rules, entry.load, expired=entry.expired)
+        row, before = entry.row, entry.judgement if entry.written is not None else None
         entry.judgement = judgement
-        row = entry.row
         if not 0 <= row < len(self._rows) or self._rows[row] is not entry:
             return  # imagined, moved or gone, of which the next view knows
-        self._room[:, :, row] = judgement.room
+        if before is None or before.room != judgement.room:
+            self._room[:, :, row] = judgement.room
         capacity, scored = entry.rules.capacity, judgement.spare is not None
         if entry.written != (capacity, judgement.reasons, scored):
             entry.written = capacity, judgement.reasons, scored
@@ -231,8 +239,7 @@ class LoadTable:
             (one.expires for one in self._entries.values() if now < one.expires), default=inf
         )
         for entry in changed:
-            self._judge(entry)
-        self.version += bool(changed)
+            self._judge_again(entry)
 
     def _resize(self, count: int) -> None:
         """Have room for so many rows; what is beyond them is nobody's."""

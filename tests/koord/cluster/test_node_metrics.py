@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from koord.api.pods.requests import amount
@@ -80,6 +80,11 @@ def slowly(name: str, value: str | int | float) -> int | None:
 
 
 @given(st.sampled_from(["cpu", "memory", "nvidia.com/gpu"]), QUANTITIES)
+@example("memory", "1Ei")
+@example("memory", "0Pi")
+@example("memory", "1xi")
+@example("memory", "5m")
+@example("cpu", "1Mi")
 def test_a_quantity_is_what_the_rules_say(name: str, value: str | int | float) -> None:
     """However it is written, and however it is malformed."""
     wanted = slowly(name, value)

@@ -335,3 +335,43 @@ def test_claims_change_views_of_later_only():
     assert before.claim("default", "data").volume == ""
     assert between.claim("default", "data").volume == "disk"
     assert snapshot.view().claim("default", "data") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "requested"),
+    [
+        ({"status": {"phase": "Running", "reason": "Sick"}}, [1000, 500]),
+        ({"status": {"phase": "Failed"}}, [1000, 0]),
+        ({"spec": {"nodeName": "n", "priority": 7}}, [1000, 0]),
+        ({"metadata": {"name": "b", "namespace": "default", "uid": "uid-default-b",
+                       "deletionTimestamp": "2026-07-24T06:52:45Z"}}, [1000, 500]),
+        ({"metadata": {"name": "b", "namespace": "default", "uid": "uid-default-b",
+                       "labels": {"x": "y"}}}, [1000, 500]),
+    ],
+    ids=["status", "finished", "spec", "deleting", "labels"],
+)  # fmt: skip
+def test_a_pod_that_changes_on_its_node_is_counted_as_it_is_now(
+    change: Json, requested: list[int]
+) -> None:
+    """As in a snapshot that has never seen it otherwise."""
+    before = [pod("a", "n", requests={"cpu": "1"}), pod("b", "n", requests={"cpu": "500m"})]
+    after = [before[0], {**before[1], **change}]
+    changed, fresh = Snapshot(), Snapshot()
+    for snapshot, objects in ((changed, before), (fresh, after)):
+        snapshot.put_node(read_node(node("n")))
+        for one in objects:
+            snapshot.put_pod(read_pod(one))
+    generation = int(changed.view().generation[0])
+    changed.put_pod(read_pod(after[1]))
+    seen, wanted = changed.view(), fresh.view()
+
+    assert seen.generation[0] > generation
+    assert content(seen) == content(wanted)
+    assert content(seen)["n"][1]["cpu"] == sum(requested)
+    assert sorted(seen.pods(0), key=lambda one: one.key)[1] == read_pod(after[1])
+    for name in ("deleting", "priority"):
+        assert sorted(getattr(seen.placed, name)) == sorted(getattr(wanted.placed, name))
+    for key in ("x", "z"):
+        selector = (Requirement(key, "In", ("y",)),)
+        counts = [int(view.pods_selected("default", selector).sum()) for view in (seen, wanted)]
+        assert counts[0] == counts[1]

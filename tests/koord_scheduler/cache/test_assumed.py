@@ -248,3 +248,13 @@ def test_pods_are_counted_while_they_come(monkeypatch: pytest.MonkeyPatch) -> No
     for number in range(39):
         state.put(POD, read_pod(pod(f"p{number}", "n1")))
     assert counted == [9, 19, 29, 39]
+
+
+def test_a_confirmation_without_news_changes_no_row() -> None:
+    """What is kept for the row of an assumed pod stays right."""
+    made = World()
+    made.state.assume(web(), "a")
+    before = made.state.view()
+    made.state.put(POD, web("a"))
+    assert made.state.assumed_count == 0
+    assert made.state.view() is before

@@ -13,13 +13,13 @@ from randomclusters import PREFERRED, clusters, pods
 from schedulerkit import Kit
 from schedulerkit import named as with_name
 
-from koord.cluster.facts import ClusterPod
+from koord.cluster.facts import ClusterNamespace, ClusterPod
 from koord.cluster.view import View
 from koord.component.plugins.args import args_type_of
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.nodeinfo import NodeInfo
 from koord_scheduler.framework.nodes.forms import filter_vector, normalized, score_vector
-from koord_scheduler.plugin import Code, QueueingHint, Status
+from koord_scheduler.plugin import Action, ClusterEvent, Code, QueueingHint, Status
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.inter_pod_affinity import InterPodAffinity, InterPodAffinityArgs
 
@@ -66,6 +66,7 @@ def names(view: View, mask: Any) -> str:
 ZONES = {"a": "z1", "b": "z1", "c": "z2", "bare": ""}
 ON_A = pod("db", "a", DB)
 SELECTOR = {"namespaceSelector": {"matchLabels": {"team": "red"}}}
+TEAM = {"team": "red"}
 
 
 @pytest.mark.parametrize(
@@ -321,7 +322,7 @@ OPPOSED = unlike(term("zone", {"app": "me"}))
 )
 def test_a_pod_helps_that_comes_near_or_goes_away(spec: Any, old: Any, new: Any, hint: str) -> None:
     """As far as required terms of either mean the other."""
-    pods_changed, _ = make().events_to_register()
+    pods_changed, *_ = make().events_to_register()
     asked = read_pod(pod("incoming", "", {"app": "me"}, **spec))
     assert pods_changed.hint(asked, old, new) is QueueingHint(hint)
 
@@ -339,7 +340,32 @@ def test_a_pod_helps_that_comes_near_or_goes_away(spec: Any, old: Any, new: Any,
 )
 def test_a_node_helps_that_is_in_a_domain(spec: Any, old: Any, new: Any, hint: str) -> None:
     """A new one also where it is other pods that exclude this one."""
-    _, nodes_changed = make().events_to_register()
+    _, nodes_changed, _ = make().events_to_register()
     asked = read_pod(pod("incoming", "", {"app": "me"}, **spec))
     before, after = (None if one is None else read_node(node("n", one)) for one in (old, new))
     assert nodes_changed.hint(asked, before, after) is QueueingHint(hint)
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "old", "new", "hint"),
+    [
+        (like(term("zone", DB, **SELECTOR)), "x", {}, TEAM, "queue"),
+        (like(term("zone", DB, **SELECTOR)), "x", None, TEAM, "queue"),
+        (like(term("zone", DB, **SELECTOR)), "x", None, {}, "skip"),
+        (unlike(term("zone", DB, **SELECTOR)), "x", TEAM, {}, "queue"),
+        (unlike(term("zone", DB, **SELECTOR)), "x", TEAM, {**TEAM, "x": "y"}, "skip"),
+        (like(NEAR_DB), "x", {}, TEAM, "skip"),
+        ({}, "default", {}, TEAM, "queue"),
+        ({}, "default", TEAM, TEAM, "skip"),
+        ({}, "default", TEAM, None, "skip"),
+    ],
+)
+def test_a_namespace_helps_that_terms_select_otherwise(
+    spec: Any, name: str, old: Any, new: Any, hint: str
+) -> None:
+    """Those of the pod, or, of its own namespace, those of pods that may exclude it."""
+    *_, changed = make().events_to_register()
+    asked = read_pod(pod("incoming", "", {"app": "me"}, **spec))
+    before, after = (None if one is None else ClusterNamespace(name, one) for one in (old, new))
+    assert changed.hint(asked, before, after) is QueueingHint(hint)
+    assert changed.event.covers(ClusterEvent("Namespace", Action.UPDATE))

@@ -7,9 +7,10 @@ from clusters import node, pod, read_node, read_pod
 
 from koord.cluster import decoding
 from koord.cluster.decoding import UsageReport
+from koord.cluster.facts import ClusterNamespace
 from koord.cluster.storage.facts import Claim
 from koord.cluster.storage.kinds import CLAIM
-from koord_scheduler.framework.events import Action
+from koord_scheduler.framework.events import Action, ClusterEvent, EventResource
 from koord_scheduler.scheduling.clusterevents import (
     RESOURCES,
     events_of,
@@ -118,3 +119,10 @@ def test_objects_come_change_and_go() -> None:
     (event,) = events_of(decoding.NODE_METRIC, None, UsageReport("a"))
     assert event.resource == "nodemetrics.v1alpha1.slo.koordinator.sh"
     assert list(events_of(decoding.NODE, read_node(node("a")), read_node(node("a")))) == []
+
+
+def test_other_labels_of_a_namespace_are_an_event() -> None:
+    """Plugins register it by its name in Kubernetes."""
+    before, after = ClusterNamespace("x", {}), ClusterNamespace("x", {"team": "red"})
+    (event,) = events_of(decoding.NAMESPACE, before, after)
+    assert ClusterEvent(EventResource.NAMESPACE, Action.UPDATE).covers(event)

@@ -174,6 +174,34 @@ Following.TestCase.settings = settings(max_examples=60, stateful_step_count=25, 
 TestFollowing = Following.TestCase
 
 
+class KeepingUp(Following):
+    """As above, but what changes is counted with each event, not by the next cycle."""
+
+    @initialize(args=st.sampled_from(ARGS))
+    def begin(self, args: dict[str, Any]) -> None:
+        super().begin(args)
+        self.keep_up()
+
+    @rule()
+    def restart(self) -> None:
+        super().restart()
+        self.keep_up()
+
+    def keep_up(self) -> None:
+        self.kit.plugin.keeps_up_after = 0
+        asyncio.run(self.kit.services.hooks.run())
+
+    def check(self) -> None:
+        """Only now and then: between checks no cycle follows."""
+        self.checks = getattr(self, "checks", 0) + 1
+        if self.checks % 3 == 0:
+            super().check()
+
+
+KeepingUp.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestKeepingUp = KeepingUp.TestCase
+
+
 @pytest.mark.parametrize("count", [255, 256, 257, 600])
 def test_more_rows_than_there_is_room_for(count: int) -> None:
     """Columns grow; what is in them stays."""
@@ -187,3 +215,18 @@ def test_more_rows_than_there_is_room_for(count: int) -> None:
             assert kit.reason(pod, "n100")
     for at in range(count):
         assert bool(kit.reason(pod, f"n{at}")) is (at in (0, 100, count - 1))
+
+
+async def test_a_pod_that_leaves_between_cycles_takes_its_usage_along() -> None:
+    """Even where its row is counted anew with the very event."""
+    kit = LoadKit()
+    kit.plugin.keeps_up_after = 0
+    await kit.services.hooks.run()
+    kit.node("a", cpu=16, memory="64Gi")
+    leaving = kit.pod("p", "a", created=kit.now - 600, status=scheduled(kit.now - 600))
+    used = {"namespace": "default", "name": "p",
+            "podUsage": {"resources": {"cpu": "8", "memory": "1Gi"}}}  # fmt: skip
+    kit.report("a", usage={"cpu": "8", "memory": "1Gi"}, status={"podsMetric": [used]})
+    before = kit.score(PENDING[1], "a")
+    kit.remove_pod(leaving)
+    assert kit.score(PENDING[1], "a") > before
