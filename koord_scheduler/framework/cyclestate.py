@@ -22,6 +22,8 @@ class StateData(Protocol):
 
 D = TypeVar("D", bound=StateData)
 
+_NOTHING: Mapping[str, StateData] = {}
+
 
 class StateNotFound(KoordError):
     """A key has no value."""
@@ -42,10 +44,18 @@ class CycleState:
     Filter and Score. What is large and needed for scheduling only is deleted in Reserve.
     """
 
-    __slots__ = ("_values", "measured", "skipped_filters", "skipped_pre_binds", "skipped_scores")
+    __slots__ = (
+        "_values",
+        "_written",
+        "measured",
+        "skipped_filters",
+        "skipped_pre_binds",
+        "skipped_scores",
+    )
 
     def __init__(self) -> None:
         self._values: dict[str, StateData] = {}
+        self._written: list[str] = []  # keys, in the order of the writes
         self.skipped_filters: frozenset[str] = frozenset()  # plugins; AddPod and RemovePod, too
         self.skipped_scores: frozenset[str] = frozenset()
         self.skipped_pre_binds: frozenset[str] = frozenset()
@@ -84,18 +94,23 @@ class CycleState:
                 f"state {key}: wanted a value with clone(), found {type(value).__name__}"
             )
         self._values[key] = value
+        self._written.append(key)
 
     def delete(self, key: str) -> None:
         """Forget a value; one that is not there is none the less forgotten."""
         self._values.pop(key, None)
 
-    def values(self) -> Mapping[str, StateData]:
-        """All values as they are now."""
-        return self._values.copy()
+    def written_since(self, writes: int) -> Mapping[str, StateData]:
+        """The values that were written after so many writes, as they are now."""
+        if self.writes == writes:
+            return _NOTHING
+        keys = self._written[writes:]
+        return {key: self._values[key] for key in keys if key in self._values}
 
-    def written_since(self, before: Mapping[str, StateData]) -> Mapping[str, StateData]:
-        """The values that were not there at an earlier moment."""
-        return {key: one for key, one in self._values.items() if before.get(key) is not one}
+    @property
+    def writes(self) -> int:
+        """How many values were written so far."""
+        return len(self._written)
 
     def take(self, values: Mapping[str, StateData]) -> None:
         """Set values that another cycle has written."""

@@ -48,9 +48,12 @@ class KeptResults:
     def __init__(self, most_kinds: int = MOST_KINDS) -> None:
         self._most = most_kinds
         self._kinds: OrderedDict[Hashable, KindResults] = OrderedDict()
+        self._last: tuple[ClusterPod, KindResults] | None = None
 
     def of(self, pod: ClusterPod) -> "KindResults":
         """What is kept for pods that are equal to this one."""
+        if self._last is not None and self._last[0] is pod:  # each cycle asks several times
+            return self._last[1]
         kind = _kind(pod)
         found = self._kinds.get(kind)
         if found is None:
@@ -58,6 +61,7 @@ class KeptResults:
             if len(self._kinds) > self._most:
                 self._kinds.popitem(last=False)
         self._kinds.move_to_end(kind)
+        self._last = pod, found
         return found
 
 

@@ -48,9 +48,9 @@ class Prepared(Generic[A, R]):
             return answer
         if self._keys[place] is None:
             return prepare()
-        before = state.values()
+        writes = state.writes
         answer = prepare()
-        self._answers[place] = answer, state.written_since(before)
+        self._answers[place] = answer, state.written_since(writes)
         return answer
 
     def keep(self, result: R) -> None:

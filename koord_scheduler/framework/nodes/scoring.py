@@ -43,7 +43,7 @@ class ScoreTable:
 
     def choose(self, draw: Random) -> int:
         """The row with the highest total; one of them, if there are several."""
-        best = np.flatnonzero(self.totals == self.totals.max())
+        (best,) = (self.totals == self.totals.max()).nonzero()
         return int(self.rows[best[draw.randrange(len(best))]])
 
 
@@ -95,7 +95,7 @@ class NodeScoring:
         with self._calls.timed(Point.PRE_SCORE.label):
             kept_answers = None if kept is None else kept.pre_scored
             self._pre_score(state, pod, nodes, feasible, kept_answers)
-        rows = np.flatnonzero(feasible)
+        (rows,) = feasible.nonzero()
         active = self._active_in(state)
         columns: dict[str, Scores] = {}
         together: Mapping[str, Scores] = {}
@@ -104,7 +104,8 @@ class NodeScoring:
                 totals = np.zeros(len(rows), np.int64)
             else:
                 sums = kept.summed.look(self._calls, active, state, pod, nodes, feasible)
-                totals, together = sums[rows], kept.summed.columns
+                totals = sums.copy() if len(rows) == len(sums) else sums[rows]
+                together = kept.summed.columns
             for loaded, weight in active:
                 if loaded.name not in together:
                     found = self._weighted(loaded, weight, state, pod, nodes, feasible, rows, kept)

@@ -9,9 +9,8 @@ from functools import lru_cache, partial
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from koord.cluster.columns import Mask
+from koord.cluster.columns import FrozenColumn, Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.config.points import Point
@@ -28,7 +27,6 @@ from koord_scheduler.framework.interfaces import (
 from koord_scheduler.framework.nodeinfo import NodeInfo
 from koord_scheduler.framework.nodes.forms import (
     FEW_ROWS,
-    Rows,
     checked_range,
     filter_answer,
     filter_node,
@@ -51,7 +49,7 @@ class FiltersTogether:
         self._both: list[tuple[int, Loaded]] = []  # of these those with both forms, with places
         self._joined: list[tuple[int, Loaded]] = []  # of these those with a key
         self._names: frozenset[str] = frozenset()  # of the joined ones
-        self._generation: NDArray[np.int64] | None = None
+        self._generations: FrozenColumn | None = None  # of the rows that are known
         self._keys: list[Hashable | None] = []  # of both
         self._columns: dict[str, Numbers | None] = {}  # None: it rejects no node
         self._first: Numbers = np.zeros(0, np.int32)
@@ -73,17 +71,22 @@ class FiltersTogether:
         Raises:
             PointFailed: a plugin has failed; nothing is kept then.
         """
-        generation, self._generation = self._generation, None
+        generations, self._generations = self._generations, None
         if plugins != self._asked:
             self._ask(calls, plugins)
-            generation = None
+            generations = None
         keys = self._ask_keys.ask(state, pod, nodes)
-        changed = _changed(generation, nodes)
-        if changed is None or len(self._numbers) > _MOST_STATUSES or _others(keys, self._keys):
-            self._join(calls, keys, len(nodes))
-            changed = ()
+        changed = _changed(generations, nodes)
         stale: Sequence[tuple[int, Loaded]] = ()
-        if keys != self._keys:
+        is_other = keys != self._keys
+        if (
+            changed is None
+            or len(self._numbers) > _MOST_STATUSES
+            or (is_other and _others(keys, self._keys))
+        ):
+            self._join(calls, keys, len(nodes))
+            changed, is_other = (), True
+        if is_other:
             known = zip(self._both, keys, self._keys, strict=True)
             stale = [one for one, key, before in known if key != before]
         for place, loaded in stale:
@@ -93,7 +96,7 @@ class FiltersTogether:
                 self._look_again(state, pod, nodes, row)
         if stale:
             self._fold(len(nodes))
-        self._keys, self._generation = keys, nodes.generation
+        self._keys, self._generations = keys, nodes.generations
         return Verdicts(self._first, tuple(self._numbers))
 
     def _ask(self, calls: PluginCalls, plugins: Sequence[Loaded]) -> None:
@@ -184,7 +187,7 @@ class ScoresTogether:
         self._asked: Sequence[tuple[Loaded, int]] | None = None
         self._both: list[tuple[Loaded, int]] = []  # of these those with both forms
         self._joined: list[tuple[Loaded, int]] = []  # of these those with a key
-        self._generation: NDArray[np.int64] | None = None
+        self._generations: FrozenColumn | None = None  # of the rows that are known
         self._keys: list[Hashable | None] = []  # of both
         self._columns: dict[str, Scores] = {}
         self._sum: Scores = np.zeros(0, np.int64)
@@ -206,24 +209,25 @@ class ScoresTogether:
         Raises:
             PointFailed: a plugin has failed; nothing is kept then.
         """
-        generation, self._generation = self._generation, None
+        generations, self._generations = self._generations, None
         if plugins != self._asked:
             self._ask(calls, plugins)
-            generation = None
+            generations = None
         keys = self._ask_keys.ask(state, pod, nodes)
-        changed = _changed(generation, nodes)
-        if changed is None or _others(keys, self._keys):
-            self._join(calls, keys, len(nodes))
-            self._known, changed = feasible, ()
+        changed = _changed(generations, nodes)
         stale: Sequence[tuple[Loaded, int]] = ()
-        if keys != self._keys:
+        is_other = keys != self._keys
+        if changed is None or (is_other and _others(keys, self._keys)):
+            self._join(calls, keys, len(nodes))
+            self._known, changed, is_other = feasible, (), True
+        if is_other:
             before = zip(self._both, keys, self._keys, strict=True)
             stale = [one for one, key, last in before if key != last]
             self._known = self._known & feasible
         if changed:
             self._known = self._known.copy()
             self._known[changed] = False
-        missing = np.flatnonzero(feasible > self._known)
+        (missing,) = (feasible > self._known).nonzero()
         if len(missing) > FEW_ROWS:
             stale, self._known, missing = self._joined, feasible, missing[:0]
         for loaded, weight in stale:
@@ -232,7 +236,7 @@ class ScoresTogether:
             self._known = self._known.copy()
             for row in missing.tolist():
                 self._look_again(state, pod, nodes, row)
-        self._keys, self._generation = keys, nodes.generation
+        self._keys, self._generations = keys, nodes.generations
         return self._sum
 
     def _ask(self, calls: PluginCalls, plugins: Sequence[tuple[Loaded, int]]) -> None:
@@ -310,11 +314,9 @@ def _others(keys: Sequence[Hashable | None], before: Sequence[Hashable | None]) 
     return any((key is None) != (last is None) for key, last in zip(keys, before, strict=True))
 
 
-def _changed(generation: NDArray[np.int64] | None, nodes: View) -> Sequence[int] | None:
+def _changed(before: FrozenColumn | None, nodes: View) -> Sequence[int] | None:
     """The rows that have changed since; None: too many to be asked about one by one."""
-    if generation is None or len(generation) != len(nodes):
+    if before is None or len(before) != len(nodes):
         return None
-    if generation is nodes.generation:
-        return ()
-    rows: Rows = np.flatnonzero(generation != nodes.generation)
-    return rows.tolist() if len(rows) <= FEW_ROWS else None
+    rows = nodes.generations.other_rows(before)
+    return rows if len(rows) <= FEW_ROWS else None

@@ -159,13 +159,20 @@ class LoadTable:
     def _follow(self, nodes: View, most: int | None = None) -> None:
         count = len(nodes)
         self._resize(count)
-        generation = nodes.generation
-        changed = np.flatnonzero(self._generation[:count] != generation)
-        for row in changed[:most].tolist():
+        changed = self._changed(nodes)
+        for row in changed[:most]:
             if row not in nodes.altered:
                 self._place(nodes.node(row), row, nodes.pods(row))
-                self._generation[row] = generation[row]
+                self._generation[row] = nodes.generations[row]
         self._view = nodes if most is None or len(changed) <= most else None
+
+    def _changed(self, nodes: View) -> list[int]:
+        """Rows that are not as they were placed last."""
+        placed, now = self._generation[: len(nodes)], nodes.generations
+        if self._view is None:
+            return np.flatnonzero(placed != now.array).tolist()
+        rows = now.other_rows(self._view.generations)
+        return [row for row in rows if row < len(nodes) and placed[row] != now[row]]
 
     def _place(self, node: ClusterNode, row: int, pods: tuple[ClusterPod, ...]) -> None:
         entry = self._entries.get(node.name)
