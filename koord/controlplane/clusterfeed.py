@@ -27,7 +27,6 @@ from koord.util.slices import in_slices
 from koord.util.stop import Stop
 
 MOST_NAMED = 5  # objects that health names
-_EVENTS_A_TURN = 20  # of the event loop
 MOST_LOGGED = 100  # objects of one kind that are not understood, each with a log line of its own
 
 log = get_logger("koord.controlplane")
@@ -152,10 +151,8 @@ class _KindFeed:
     async def _versions(self, lines: WatchLines) -> AsyncIterator[str]:
         async for together in lines:
             version = ""
-            for number, line in enumerate(together, 1):
+            async for line in in_slices(together):
                 version = self._take(line, lines.bookmarked)
-                if number % _EVENTS_A_TURN == 0:
-                    await asyncio.sleep(0)
             yield version
 
     def _take(self, line: bytes, bookmarked: Callable[[], None]) -> str:

@@ -1,6 +1,6 @@
 """One watch: the changes of a collection as the server streams them, a JSON object a line."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -51,7 +51,7 @@ class WatchLines:
     async def __aiter__(self) -> AsyncIterator[list[bytes]]:
         """Yield until the server ends the watch. Raises what watch_lines does."""
         async for piece in self._pieces:
-            if found := list(self._lines.feed(piece)):
+            if found := self._lines.feed(piece):
                 yield found
 
     def bookmarked(self) -> None:
@@ -140,22 +140,22 @@ class Lines:
         self._where = where
         self._rest = bytearray()
 
-    def feed(self, piece: bytes) -> Iterator[bytes]:
-        """Yield the lines that are complete now, without empty ones.
+    def feed(self, piece: bytes) -> list[bytes]:
+        """Return the lines that are complete now, without empty ones.
 
         Raises:
             BadAnswer: a line is longer than max_bytes.
         """
-        *ended, rest = piece.split(b"\n")
-        for end in ended:
-            line = bytes(self._rest) + end
+        lines = piece.split(b"\n")
+        rest = lines.pop()
+        if lines and self._rest:
+            lines[0] = bytes(self._rest) + lines[0]
             self._rest.clear()
-            if line.strip():
-                yield line
         self._rest += rest
         if len(self._rest) > self._max_bytes:
             found = "a longer line"
             raise BadAnswer(self._where, wanted=f"at most {self._max_bytes} bytes", found=found)
+        return [line for line in lines if line.strip()]
 
 
 def _event(found: Object, where: str) -> WatchEvent:

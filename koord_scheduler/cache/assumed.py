@@ -99,7 +99,9 @@ class SchedulerState(ClusterState):
     def keys(self, kind: Kind[Any]) -> Iterable[str]:
         """The keys of all objects of a kind that the API server has."""
         found = super().keys(kind)
-        return (key for key in found if key not in self._own_pods) if kind is POD else found
+        if kind is not POD or not self._own_pods:
+            return found
+        return (key for key in found if key not in self._own_pods)
 
     def put_own_pod(self, pod: ClusterPod) -> None:
         """Put a pod that the API server does not have; put again, it is changed.

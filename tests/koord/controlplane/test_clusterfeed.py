@@ -330,3 +330,21 @@ async def test_a_large_list_leaves_the_loop_to_others(
         await asyncio.sleep(0)
 
     assert max(after - before for before, after in itertools.pairwise(steps)) <= 200
+
+
+async def test_events_that_come_together_leave_the_loop_to_others(
+    server: ApiServer, follow: Follow
+) -> None:
+    """Between two turns of the loop at most a slice of them is taken over."""
+    pods = [pod(f"p{number}", "n1") for number in range(3000)]
+    for version, each in enumerate(pods, 8):
+        each["metadata"]["resourceVersion"] = str(version)
+    stream = b"".join(line("ADDED", each) for each in pods)
+    server.script(begin(stream), path=PODS_PATH, watch=True)
+    following = await follow()
+    steps = [0]
+    while steps[-1] < len(pods):
+        await asyncio.sleep(0)
+        steps.append(sum(1 for _ in following.state.keys(POD)))
+
+    assert max(after - before for before, after in itertools.pairwise(steps)) <= 200
