@@ -36,8 +36,9 @@ _ENDPOINTS = {
     "replica 503",
     "`/apis/v1/nodes/NAME`": "on the leader, what is counted on a node",
     "`/apis/v1/plugins/PLUGIN/...`": "on the leader, what a plugin answers",
-    "`PUT /debug/flags/s`, `PUT /debug/flags/f`": "sets `--debug-scores` (a number) and "
-    "`--debug-filters` (`true` or `false`), which is the body; for clients on this machine alone",
+    "`PUT /debug/flags/s`, `.../f`, `.../d`, `.../db`": "sets `--debug-scores` (a number), "
+    "`--debug-filters`, `--debug-diagnosis` and `--debug-diagnosis-blocking` (`true` or `false`), "
+    "which is the body; for clients on this machine alone",
 }
 _HTTP = """
 Plain HTTP is on `--address` and `--port`, by default on this machine alone, HTTPS on

@@ -1,4 +1,4 @@
-"""Changes what cycles log, at run time: PUT /debug/flags/s and /debug/flags/f.
+"""Changes what cycles log, at run time: PUT /debug/flags/s, f, d and db.
 
 Source: Koordinator, pkg/scheduler/frameworkext/services (debug flags). Only clients on this machine
 may, as through `kubectl exec` or `kubectl port-forward`.
@@ -30,9 +30,17 @@ def add_debug_flags(app: web.Application, debugging: Debugging) -> None:
     def set_filters(text: str) -> None:
         debugging.filters = read_bool(text)
 
+    def set_diagnosis(text: str) -> None:
+        debugging.diagnosis = read_bool(text)
+
+    def set_blocking(text: str) -> None:
+        debugging.diagnosis_blocking = read_bool(text)
+
     for letter, name, change in (
         ("s", "debug-scores", set_scores),
         ("f", "debug-filters", set_filters),
+        ("d", "debug-diagnosis", set_diagnosis),
+        ("db", "debug-diagnosis-blocking", set_blocking),
     ):
         handler = guarded(local_only, _changing(name, change))
         app.router.add_put(f"/debug/flags/{letter}", handler)

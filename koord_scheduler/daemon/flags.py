@@ -11,10 +11,14 @@ from koord.component.flags import Flag, FlagSet
 from koord.component.http.sockets import Address
 from koord.component.inertflags import InertFlag, define_inert_flags
 from koord_scheduler.framework.debugging import Debugging
+from koord_scheduler.queue.schedulingqueue import LONGEST_IN_POOL
+from koord_scheduler.scheduling.diagnosisdump import QUEUE
+from koord_scheduler.scheduling.monitor import Patience
 
 _NO_LOOKUP = "tokens are checked by the API server that the scheduler works for"
 _NO_CERTIFICATES = "clients are known by their tokens only"
 _NOT_BUILT = "not built"
+_ONE_WRITER = "one writer of diagnoses is enough, on the event loop"
 
 _INERT = (
     InertFlag("authentication-kubeconfig", STRING, "", _NO_LOOKUP),
@@ -44,21 +48,14 @@ _INERT = (
     InertFlag("emulation-forward-compatible", BOOL, False, "see --emulated-version"),
     InertFlag("min-compatibility-version", STRING_LIST, (), "see --emulated-version"),
     InertFlag("kube-api-content-type", STRING, "", "always JSON"),
-    InertFlag(
-        "pod-max-in-unschedulable-pods-duration",
-        DURATION,
-        300.0,
-        "time after which a rejected pod is tried again without an event: always 5m0s",
-    ),
-    InertFlag("debug-diagnosis", BOOL, False, _NOT_BUILT),
-    InertFlag("d", BOOL, False, _NOT_BUILT),
-    InertFlag("debug-diagnosis-blocking", BOOL, False, _NOT_BUILT),
-    InertFlag("debug-diagnosis-queue-size", INT, 1000, _NOT_BUILT, at_least(0)),
-    InertFlag("debug-diagnosis-worker-count", INT, 10, _NOT_BUILT, at_least(0)),
     InertFlag("enable-network-topology-manager", BOOL, False, _NOT_BUILT),
-    InertFlag("scheduler-monitor-period", DURATION, 10.0, _NOT_BUILT),
-    InertFlag("scheduling-timeout", DURATION, 30.0, _NOT_BUILT),
-    InertFlag("scheduling-drop-unhandled-timeout", DURATION, 5.0, _NOT_BUILT),
+    InertFlag("debug-diagnosis-worker-count", INT, 10, _ONE_WRITER, at_least(0)),
+    InertFlag(
+        "scheduling-drop-unhandled-timeout",
+        DURATION,
+        5.0,
+        "a pod that leaves the queue is tried or let go at once, and not watched before",
+    ),
 )
 
 
@@ -96,6 +93,38 @@ class SchedulerFlags:
             flags.bool(name, False, "log which nodes each plugin rejects")
             for name in ("debug-filters", "f")
         ]
+        self._diagnosis = [
+            flags.bool(name, False, "log as JSON why a pod found no node")
+            for name in ("debug-diagnosis", "d")
+        ]
+        self._diagnosis_blocking = flags.bool(
+            "debug-diagnosis-blocking", False, "log diagnoses before the next cycle, and drop none"
+        )
+        self.diagnoses = flags.int(
+            "debug-diagnosis-queue-size",
+            QUEUE,
+            "diagnoses that wait to be logged; further ones are dropped",
+            check=at_least(0),
+        )
+        usual = Patience()
+        self.monitor_period = flags.duration(
+            "scheduler-monitor-period",
+            usual.period,
+            "time between two looks at attempts that are under way",
+            check=_positive,
+        )
+        self.scheduling_timeout = flags.duration(
+            "scheduling-timeout",
+            usual.timeout,
+            "time after which an attempt, with its binding, is logged and counted as too long",
+            check=_positive,
+        )
+        self.longest_in_pool = flags.duration(
+            "pod-max-in-unschedulable-pods-duration",
+            LONGEST_IN_POOL,
+            "time after which a rejected pod is tried again without an event",
+            check=_positive,
+        )
         self.extender = flags.string(
             "extender",
             "",
@@ -126,7 +155,13 @@ class SchedulerFlags:
         return Debugging(
             scores=max(flag.value for flag in self._scores),
             filters=any(flag.value for flag in self._filters),
+            diagnosis=any(flag.value for flag in self._diagnosis),
+            diagnosis_blocking=self._diagnosis_blocking.value,
         )
+
+    def patience(self) -> Patience:
+        """How long attempts may take."""
+        return Patience(timeout=self.scheduling_timeout.value, period=self.monitor_period.value)
 
     @property
     def extender_address(self) -> Address | None:

@@ -215,6 +215,7 @@ class Daemon:
         if self._serves:
             self._connection.state.observe(self._services.changes.notify)
             return
+        own = self._settings.own
         backoff = BackoffOptions(initial=config.pod_initial_backoff, most=config.pod_max_backoff)
         self._scheduler = Scheduler(
             self._profiles,
@@ -225,6 +226,9 @@ class Daemon:
             resizes=self._settings.gates.enabled("ResizePod"),
             extenders=self._extenders,
             debugging=self._debugging,
+            patience=own.patience(),
+            longest_in_pool=own.longest_in_pool.value,
+            diagnoses=own.diagnoses.value,
         )
 
     def _use(self, provided: Provided) -> None:
@@ -356,7 +360,7 @@ class Daemon:
             server=self._connection.server,
             config=str(settings.config_path or ""),
             profiles={profile.scheduler_name: profile.names for profile in config.profiles},
-            leader_elect=config.leader_election.leader_elect,
+            leader_elect=self._elector is not None,  # as an extender it elects none
         )
         for event, facts in settings.warnings():
             log.warning(event, **facts)

@@ -1,6 +1,7 @@
 """What cycles log on request, for people who ask why: score tables, and rejected nodes.
 
-Source: Koordinator, pkg/scheduler/frameworkext (debug.go), --debug-scores and --debug-filters.
+Source: Koordinator, pkg/scheduler/frameworkext (debug.go), --debug-scores, --debug-filters, and
+--debug-diagnosis.
 """
 
 from collections.abc import Iterator
@@ -21,9 +22,18 @@ log = get_logger("koord_scheduler.debug")
 class Debugging:
     """What is logged now; it can be changed at any time."""
 
-    def __init__(self, *, scores: int = 0, filters: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        scores: int = 0,
+        filters: bool = False,
+        diagnosis: bool = False,
+        diagnosis_blocking: bool = False,
+    ) -> None:
         self.scores = scores  # so many nodes with the highest totals; 0: none
         self.filters = filters
+        self.diagnosis = diagnosis  # of pods that found no node
+        self.diagnosis_blocking = diagnosis_blocking  # before the next cycle, and none dropped
 
     def scored(self, pod: ClusterPod, nodes: View, table: ScoreTable) -> None:
         """Log the highest totals of a cycle, with the part of each plugin."""

@@ -26,7 +26,7 @@ SLICE = 500  # pods that are moved before others on the event loop have their tu
 TURN = 0.004  # real seconds of questions in a row before others have their turn
 MOST_ASKED = 64  # events about which many pods are asked one by one
 MOST_REPLAYED = 1000  # events since a pod was popped about which it is asked one by one
-LONGEST_IN_POOL = 300.0  # seconds that a rejected pod waits for an event
+LONGEST_IN_POOL = 300.0  # seconds that a rejected pod waits for an event, if nothing else is said
 
 # Why pods come into a queue, beside cluster events: as kube-scheduler's metric names it.
 POD_ADDED = "UnschedulablePodAdd"
@@ -50,8 +50,14 @@ class SchedulingQueue:
         clock: Clock,
         backoff: BackoffOptions | None = None,
         incoming: Callable[[str, str], None] = lambda queue, event: None,
+        *,
+        longest_in_pool: float = LONGEST_IN_POOL,
     ) -> None:
-        """incoming is called with the queue that a pod comes into, and the event that is why."""
+        """incoming is called with the queue that a pod comes into, and the event that is why.
+
+        longest_in_pool: seconds that a rejected pod waits for an event at most.
+        """
+        self._longest_in_pool = longest_in_pool
         self._plugins = plugins
         self._nominator = nominator
         self._clock = clock
@@ -268,7 +274,7 @@ class SchedulingQueue:
 
         Gated ones go on waiting.
         """
-        before = self._clock.monotonic() - LONGEST_IN_POOL
+        before = self._clock.monotonic() - self._longest_in_pool
         timeout = Happened(WILDCARD, None, None)
         older = self._pool.older_than(before, most)
         return sum(self._move(queued, timeout, TIMED_OUT) for queued in older)

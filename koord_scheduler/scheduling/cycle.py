@@ -22,6 +22,7 @@ from koord_scheduler.framework.nodes.search import Found
 from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.status import Code, Status
 from koord_scheduler.scheduling.attempt import Attempt, Failure
+from koord_scheduler.scheduling.diagnosisdump import DiagnosisDump
 from koord_scheduler.scheduling.metrics import SchedulingMetrics
 
 MEASURED = 0.1  # share of the cycles in which the time of each plugin is recorded
@@ -41,11 +42,14 @@ class SchedulingCycle:
         resizes: bool = False,
         extenders: Extenders | None = None,
         debugging: Debugging | None = None,
+        dump: DiagnosisDump | None = None,
     ) -> None:
         """draw chooses among the nodes that are equally good. resizes: plugins may resize pods.
 
-        extenders: services that are asked as well; None: there are none.
+        extenders: services that are asked as well; None: there are none. dump: learns of each
+        failed search.
         """
+        self._dump = dump
         self._debugging = debugging or Debugging()
         self._resizes = resizes
         self._state = state
@@ -135,10 +139,14 @@ class SchedulingCycle:
         """Have plugins make room, where Filter has said why there is none."""
         diagnosis, statuses = found.diagnosis, found.diagnosis.node_statuses
         if statuses is None or not attempt.profile.binding.has_post_filters:
+            if self._dump is not None:
+                self._dump.note(attempt, found, None)
             return Failure.diagnosed(found.status, diagnosis)
         result = await attempt.profile.binding.post_filter(
             attempt.state, attempt.pod, self._state.view(), statuses
         )
+        if self._dump is not None:
+            self._dump.note(attempt, found, result)
         diagnosis.post_filter_message = result.status.message
         return Failure.diagnosed(found.status, diagnosis, result.nominated_node)
 

@@ -3,10 +3,11 @@
 Source: Kubernetes, pkg/scheduler/metrics/metrics.go.
 """
 
+from collections import Counter as Counts
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter
-from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.metrics_core import GaugeMetricFamily, UnknownMetricFamily
 
 from koord.component.plainhistogram import PlainHistogram
 from koord_scheduler.cache.assumed import SchedulerState
@@ -62,6 +63,8 @@ class SchedulingMetrics:
             ["queue", "event"],
             registry=registry,
         )
+        self._timeouts = _Timeouts()
+        registry.register(self._timeouts)
         self._comings: dict[tuple[str, str], Callable[[], None]] = {}
         self._results: dict[tuple[str, str], tuple[Callable[..., None], Callable[..., None]]] = {}
 
@@ -88,6 +91,10 @@ class SchedulingMetrics:
         count()
         record(seconds)
 
+    def timed_out(self, profile: str) -> None:
+        """An attempt takes longer than --scheduling-timeout."""
+        self._timeouts.counts[profile] += 1
+
     def algorithm(self, seconds: float) -> None:
         """A node was found in so many seconds."""
         self._algorithm(seconds)
@@ -97,6 +104,26 @@ class SchedulingMetrics:
         self._pod_attempts(attempts)
         label = str(attempts) if attempts < _MANY else f"{_MANY}+"
         self._sli.labels(label)(seconds)
+
+
+class _Timeouts:
+    """Koordinator's counter without _total at the end; a prometheus_client Collector."""
+
+    def __init__(self) -> None:
+        self.counts: Counts[str] = Counts()  # by profile
+
+    def collect(self) -> Iterator[UnknownMetricFamily]:
+        for family in self.describe():
+            for profile, count in self.counts.items():
+                family.add_metric((profile,), count)
+            yield family
+
+    def describe(self) -> Iterator[UnknownMetricFamily]:
+        yield UnknownMetricFamily(
+            "scheduler_scheduling_timeout",
+            "Number of attempts to schedule pods that took longer than --scheduling-timeout.",
+            labels=("profile",),
+        )
 
 
 class _Contents:

@@ -22,19 +22,22 @@ from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.queuedpod import QueuedPod
 from koord_scheduler.framework.status import Status as PodStatus
 from koord_scheduler.queue.backoff import BackoffOptions
-from koord_scheduler.queue.schedulingqueue import SchedulingQueue
+from koord_scheduler.queue.schedulingqueue import LONGEST_IN_POOL, SchedulingQueue
 from koord_scheduler.scheduling.attempt import Attempt, Failure, ProfileCycle
 from koord_scheduler.scheduling.bindingcycle import BindingCycle
 from koord_scheduler.scheduling.control import CacheAndQueue
 from koord_scheduler.scheduling.cycle import SchedulingCycle
+from koord_scheduler.scheduling.diagnosisdump import QUEUE, DiagnosisDump
 from koord_scheduler.scheduling.failures import FailedAttempts
 from koord_scheduler.scheduling.metrics import SchedulingMetrics
+from koord_scheduler.scheduling.monitor import AttemptMonitor, Patience
 from koord_scheduler.scheduling.nextpod import next_pod_of
 from koord_scheduler.scheduling.objectchanges import ObjectChanges
 from koord_scheduler.scheduling.podevents import PodEvents
 from koord_scheduler.scheduling.podstatus import PodStatuses
 
 TURN = 0.005  # real seconds of cycles in a row before others on the event loop have their turn
+USUAL_PATIENCE = Patience()
 MOST_BINDINGS = 1000  # that are ready to be bound, or almost; then the next cycle waits for them
 
 log = get_logger("koord_scheduler.scheduling")
@@ -59,11 +62,15 @@ class Scheduler:
         resizes: bool = False,
         extenders: Extenders | None = None,
         debugging: Debugging | None = None,
+        patience: Patience = USUAL_PATIENCE,
+        longest_in_pool: float = LONGEST_IN_POOL,
+        diagnoses: int = QUEUE,
     ) -> None:
         """state is services.cluster. draw chooses among equally good nodes.
 
         resizes: the feature gate ResizePod. extenders: services that are asked as well; None:
-        there are none.
+        there are none. patience: with attempts. longest_in_pool: seconds; see SchedulingQueue.
+        diagnoses: that wait to be dumped at most.
 
         Raises:
             ProfileError: the profiles do not go together; see Enqueueing.
@@ -78,13 +85,17 @@ class Scheduler:
             for each in profiles
         }
         plugins = Enqueueing(profiles)
-        self.queue = SchedulingQueue(plugins, nominator, clock, backoff, metrics.came)
+        self.queue = SchedulingQueue(
+            plugins, nominator, clock, backoff, metrics.came, longest_in_pool=longest_in_pool
+        )
         self._statuses = PodStatuses(services.client, clock)
         self._changes = ObjectChanges(state, services, plugins, self.queue, self._statuses)
         state.observe(self._changes)
         metrics.observe(self.queue, state)
         events = PodEvents(services.events)
         draw = draw or Random()  # noqa: S311 - it protects nothing
+        debugging = debugging or Debugging()
+        self._dump = DiagnosisDump(debugging, clock, most=diagnoses)
         self.cycle = SchedulingCycle(
             state,
             nominator,
@@ -94,6 +105,7 @@ class Scheduler:
             resizes=resizes,
             extenders=extenders,
             debugging=debugging,
+            dump=self._dump,
         )
         self._binding = BindingCycle(
             state,
@@ -119,6 +131,8 @@ class Scheduler:
         services.control.set(CacheAndQueue(state, self.queue, services.forgotten))
         self._next_pod = next_pod_of(profiles)
         self._waiting = services.waiting
+        self._monitor = AttemptMonitor(patience, metrics, clock)
+        self._trying: Attempt | None = None  # in its scheduling cycle
         self._bindings: dict[asyncio.Task[None], Attempt] = {}
         self._ended = asyncio.Event()  # a binding has
         self._crashes = LimitedLog(log, clock)
@@ -150,6 +164,8 @@ class Scheduler:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.queue.run(beside), name="queue")
                 group.create_task(self._statuses.run(beside), name="pod statuses")
+                group.create_task(self._monitor.run(beside, self._under_way), name="monitor")
+                group.create_task(self._dump.run(beside), name="diagnoses")
                 try:
                     await stop.bound(self._schedule())
                 finally:
@@ -189,6 +205,7 @@ class Scheduler:
             self.queue.done(queued.pod.uid)
             return
         attempt = Attempt(queued=queued, pod=pod, profile=profile, began=self._clock.monotonic())
+        self._trying = attempt
         try:
             failure = await self.cycle.run(attempt)
         except asyncio.CancelledError:
@@ -198,7 +215,9 @@ class Scheduler:
             failure = self._crashed(attempt, err)
             if attempt.node:
                 self.cycle.roll_back(attempt)
+        self._trying = None
         if failure is not None:
+            self._monitor.ended(attempt)
             self._failed.handle(attempt, failure)
             return
         task = asyncio.create_task(self._bind(attempt), name=f"binding of {pod.key}")
@@ -252,8 +271,13 @@ class Scheduler:
             self._ended.clear()
             await self._ended.wait()
 
+    def _under_way(self) -> tuple[Attempt, ...]:
+        """All attempts that have not ended."""
+        bindings = tuple(self._bindings.values())
+        return bindings if self._trying is None else (self._trying, *bindings)
+
     def _binding_ended(self, task: "asyncio.Task[None]") -> None:
-        del self._bindings[task]
+        self._monitor.ended(self._bindings.pop(task))
         self._ended.set()
 
     async def _give_up_bindings(self) -> None:

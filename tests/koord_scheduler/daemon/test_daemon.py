@@ -99,7 +99,7 @@ async def test_what_cycles_log_is_changed_at_run_time(
             200,
             "successfully set debug-scores to 1\n",
         )
-        for path, text in (("s", "-1"), ("s", "many"), ("f", "maybe"), ("s", "")):
+        for path, text in (("s", "-1"), ("s", "many"), ("f", "maybe"), ("d", "2"), ("db", "")):
             status, found = await replica.put(f"/debug/flags/{path}", text)
             assert (status, "wanted" in found) == (400, True), found
         assert (await replica.put("/debug/flags/s", "2", {"Host": "evil.example"}))[0] == 403
@@ -287,6 +287,8 @@ async def test_plugins_are_served_to_a_kube_scheduler(
     with capture_logs() as logs:
         start(config, f"--extender=:{port}")
         await pass_time(lambda: any(log["event"] == "extender.serving" for log in logs), step=0.2)
+    [began] = [log for log in logs if log["event"] == "daemon.started"]
+    assert began["leader_elect"] is False
     [serving] = [log for log in logs if log["event"] == "extender.serving"]
     assert (serving["address"], serving["verbs"]) == (f"127.0.0.1:{port}", ("filter",))
     asked = {"Pod": pending("first"), "NodeNames": ["n1", "elsewhere"]}

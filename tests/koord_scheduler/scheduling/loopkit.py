@@ -32,6 +32,7 @@ from koord_scheduler.scheduling.scheduler import Scheduler
 
 Json = dict[str, Any]
 Fault = Callable[[Call], None]
+_OWN = ("patience", "longest_in_pool", "debugging", "diagnoses")
 
 
 class Api(Transport):
@@ -212,7 +213,8 @@ class Loop(Kit):
     async def build(
         self, extenders: Sequence[Extender] = (), *, resizes: bool = False, **settings: Any
     ) -> "Loop":
-        """Make the scheduler; settings as for Kit.profile."""
+        """Make the scheduler; settings as for Kit.profile, and of the scheduler itself."""
+        own = {name: settings.pop(name) for name in _OWN if name in settings}
         points: dict[str, Mapping[str, Plugin]] = {
             "filter": {"FreeCpu": FreeCpu()},
             "bind": {"PostingBinder": self.binder},
@@ -227,6 +229,7 @@ class Loop(Kit):
             draw=Random(1),
             resizes=resizes,
             extenders=self._asking(extenders) if extenders else None,
+            **own,
         )
         return self
 
