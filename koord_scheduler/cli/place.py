@@ -56,7 +56,8 @@ async def _decide(options: PlaceOptions, additions: Additions) -> Json:
         decider = found.profiles.of(pod).decider
         decision = decider.decide(pod, nodes)
         blockers = decider.blockers(decision)
-        report = {"kind": "Placement", **decision_report(decision, blockers)}
+        preemption = await decider.preemption(decision)
+        report = {"kind": "Placement", **decision_report(decision, blockers, preemption)}
         if found.dump is not None:
             report["input"] = dump_report(found.dump)
         return report

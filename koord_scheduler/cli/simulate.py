@@ -19,7 +19,8 @@ RESOURCES = ("cpu", "memory", "pods")
 _ABOUT = """\
 Place the pods of a file one after the other in a cluster, as a scheduler would if nothing else
 happened, and show where each goes, what stays pending and why, and how full the nodes are before
-and after. Nothing is changed, no pod is evicted for another, and none waits for a permit."""
+and after. A pod without room preempts others as its profile would have it: they leave at once, and
+nothing makes them anew. Nothing is changed in the cluster, and no pod waits for a permit."""
 
 
 class SimulateOptions(PlanOptions):
@@ -51,7 +52,7 @@ async def _play(options: SimulateOptions, additions: Additions) -> Json:
     async with planned(NAME, options, additions) as found:
         simulation = Simulation(found.profiles, found.services)
         draw = Random(options.seed)  # noqa: S311 - no secret
-        played = simulation.play(found.pods, options.resources, draw)
+        played = await simulation.play(found.pods, options.resources, draw)
         report = simulation_report(played)
         if found.dump is not None:
             report["input"] = dump_report(found.dump)

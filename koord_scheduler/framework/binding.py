@@ -72,13 +72,33 @@ class PodBinding:
         self._transformers.after_post_filter(state, pod, statuses, result)
         return result
 
-    async def _post_filter(
+    async def post_filter_dry_run(
         self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
+    ) -> PostFilterResult:
+        """Return what post_filter would, with the victims, and have nothing done.
+
+        Plugins that cannot say it are passed over, and none learns of it afterwards.
+        """
+        return await self._post_filter(state, pod, nodes, statuses, dry_run=True)
+
+    async def _post_filter(
+        self,
+        state: CycleState,
+        pod: ClusterPod,
+        nodes: View,
+        statuses: NodeStatuses,
+        *,
+        dry_run: bool = False,
     ) -> PostFilterResult:
         rejection: PostFilterResult | None = None
         with self._calls.timed(Point.POST_FILTER.label) as ended:
             for loaded in self._plugins.at(Point.POST_FILTER):
-                result = await self._post_filter_of(loaded, state, pod, nodes, statuses)
+                plugin = cast(PostFilterPlugin, loaded.plugin)
+                work = plugin.post_filter_dry_run if dry_run else plugin.post_filter
+                make = partial(work, state, pod, nodes, statuses)
+                result = await self._post_filter_of(loaded, state, make, dry_run=dry_run)
+                if dry_run and result.status.code is Code.SKIP:
+                    continue
                 ended(result.status.code)
                 if result.status.code is not Code.UNSCHEDULABLE:
                     return result
@@ -239,21 +259,21 @@ class PodBinding:
         self,
         loaded: Loaded,
         state: CycleState,
-        pod: ClusterPod,
-        nodes: View,
-        statuses: NodeStatuses,
+        make: Callable[[], Awaitable[object]],
+        *,
+        dry_run: bool,
     ) -> PostFilterResult:
-        plugin = cast(PostFilterPlugin, loaded.plugin)
-        make = partial(plugin.post_filter, state, pod, nodes, statuses)
         seconds = self._plugins.limits.post_filter
         try:
             answer = await self._calls.run(loaded, Point.POST_FILTER, state, make, seconds)
         except PointFailed as err:
             return PostFilterResult(None, err.status)
+        if dry_run and isinstance(answer, Status) and answer.code is Code.SKIP:
+            return PostFilterResult(None, answer)
         if not isinstance(answer, PostFilterResult):
             return PostFilterResult(None, self._checked(loaded, Point.POST_FILTER, answer))
         status = self._checked(loaded, Point.POST_FILTER, answer.status)
-        return PostFilterResult(answer.nominated_node, status)
+        return replace(answer, status=status)
 
     def _permit_of(
         self, loaded: Loaded, state: CycleState, pod: ClusterPod, node: str

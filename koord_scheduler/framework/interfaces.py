@@ -141,6 +141,15 @@ class PostFilterPlugin(Plugin, ABC):
     ) -> PostFilterResult | Status | None:
         """Find a node on which the pod could be placed later, or reject it."""
 
+    async def post_filter_dry_run(
+        self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
+    ) -> PostFilterResult | Status | None:
+        """Return what post_filter would, with the victims, and have nothing done: for plans.
+
+        By default Skip: it is not known.
+        """
+        return Status.skip()
+
 
 class PreScorePlugin(Plugin, ABC):
     """Prepares Score for one pod."""

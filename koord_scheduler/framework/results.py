@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord.cluster.columns import Mask
+from koord.cluster.facts import ClusterPod
 from koord_scheduler.framework.status import SUCCESS, Status
 
 MIN_NODE_SCORE = 0
@@ -44,6 +45,8 @@ class PostFilterResult:
 
     nominated_node: str | None  # "": a nomination that there was is void; None: as it was
     status: Status = SUCCESS
+    victims: tuple[ClusterPod, ...] = ()
+    """Pods that leave the node for it; plans show them, and have them leave the plan's cluster."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,12 @@ import numpy as np
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
+from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.calls import PointFailed
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.nodes.scoring import NodeScoring, ScoreTable
 from koord_scheduler.framework.nodes.search import Found, NodeSearch
+from koord_scheduler.framework.results import PostFilterResult
 from koord_scheduler.framework.status import SUCCESS, Status
 from koord_scheduler.planning.blockers import Blockers, blockers_of
 
@@ -42,6 +44,8 @@ class Decision:
     @property
     def message(self) -> str:
         """As in the event FailedScheduling; "" when there is a node."""
+        if self.status.rejected and self.found.diagnosis.node_statuses is not None:
+            return self.found.diagnosis.message()  # with what PostFilter has said since
         return "" if self.status.ok else self.status.message
 
     def choose(self, draw: Random | None = None) -> str | None:
@@ -55,8 +59,11 @@ class Decision:
 class Decider:
     """Decides by the plugins of one profile."""
 
-    def __init__(self, profile: str, search: NodeSearch, scoring: NodeScoring) -> None:
+    def __init__(
+        self, profile: str, search: NodeSearch, scoring: NodeScoring, binding: PodBinding
+    ) -> None:
         self.profile = profile
+        self._binding = binding
         self._search = search
         self._scoring = scoring
 
@@ -80,6 +87,20 @@ class Decider:
             status=SUCCESS if status.ok else status,
             state=state,
         )
+
+    async def preemption(self, decision: Decision) -> PostFilterResult | None:
+        """What PostFilter would do for a pod that no node is feasible for; nothing of it is done.
+
+        None: there is a node, or PostFilter is not called, or no plugin says what it would do.
+        """
+        statuses = decision.found.diagnosis.node_statuses
+        if not decision.status.rejected or statuses is None or not self._binding.has_post_filters:
+            return None
+        result = await self._binding.post_filter_dry_run(
+            decision.state, decision.pod, decision.nodes, statuses
+        )
+        decision.found.diagnosis.post_filter_message = result.status.message
+        return result
 
     def blockers(self, decision: Decision) -> Blockers:
         """Which plugins reject nodes, each asked about all of them; see blockers_of."""

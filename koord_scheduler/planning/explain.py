@@ -10,6 +10,7 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord.component.http.responses import json_body, json_bytes
 from koord_scheduler.cache.assumed import SchedulerState
+from koord_scheduler.framework.results import PostFilterResult
 from koord_scheduler.planning.blockers import Blockers
 from koord_scheduler.planning.decision import Decider, Decision
 from koord_scheduler.planning.report import Json, decision_report
@@ -70,11 +71,12 @@ async def _answer(running: Running, pod: ClusterPod, *, leads: bool) -> web.Resp
     }
     if profile is None:
         return json_body(await asyncio.to_thread(json_bytes, base))
-    decider = Decider(profile.name, profile.search, profile.scoring)
+    decider = Decider(profile.name, profile.search, profile.scoring, profile.binding)
     seen = _without(pod, nodes)
     decision = decider.decide(pod, seen)
     blockers = decider.blockers(decision)
-    return json_body(await asyncio.to_thread(_rendered, base, decision, blockers))
+    preemption = await decider.preemption(decision)
+    return json_body(await asyncio.to_thread(_rendered, base, decision, blockers, preemption))
 
 
 def _without(pod: ClusterPod, nodes: View) -> View:
@@ -86,5 +88,8 @@ def _without(pod: ClusterPod, nodes: View) -> View:
     return what_if.view()
 
 
-def _rendered(base: Json, decision: Decision, blockers: Blockers) -> bytes:
-    return json_bytes({**base, "decision": decision_report(decision, blockers)})
+def _rendered(
+    base: Json, decision: Decision, blockers: Blockers, preemption: PostFilterResult | None
+) -> bytes:
+    report = decision_report(decision, blockers, preemption)
+    return json_bytes({**base, "decision": report})

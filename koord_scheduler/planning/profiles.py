@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from koord.cluster.facts import ClusterPod
 from koord.util.errors import KoordError
 from koord_scheduler.config.profiles import Profile
+from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.handle import Services
 from koord_scheduler.framework.nodes.scoring import NodeScoring
 from koord_scheduler.framework.nodes.search import NodeSearch
@@ -28,6 +29,7 @@ class PlannedProfile:
 
     plugins: ProfilePlugins
     decider: Decider
+    binding: PodBinding
 
 
 class PlannedProfiles:
@@ -78,8 +80,9 @@ async def plan_profiles(
             errors.append(str(err))
         else:
             search = NodeSearch(plugins, services.nominator)
-            decider = Decider(one.scheduler_name, search, NodeScoring(plugins))
-            made[one.scheduler_name] = PlannedProfile(plugins, decider)
+            binding = PodBinding(plugins)
+            decider = Decider(one.scheduler_name, search, NodeScoring(plugins), binding)
+            made[one.scheduler_name] = PlannedProfile(plugins, decider, binding)
     profiles = PlannedProfiles(made)
     if errors:
         await profiles.close()

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from koord_scheduler.framework.diagnosis import NodeStatuses
+from koord_scheduler.framework.results import PostFilterResult
 from koord_scheduler.planning.blockers import Blocker, Blockers
 from koord_scheduler.planning.decision import Decision
 from koord_scheduler.planning.simulation import Simulated, Utilization
@@ -14,8 +15,13 @@ Json = dict[str, Any]
 MOST_NODES = 1000  # nodes of one decision that are listed with their scores, or why not
 
 
-def decision_report(decision: Decision, blockers: Blockers) -> Json:
-    """Return a decision: the node and the scores, or the cause and what would help."""
+def decision_report(
+    decision: Decision, blockers: Blockers, preemption: PostFilterResult | None = None
+) -> Json:
+    """Return a decision: the node and the scores, or the cause and what would help.
+
+    preemption: what PostFilter would do; None: nothing, or it is not known.
+    """
     found, nodes = decision.found, decision.nodes
     return {
         "pod": decision.pod.key,
@@ -29,6 +35,7 @@ def decision_report(decision: Decision, blockers: Blockers) -> Json:
         "scores": _scores(decision),
         "excluded": _excluded(decision),
         "blockers": [_blocker(one) for one in blockers.plugins],
+        "preemption": _preemption(preemption),
         "advice": [] if decision.status.ok else list(blockers.advice),
     }
 
@@ -39,6 +46,9 @@ def simulation_report(simulated: Simulated) -> Json:
         "kind": "Simulation",
         "placed": len(simulated.pods) - len(simulated.pending),
         "pending": len(simulated.pending),
+        "evicted": [
+            {"pod": one.pod.key, "node": one.node, "by": one.by} for one in simulated.evicted
+        ],
         "pods": [
             {"pod": one.pod.key, "node": one.node, "message": one.message} for one in simulated.pods
         ],
@@ -47,6 +57,12 @@ def simulation_report(simulated: Simulated) -> Json:
             for name, after in simulated.after.items()
         },
     }
+
+
+def _preemption(result: PostFilterResult | None) -> Json | None:
+    if result is None or not result.nominated_node:
+        return None
+    return {"node": result.nominated_node, "victims": [one.key for one in result.victims]}
 
 
 def _shares(one: Utilization) -> Json:

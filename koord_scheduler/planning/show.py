@@ -18,6 +18,10 @@ def placement_view(report: _Json, most: int) -> Iterator[RenderableType]:
     yield heading(_outcome(report))
     if report["message"]:
         yield prose(report["message"], "yellow")
+    if report["preemption"] is not None:
+        found = report["preemption"]
+        victims = ", ".join(found["victims"]) or "nothing"
+        yield prose(f"it would preempt {victims} on {found['node']}")
     yield from _blockers(report["blockers"])
     if report["advice"]:
         yield heading("")
@@ -71,7 +75,8 @@ def simulation_view(report: _Json) -> Iterator[RenderableType]:
     """The lines of a simulation."""
     if "input" in report:
         yield from dump_view(report["input"])
-    yield heading(f"{report['placed']} pods are placed, {report['pending']} stay pending")
+    evicted = f", {len(report['evicted'])} are evicted" if report["evicted"] else ""
+    yield heading(f"{report['placed']} pods are placed, {report['pending']} stay pending{evicted}")
     yield heading("")
     shares = table("REQUESTED", ">MEAN", ">LOWEST NODE", ">HIGHEST NODE")
     for name, one in report["utilization"].items():
@@ -86,6 +91,12 @@ def simulation_view(report: _Json) -> Iterator[RenderableType]:
     for one in report["pods"]:
         rows.add_row(Name(one["pod"]), Name(one["node"] or ABSENT), prose(one["message"]))
     yield rows
+    if report["evicted"]:
+        yield heading("")
+        victims = table("EVICTED", "FROM", "FOR")
+        for one in report["evicted"]:
+            victims.add_row(Name(one["pod"]), Name(one["node"]), Name(one["by"]))
+        yield victims
 
 
 def _outcome(report: _Json) -> str:

@@ -15,7 +15,6 @@ from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.enqueueing import Enqueueing
 from koord_scheduler.framework.handle import Services
-from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.queuedpod import QueuedPod
 from koord_scheduler.framework.status import Status
 from koord_scheduler.planning.profiles import PlannedProfiles
@@ -28,6 +27,15 @@ class Placed:
     pod: ClusterPod
     node: str | None  # None: it stays pending
     message: str = ""  # why it does
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """A pod that has left its node for another one."""
+
+    pod: ClusterPod
+    node: str
+    by: str  # key of the pod that was placed there instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,7 @@ class Simulated:
     """The outcome of a simulation."""
 
     pods: tuple[Placed, ...]  # in the order in which they were tried
+    evicted: tuple[Evicted, ...]  # in the order in which they have left
     before: Mapping[str, Utilization]  # by resource
     after: Mapping[str, Utilization]
 
@@ -59,20 +68,30 @@ class Simulation:
         self._profiles = profiles
         self._services = services
         self._queue = Enqueueing([one.plugins for one in profiles.all])
+        self._evicted: list[Evicted] = []
 
-    def play(self, pods: Iterable[ClusterPod], resources: Sequence[str], draw: Random) -> Simulated:
+    async def play(
+        self, pods: Iterable[ClusterPod], resources: Sequence[str], draw: Random
+    ) -> Simulated:
         """Try all pods once, in the order in which the queue would have them.
 
-        Gated pods, and those that no node is feasible for, stay pending; none is evicted for them,
-        and none waits for a permit.
+        Pods without room preempt others, where PostFilter of their profile says which: these leave
+        at once, are not made anew, and the pod is tried again. Gated pods and those for whom that
+        is no help stay pending; none waits for a permit.
 
         Raises:
             UnknownScheduler: a pod asks for a scheduler that has no profile; nothing was tried.
         """
         cluster, ordered = self._services.cluster, self._ordered(pods)
         before = utilization(cluster.view(), resources)
-        placed = tuple(self._place(pod, draw) for pod in ordered)
-        return Simulated(pods=placed, before=before, after=utilization(cluster.view(), resources))
+        placed = [await self._place(pod, draw) for pod in ordered]
+        gone = {one.pod.uid: one for one in self._evicted}
+        return Simulated(
+            pods=tuple(_unless_evicted(one, gone.get(one.pod.uid)) for one in placed),
+            evicted=tuple(self._evicted),
+            before=before,
+            after=utilization(cluster.view(), resources),
+        )
 
     def _ordered(self, pods: Iterable[ClusterPod]) -> list[ClusterPod]:
         queued = []
@@ -85,7 +104,7 @@ class Simulation:
         less = self._queue.less
         return -1 if less(one, other) else int(less(other, one))
 
-    def _place(self, pod: ClusterPod, draw: Random) -> Placed:
+    async def _place(self, pod: ClusterPod, draw: Random) -> Placed:
         profile = self._profiles.of(pod)
         cluster, changes = self._services.cluster, self._services.changes
         cluster.put(POD, pod)
@@ -94,21 +113,40 @@ class Simulation:
         if not gate.ok:
             return Placed(pod, None, gate.message)
         decision = profile.decider.decide(pod, cluster.view())
+        preemption = await profile.decider.preemption(decision)
+        if preemption is not None and preemption.nominated_node:
+            self._evict(preemption.victims, pod)
+            self._services.nominator.nominate(pod, preemption.nominated_node)
+            decision = profile.decider.decide(pod, cluster.view())
         node = decision.choose(draw)
         if node is None:
             return Placed(pod, None, decision.message)
         there = changed(pod, node=node)
         cluster.put(POD, there)
-        status = _reserve(profile.plugins, decision.state, there, node)
+        self._services.nominator.forget(pod.key)
+        status = _reserve(profile.binding, decision.state, there, node)
         if not status.ok:
             cluster.put(POD, pod)
             return Placed(pod, None, status.message)
         changes.notify(POD, pod, there)
         return Placed(pod, node)
 
+    def _evict(self, victims: Iterable[ClusterPod], pod: ClusterPod) -> None:
+        """Have victims leave, as if they had no time to end."""
+        for victim in victims:
+            self._services.cluster.remove(POD, victim.key, victim.uid)
+            self._services.changes.notify(POD, victim, None)
+            self._evicted.append(Evicted(victim, victim.node, pod.key))
 
-def _reserve(profile: ProfilePlugins, state: CycleState, pod: ClusterPod, node: str) -> Status:
-    binding = PodBinding(profile)
+
+def _unless_evicted(placed: Placed, gone: Evicted | None) -> Placed:
+    """What became of a pod in the end."""
+    if gone is None:
+        return placed
+    return Placed(placed.pod, None, f"evicted from {gone.node} for {gone.by}")
+
+
+def _reserve(binding: PodBinding, state: CycleState, pod: ClusterPod, node: str) -> Status:
     status = binding.reserve(state, pod, node)
     if not status.ok:
         binding.unreserve(state, pod, node)

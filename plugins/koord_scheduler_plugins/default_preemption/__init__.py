@@ -86,9 +86,23 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
     ) -> PostFilterResult:
         self._preemptions.metrics.attempts.inc()
+        result, chosen = await self._find(state, pod, nodes, statuses)
+        if chosen is not None:
+            self._preemptions.begin(Preemption(self._handle.profile, self.name, pod, chosen))
+        return result
+
+    async def post_filter_dry_run(
+        self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
+    ) -> PostFilterResult:
+        return (await self._find(state, pod, nodes, statuses))[0]
+
+    async def _find(
+        self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
+    ) -> tuple[PostFilterResult, Candidate | None]:
+        """The answer, and what is to be done for it."""
         reason = self._not_eligible(pod, nodes, statuses)
         if reason:
-            return PostFilterResult(None, _no(reason))
+            return PostFilterResult(None, _no(reason)), None
         services = self._services
         dry_run = DryRun(
             pod=pod,
@@ -109,16 +123,15 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         try:
             candidates = await self._left_by_extenders(pod, found.candidates)
         except KoordError as err:
-            return PostFilterResult(None, Status.failed(err))
+            return PostFilterResult(None, Status.failed(err)), None
         chosen = choose(candidates)
         if chosen is None:
             if found.candidates:
-                return PostFilterResult(None, _no("no candidate node for preemption"))
+                return PostFilterResult(None, _no("no candidate node for preemption")), None
             if found.failure is not None:
-                return PostFilterResult(None, found.failure)
-            return PostFilterResult("", _no(found.message()))
-        self._preemptions.begin(Preemption(self._handle.profile, self.name, pod, chosen))
-        return PostFilterResult(chosen.node)
+                return PostFilterResult(None, found.failure), None
+            return PostFilterResult("", _no(found.message())), None
+        return PostFilterResult(chosen.node, victims=chosen.victims), chosen
 
     async def _left_by_extenders(
         self, pod: ClusterPod, candidates: Sequence[Candidate]

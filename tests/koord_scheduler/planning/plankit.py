@@ -1,6 +1,6 @@
 """Small clusters and small profiles, decided about without a scheduler."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from koord.controlplane.testing.objects import make_node
 from koord_scheduler.config.points import Point
 from koord_scheduler.config.profiles import EnabledPlugin, Profile
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.handle import Services
+from koord_scheduler.framework.handle import Handle, Services
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
     Plugin,
@@ -29,6 +29,8 @@ from koord_scheduler.framework.results import Verdicts
 from koord_scheduler.framework.status import Status
 from koord_scheduler.planning.offline import offline_services
 from koord_scheduler.planning.profiles import PlannedProfiles, plan_profiles
+
+Factory = Callable[[Any, Handle], Plugin]
 
 
 class NoBinding(BindPlugin):
@@ -79,9 +81,15 @@ def small_cluster(**cpus: Any) -> ClusterState:
 
 
 async def planned(
-    cluster: ClusterState, name: str = "koord-scheduler", **points: Mapping[str, Plugin]
+    cluster: ClusterState,
+    name: str = "koord-scheduler",
+    made: Iterable[tuple[str, Factory, Point]] = (),
+    **points: Mapping[str, Plugin],
 ) -> tuple[PlannedProfiles, Services]:
-    """One profile: FreeCpu filters and scores unless points say otherwise."""
+    """One profile: FreeCpu filters and scores unless points say otherwise.
+
+    made: plugins that need a handle, by name, with the factory and the extension point.
+    """
     free = FreeCpu()
     wanted: dict[str, Mapping[str, Plugin]] = {
         "queueSort": {"FirstCome": FirstCome()},
@@ -96,6 +104,9 @@ async def planned(
             if registry.get(each) is None:
                 registry.register(each, lambda args, handle, plugin=plugin: plugin)
         enabled[Point(point)] = tuple(EnabledPlugin(each) for each in plugins)
+    for each, factory, point in made:
+        registry.register(each, factory)
+        enabled[point] = (*enabled.get(point, ()), EnabledPlugin(each))
     services = offline_services(cluster, 0.0)
     settings = Profile(scheduler_name=name, plugins=enabled)
     profiles = await plan_profiles((settings,), registry, services)
