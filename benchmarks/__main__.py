@@ -25,6 +25,7 @@ BENCHMARKS = (
     "snapshot",
     "framework",
     "scheduling",
+    "plugincosts",
     "watchevents",
     "lownodeload",
     "fleet",

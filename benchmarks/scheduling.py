@@ -4,6 +4,10 @@ The plugins are as many, and of such kinds, as Kubernetes' default ones; each co
 that what is measured is mostly the loop and the framework. A binding costs nothing but a turn of
 the event loop, and the watch event that confirms it. Beside the time of summing a column of all
 nodes once, as a measure of the machine.
+
+With the plugins that ship, also pods with rules about others, among 50,000 and 150,000 running
+pods; beside a bare numpy prototype of fit, taints, affinity, load, balance and spread over the
+same nodes, in the same run.
 """
 
 import asyncio
@@ -16,12 +20,23 @@ from functools import partial
 from random import Random
 from typing import Any
 
+import numpy as np
 from msgspec.structs import replace as changed
 
 from benchmarks.table import Row
+from koord.api.labelselector import Requirement
 from koord.cluster.columns import Mask
 from koord.cluster.decoding import NODE, POD
-from koord.cluster.facts import ClusterNode, ClusterPod, LabelSet, PodSpec
+from koord.cluster.facts import (
+    AffinityTerm,
+    ClusterNode,
+    ClusterPod,
+    LabelSet,
+    NodeTerm,
+    PodSpec,
+    SpreadConstraint,
+    Taint,
+)
 from koord.cluster.view import View
 from koord.component.plugins.discovery import discover
 from koord.controlplane.testing.cluster import FakeCluster
@@ -53,9 +68,26 @@ from koord_scheduler.scheduling.metrics import SchedulingMetrics
 from koord_scheduler.scheduling.scheduler import Scheduler
 
 NODES, PODS_PER_NODE, PODS = 5_000, 10, 4_000
+MANY_PODS_PER_NODE = 30
 FILTERS, SCORES = 12, 7
-EQUAL, DIFFERENT = 200.0, 800.0  # microseconds for a cycle
-COLUMN = "sum of one column"
+EQUAL, DIFFERENT, RULES = 200.0, 800.0, 1500.0  # microseconds for a cycle
+COLUMN, PROTOTYPE = "sum of one column", "numpy prototype"
+PER_APP = 50  # pods with the same labels, where kinds have rules about their own
+ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
+KINDS = {
+    "equal": EQUAL,
+    "all differ": DIFFERENT,
+    "1,000 specs": DIFFERENT,
+    "spread": RULES,
+    "zone": RULES,
+    "affinity": RULES,
+    "anti-affinity": RULES,
+}
+"""Kinds of pods, with the budget of their cycle.
+
+1,000 specs: other requests and labels each; spread: over zones and hosts, softly; zone: node
+affinity; affinity and anti-affinity: to pods of the same app, by zone and by host.
+"""
 _GI = 1 << 30
 
 
@@ -112,8 +144,9 @@ class Sort(QueueSortPlugin, BindPlugin):
 class World:
     """A cluster and its scheduler."""
 
-    def __init__(self, nodes: int, *, shipped: bool) -> None:
+    def __init__(self, nodes: int, *, shipped: bool, pods_per_node: int = PODS_PER_NODE) -> None:
         """shipped: with Kubernetes' default plugins and LoadAwareScheduling."""
+        self._pods_per_node = pods_per_node
         self.clock = SystemClock()
         self.state = SchedulerState(self.clock)
         self._nodes = nodes
@@ -130,25 +163,35 @@ class World:
         draw = Random(1)
         self.scheduler = Scheduler([self.profile], self.state, services, metrics, draw=draw)
         spec = PodSpec(requests=(("cpu", 100), ("memory", _GI)))
-        labels = LabelSet("default", {})
+        apps = [LabelSet("default", {"app": f"app-{at}"}) for at in range(1000)]
         for at in range(self._nodes):
-            amounts = (("cpu", 32_000), ("memory", 64 * _GI), ("pods", 250))
-            self.state.put(NODE, ClusterNode(name=f"n{at}", labels={}, allocatable=amounts))
-            for number in range(PODS_PER_NODE):
+            amounts = (("cpu", 32_000), ("memory", 128 * _GI), ("pods", 250))
+            labels = {HOST: f"n{at}", ZONE: f"z{at % 3}"}
+            taints = (Taint("dedicated", "NoSchedule"),) if at % 50 == 0 else ()
+            self.state.put(
+                NODE, ClusterNode(name=f"n{at}", labels=labels, taints=taints, allocatable=amounts)
+            )
+            for number in range(self._pods_per_node):
                 name = f"r{at}-{number}"
-                pod = ClusterPod(name=name, uid=name, label_set=labels, spec=spec, node=f"n{at}")
+                app = apps[(at * self._pods_per_node + number) // PER_APP % len(apps)]
+                pod = ClusterPod(name=name, uid=name, label_set=app, spec=spec, node=f"n{at}")
                 self.state.put(POD, pod)
         await services.hooks.run()
 
-    def pods(self, count: int, *, equal: bool) -> list[ClusterPod]:
-        """Pending pods that request the same, or each something else."""
-        spec, labels = PodSpec(requests=(("cpu", 100), ("memory", _GI))), LabelSet("default", {})
+    def pods(self, count: int, kind: str) -> list[ClusterPod]:
+        """Pending pods of one of KINDS."""
+        spec, labels = _spec(kind, "new", 0), LabelSet("default", {"app": "new"})
         found = []
         for at in range(count):
             self._names += 1
             name = f"w{self._names}"
-            if not equal:
-                spec = PodSpec(requests=(("cpu", 100 + at), ("memory", _GI)))
+            if kind == "1,000 specs":
+                labels = LabelSet("default", {"app": name})
+            elif KINDS[kind] == RULES and at % PER_APP == 0:
+                labels = LabelSet("default", {"app": name})
+                spec = _spec(kind, name, 0)
+            if kind in ("1,000 specs", "all differ"):
+                spec = _spec(kind, name, at)
             pod = ClusterPod(
                 name=name, uid=name, label_set=labels, spec=spec, scheduler_name="bench"
             )
@@ -188,6 +231,62 @@ class World:
                 self.scheduler.queue.done(pod.uid)
                 self.state.put(POD, changed(pod, node=attempt.node))
         return statistics.median(took)
+
+
+def _spec(kind: str, app: str, more: int) -> PodSpec:
+    """The spec of pods of a kind; more: milli-cores and bytes beyond those of the others."""
+    own = (Requirement("app", "In", (app,)),)
+    cpu, memory = 100 + more, (1 << 28) + more
+    plain = PodSpec(
+        requests=(("cpu", cpu), ("memory", memory)),
+        nonzero_cpu=cpu,
+        nonzero_memory=memory,
+        images=("registry.local/app:1",),
+    )
+    match kind:
+        case "spread":
+            soft = tuple(SpreadConstraint(key, 1, own) for key in (ZONE, HOST))
+            return changed(plain, soft_spread=soft)
+        case "zone":
+            term = NodeTerm(labels=(Requirement(ZONE, "In", ("z1",)),))
+            return changed(plain, node_terms=(term,))
+        case "affinity":
+            return changed(plain, affinity=(AffinityTerm(ZONE, own, ("default",)),))
+        case "anti-affinity":
+            return changed(plain, anti_affinity=(AffinityTerm(HOST, own, ("default",)),))
+    return plain
+
+
+def prototype(view: View) -> float:
+    """CPU seconds of a bare numpy cycle over the nodes of a view, the median."""
+    nodes, draw = len(view), np.random.default_rng(1)
+    there = view.allocatable[:, 1:3].astype(np.float64).T.copy()  # cpu, memory
+    taken = view.requested[:, 1:3].astype(np.float64).T.copy()
+    pods = draw.integers(0, 30, nodes)
+    used = there * draw.random((2, nodes))
+    taints, zones = draw.integers(0, 3, nodes), draw.integers(0, 3, nodes)
+    counts = draw.integers(0, 3, nodes)
+    took = []
+    for at in range(200):
+        began = time.thread_time()
+        adds = np.array([[100.0 + at], [2.0**28]])
+        free = there - taken - adds
+        mask = (free >= 0).all(axis=0) & (pods < 250)
+        mask &= np.array([True, False, True])[taints]
+        mask &= np.array([True, True, at % 2 == 0])[zones]
+        mask &= (used + adds <= 0.95 * there).all(axis=0)
+        scores = np.floor(np.maximum(free, 0) * 100 / there).sum(axis=0) // 2
+        shares = np.minimum((taken + adds) / there, 1)
+        scores += np.floor((1 - np.abs(shares[0] - shares[1]) / 2) * 100)
+        scores += np.floor(np.maximum(there - used - adds, 0) * 100 / there).sum(axis=0) // 2
+        by_zone = np.bincount(zones, counts, minlength=3)
+        spread = by_zone[zones] + counts
+        scores += 100 * (spread.max() - spread) // max(spread.max(), 1)
+        rows = np.flatnonzero(mask)
+        totals = scores[rows]
+        rows[np.flatnonzero(totals == totals.max())[0]]
+        took.append(time.thread_time() - began)
+    return statistics.median(took)
 
 
 def _synthetic(registry: PluginRegistry) -> Profile:
@@ -236,35 +335,46 @@ def run(*, smoke: bool) -> Iterator[Row]:
 
 
 async def _measure(nodes: int, pods: int) -> list[Row]:
-    rows = []
-    for shipped in (False, True):
-        world = World(nodes, shipped=shipped)
+    world = World(nodes, shipped=False)
+    await world.build()
+    rows = await _measure_world(world, pods, "synthetic", ("equal", "all differ"))
+    for per_node in (PODS_PER_NODE, MANY_PODS_PER_NODE):
+        world = World(nodes, shipped=True, pods_per_node=per_node)
         await world.build()
-        rows += await _measure_world(world, pods, "default plugins" if shipped else "synthetic")
+        what = "default plugins"
+        if per_node == PODS_PER_NODE:
+            rows += await _measure_world(world, pods, what, ("equal", "all differ"))
+        rows += await _measure_kinds(world, pods, f"{nodes * per_node:,} pods")
     return rows
 
 
-async def _measure_world(world: World, pods: int, plugins: str) -> list[Row]:
+async def _measure_world(
+    world: World, pods: int, plugins: str, kinds: tuple[str, ...]
+) -> list[Row]:
     column = world.state.view().allocatable[:, 0].copy()
     began = time.thread_time()
     for _ in range(1000):
         column.sum()
     reference = (time.thread_time() - began) * 1e3
     rows = []
-    kinds = ((True, "equal", EQUAL), (False, "all differ", DIFFERENT))
-    for equal, what, budget in kinds:
-        await world.cycles(world.pods(20, equal=equal))
-        cycle = await world.cycles(world.pods(min(pods, 400), equal=equal))
-        whole = await world.bind(world.pods(pods, equal=equal))
-        rows.append(
-            Row(
-                f"scheduling: cycle, {plugins}, {what}",
-                cycle * 1e6,
-                "µs",
-                budget,
-                reference,
-                COLUMN,
-            )
-        )
-        rows.append(Row(f"scheduling: and binding, {plugins}, {what}", whole * 1e6, "µs"))
+    for kind in kinds:
+        await world.cycles(world.pods(20, kind))
+        cycle = await world.cycles(world.pods(min(pods, 400), kind)) * 1e6
+        whole = await world.bind(world.pods(pods, kind)) * 1e6
+        name = f"scheduling: cycle, {plugins}, {kind}"
+        rows.append(Row(name, cycle, "µs", KINDS[kind], reference, COLUMN))
+        rows.append(Row(f"scheduling: and binding, {plugins}, {kind}", whole, "µs"))
+    return rows
+
+
+async def _measure_kinds(world: World, pods: int, running: str) -> list[Row]:
+    """Cycles alone, of all kinds."""
+    rows = []
+    for kind, budget in KINDS.items():
+        await world.cycles(world.pods(20, kind))
+        reference = prototype(world.state.view())
+        cycle = await world.cycles(world.pods(min(pods, 1000), kind))
+        reference = statistics.mean((reference, prototype(world.state.view())))
+        name = f"scheduling: cycle, {running}, {kind}"
+        rows.append(Row(name, cycle * 1e6, "µs", budget, reference * 1e6, PROTOTYPE))
     return rows

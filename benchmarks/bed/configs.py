@@ -6,6 +6,8 @@ Json = dict[str, Any]
 
 _SCHEDULER = "kubescheduler.config.k8s.io/v1"
 _DESCHEDULER = "descheduler/v1alpha2"
+TEMPLATES = ("basic", "spread", "affinity", "antiaffinity", "distinct")
+"""Of pods: without rules, with one of them, or each with its own requests and labels."""
 _SCORED = ("cpu", "memory", "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory")
 
 
@@ -72,10 +74,11 @@ def descheduler_config(
 
 
 def pending_pod(template: str, scheduler: str) -> Json:
-    """The pod that the bed makes copies of: basic, spread, affinity or antiaffinity.
+    """The pod that the bed makes copies of, by one of TEMPLATES.
 
     {i}, {app} and {zone} are filled in by the bed.
     """
+    distinct = template == "distinct"
     tolerations = [
         {
             "key": f"node.kubernetes.io/{key}",
@@ -89,7 +92,12 @@ def pending_pod(template: str, scheduler: str) -> Json:
         "name": "c",
         "image": "registry.local/app:1",
         "imagePullPolicy": "IfNotPresent",
-        "resources": {"requests": {"cpu": "100m", "memory": "200Mi"}},
+        "resources": {
+            "requests": {
+                "cpu": "{i}m" if distinct else "100m",
+                "memory": "209{i}" if distinct else "200Mi",
+            }
+        },
     }
     spec: Json = {
         "schedulerName": scheduler,
@@ -105,7 +113,11 @@ def pending_pod(template: str, scheduler: str) -> Json:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "new-{i}", "namespace": "default", "labels": {"app": "new-{app}"}},
+        "metadata": {
+            "name": "new-{i}",
+            "namespace": "default",
+            "labels": {"app": "new-{i}" if distinct else "new-{app}"},
+        },
         "spec": spec,
         "status": {"phase": "Pending", "qosClass": "Burstable"},
     }

@@ -14,7 +14,12 @@ import threading
 import time
 from typing import Any
 
-from benchmarks.bed.configs import descheduler_config, pending_pod, scheduler_config
+from benchmarks.bed.configs import (
+    TEMPLATES,
+    descheduler_config,
+    pending_pod,
+    scheduler_config,
+)
 from benchmarks.bed.machine import cpu_seconds, load, machine_cpu_seconds, peak_mib, speed_ms, tree
 from benchmarks.bed.rounds import follow
 from benchmarks.bed.running import Bed
@@ -192,7 +197,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--nodes", type=int, default=1000)
     add("--pods-per-node", type=int, help="running ones (scheduler 10, descheduler 30)")
     add("--pods", type=int, default=5000, help="pending ones")
-    add("--template", choices=["basic", "spread", "affinity", "antiaffinity"], default="basic")
+    add("--template", choices=TEMPLATES, default="basic")
     add("--profile", choices=["koord", "kube"], default="koord")
     add("--scheduler-name")
     add("--percent", type=int, default=0, help="percentageOfNodesToScore; 0: the default")

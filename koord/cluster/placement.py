@@ -64,13 +64,16 @@ class FrozenPlacement:
         """One row of the table, at little cost."""
         return self.amounts.number(row, 0), self.amounts.number(row, 1)
 
-    def free_of(self, row: int, allocatable: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What is allocatable on a row and not requested: nonzero cpu and memory, then all."""
-        free: NDArray[np.int64] = -self.amounts[row]
+    def amounts_of(
+        self, row: int, allocatable: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """What is taken on a row, and what is left of allocatable: nonzero first, then all."""
+        taken: NDArray[np.int64] = self.amounts[row]
+        free = -taken
         free[_NONZERO:] += allocatable
         free[0] += allocatable[self.resources["cpu"]]
         free[1] += allocatable[self.resources["memory"]]
-        return free
+        return taken, free
 
 
 class Placement:

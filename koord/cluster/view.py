@@ -180,9 +180,12 @@ class View:
         """One row of the table, as allocatable_of."""
         return self._placement.nonzero_requested_of(row)
 
-    def free_of(self, row: int) -> NDArray[np.int64]:
-        """What a node has free, at little cost: cpu and memory less nonzero_requested, then all."""
-        return self._placement.free_of(row, self._allocatable[row])
+    def amounts_of(self, row: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """What is requested on a node, and what is free there, at little cost.
+
+        Each has nonzero_requested of cpu and memory first, then all resources.
+        """
+        return self._placement.amounts_of(row, self._allocatable[row])
 
     def ports_where(self, holds: Callable[[frozenset[HostPort]], bool]) -> Mask:
         """Nodes whose host ports, all that pods have taken, fulfil a condition; shape (nodes,).

@@ -1,5 +1,7 @@
 """What all nodes have free, kept from one view to the next."""
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,37 +11,41 @@ from koord.cluster.view import View
 _FEW_ROWS = 16  # that are written one by one sooner than the whole table
 _NONZERO = ("cpu", "memory")  # columns before those of the resources: see View.nonzero_requested
 
+Floats = NDArray[np.float64]
+
+
+class Known(NamedTuple):
+    """A resource on all nodes, without the pod; each column is (nodes,). To be read at once."""
+
+    allocatable: Floats
+    taken: Floats
+    free: Floats  # below zero where nodes are overcommitted
+
 
 class FreeTable:
-    """Free amounts of all nodes as floats, one contiguous column for each resource.
+    """Amounts of all nodes as floats, one contiguous column for each resource.
 
     Follows views, of what-ifs too, each at the cost of its differences to the one before: a pod
     more on a node is one row, while the table of a view is joined anew. Belongs to one thread.
     """
 
     def __init__(self) -> None:
-        self._seen: FrozenColumn | None = None  # generations of the rows that are in the table
+        self._seen: FrozenColumn | None = None  # generations of the rows that are in the tables
         self._resources: object = None
-        self._table = np.zeros((0, 0))
+        self._taken = np.zeros((0, 0))
+        self._free = np.zeros((0, 0))
 
-    def free(self, nodes: View, column: int) -> NDArray[np.float64] | None:
-        """What is allocatable and not requested, below zero if overcommitted; shape (nodes,).
+    def of(self, nodes: View, column: int, nonzero: int | None = None) -> Known | None:
+        """What is known of a resource; None: amounts of it are too large to be exact.
 
-        Not to be changed, or kept. None: amounts of this resource are too large to be exact.
+        nonzero: 0 of cpu, 1 of memory, requested as in View.nonzero_requested.
         """
-        if nodes.floats(column) is None:
+        whole = nodes.floats(column)
+        if whole is None:
             return None
         self._follow(nodes)
-        found: NDArray[np.float64] = self._table[len(_NONZERO) + column]
-        return found
-
-    def nonzero_free(self, nodes: View, which: int) -> NDArray[np.float64] | None:
-        """As free, of cpu, 0, or memory, 1, requested as in View.nonzero_requested."""
-        if nodes.floats(nodes.resources[_NONZERO[which]]) is None:
-            return None
-        self._follow(nodes)
-        found: NDArray[np.float64] = self._table[which]
-        return found
+        at = len(_NONZERO) + column if nonzero is None else nonzero
+        return Known(whole, self._taken[at], self._free[at])
 
     def _follow(self, nodes: View) -> None:
         generations = nodes.generations
@@ -49,18 +55,23 @@ class FreeTable:
         shape = len(_NONZERO) + len(nodes.resources), len(nodes)
         if (
             self._resources is not nodes.resources
-            or self._table.shape != shape
+            or self._free.shape != shape
             or len(rows) > _FEW_ROWS
         ):
             self._fill(nodes, shape)
         else:
             for row in rows:
-                self._table[:, row] = nodes.free_of(row)
+                taken, free = nodes.amounts_of(row)
+                self._taken[:, row] = taken
+                self._free[:, row] = free
         self._seen, self._resources = generations, nodes.resources
 
     def _fill(self, nodes: View, shape: tuple[int, int]) -> None:
-        self._table = table = np.empty(shape)
-        np.subtract(nodes.allocatable, nodes.requested, out=table[len(_NONZERO) :].T)
+        self._taken, self._free = np.empty(shape), np.empty(shape)
+        first = len(_NONZERO)
+        self._taken[first:] = nodes.requested.T
+        self._taken[:first] = nodes.nonzero_requested.T
+        self._free[first:] = nodes.allocatable.T
         for which, name in enumerate(_NONZERO):
-            there = nodes.allocatable[:, nodes.resources[name]]
-            np.subtract(there, nodes.nonzero_requested[:, which], out=table[which])
+            self._free[which] = nodes.allocatable[:, nodes.resources[name]]
+        self._free -= self._taken

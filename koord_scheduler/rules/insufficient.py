@@ -58,9 +58,9 @@ def _free(nodes: View, column: int | None, table: FreeTable | None) -> Amounts:
     """What is free of a resource; less than any amount, if no node has it."""
     if column is None:
         return np.full(len(nodes), -1)
-    free = None if table is None else table.free(nodes, column)
-    if free is not None:
-        return free
+    known = None if table is None else table.of(nodes, column)
+    if known is not None:
+        return known.free
     return nodes.allocatable[:, column] - nodes.requested[:, column]
 
 

@@ -87,7 +87,9 @@ class LeastAllocated(WeightedMean):
         return max(use.allocatable - use.requested, 0) * HIGHEST // use.allocatable
 
     def scores(self, use: UseColumns) -> Amounts:
-        return _percent(np.maximum(use.free, 0), use)
+        free = use.free
+        np.maximum(free, 0, out=free)
+        return _percent(free, use)
 
 
 class MostAllocated(WeightedMean):
@@ -97,7 +99,7 @@ class MostAllocated(WeightedMean):
         return min(use.requested, use.allocatable) * HIGHEST // use.allocatable
 
     def scores(self, use: UseColumns) -> Amounts:
-        return _percent(use.allocatable - np.maximum(use.free, 0), use)
+        return _percent(np.minimum(use.requested, use.allocatable), use)
 
 
 class RequestedToCapacityRatio(Scorer):
@@ -137,7 +139,7 @@ class RequestedToCapacityRatio(Scorer):
         return found
 
     def _scores(self, use: UseColumns) -> Column:
-        used = use.allocatable - np.maximum(use.free, 0)
+        used = np.minimum(use.requested, use.allocatable)
         scores = self._table[_percent(used, use).astype(np.intp)]
         if use.lacking is not None:
             scores[use.lacking] = 0
@@ -198,14 +200,19 @@ def _sum(amounts: Sequence[float]) -> float:
 
 def _difference(one: UseColumns, other: UseColumns) -> NDArray[np.float64]:
     """Half of it, which is the deviation of two."""
-    shares: NDArray[np.float64] = one.requested / one.allocatable
-    others: NDArray[np.float64] = other.requested / other.allocatable
-    np.minimum(shares, 1.0, out=shares)
-    np.minimum(others, 1.0, out=others)
-    shares -= others
+    shares = _shares(one)
+    shares -= _shares(other)
     np.abs(shares, out=shares)
     shares /= 2
     return shares
+
+
+def _shares(use: UseColumns) -> NDArray[np.float64]:
+    """Of nodes that all have some of a resource."""
+    requested = use.requested
+    out = requested if requested.dtype.kind == "f" else None
+    shares: NDArray[np.float64] = np.divide(requested, use.allocatable, out=out)
+    return np.minimum(shares, 1.0, out=shares)
 
 
 def _deviations(uses: Sequence[UseColumns], nodes: int) -> NDArray[np.float64]:

@@ -3,6 +3,7 @@
 Source: Kubernetes, plugins/noderesources/resource_allocation.go.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -27,17 +28,26 @@ class Use(NamedTuple):
     requested: int  # with the pod
 
 
-class UseColumns(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class UseColumns:
     """Of all nodes; each column has shape (nodes,). Whole numbers, as floats where these do."""
 
     allocatable: Amounts
-    free: Amounts  # with the pod; below zero where it has no room
+    taken: Amounts  # what is requested without the pod
+    amount: int  # what the pod requests
     lacking: Mask | None = None  # nodes that have nothing of it; None: there is none
+    spare: Amounts | None = None  # what is free without the pod; None: not computed yet
 
     @property
     def requested(self) -> Amounts:
-        """With the pod."""
-        return self.allocatable - self.free
+        """With the pod; another column each time."""
+        return self.taken + self.amount
+
+    @property
+    def free(self) -> Amounts:
+        """With the pod, below zero where it has no room; another column each time."""
+        spare = self.allocatable - self.taken if self.spare is None else self.spare
+        return spare - self.amount
 
 
 def is_extended(name: str) -> bool:
@@ -64,20 +74,19 @@ def use_of_all(
     """The use of a resource on all nodes.
 
     None: it does not count; no node has it, or it is not native and the pod does not request it.
-    nonzero as for pod_amount. table: what is free; without it that is computed.
+    nonzero as for pod_amount. table: what is known of it; without one it is looked up in the view.
     """
     amount, column = pod_amount(pod, name, nonzero=nonzero), nodes.resources.get(name)
     if column is None or not _counts(name, amount):
         return None
     which = _NONZERO.get(name) if nonzero else None
-    there, lacking = nodes.floats(column), nodes.lacking(column)
-    if table is not None and there is not None and lacking is None:
-        free = table.free(nodes, column) if which is None else table.nonzero_free(nodes, which)
-        if free is not None:
-            return UseColumns(there, free - amount)
-    amounts = nodes.requested[:, column] if which is None else nodes.nonzero_requested[:, which]
-    whole = nodes.allocatable[:, column]
-    return UseColumns(whole, whole - amounts - amount, lacking)
+    lacking = nodes.lacking(column)
+    if table is not None and lacking is None:
+        known = table.of(nodes, column, which)
+        if known is not None:
+            return UseColumns(known.allocatable, known.taken, amount, None, known.free)
+    taken = nodes.requested[:, column] if which is None else nodes.nonzero_requested[:, which]
+    return UseColumns(nodes.allocatable[:, column], taken, amount, lacking)
 
 
 def use_of_node(pod: ClusterPod, nodes: View, row: int, name: str, *, nonzero: bool) -> Use | None:

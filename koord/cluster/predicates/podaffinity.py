@@ -69,12 +69,16 @@ class Domains:
 
     def at(self, row: int) -> int:
         """The number of a node's domain; 0 in none."""
-        return int(self.totals[self.domains.codes[row]])
+        found: int = self.totals.item(self.domains.codes.item(row))
+        return found
 
     def taken(self) -> Mask:
         """Nodes whose domain has more than 0; shape (nodes,)."""
-        taken: Mask = (self.totals > 0)[self.domains.codes]
-        return taken
+        return (self.totals > 0).take(self.domains.codes)
+
+    def untaken(self) -> Mask:
+        """The other nodes."""
+        return (self.totals <= 0).take(self.domains.codes)
 
 
 class Affinity:
@@ -105,11 +109,10 @@ class Affinity:
 
     def allows(self, view: View) -> Mask:
         """Nodes that it allows; shape (nodes,)."""
-        allowed = np.ones(len(view), np.bool_)
         anywhere = self._anywhere()
-        for one in self._near:
-            allowed &= one.domains.present if anywhere else one.taken()
-        return allowed
+        return _all_of(
+            (one.domains.present if anywhere else one.taken() for one in self._near), view
+        )
 
     def allows_row(self, row: int) -> bool:
         """The same of one node."""
@@ -149,7 +152,7 @@ class AntiAffinity:
 
     def allows(self, view: View) -> Mask:
         """Nodes that it allows; shape (nodes,)."""
-        return _none_taken(self._apart, view)
+        return _all_of((one.untaken() for one in self._apart), view)
 
     def allows_row(self, row: int) -> bool:
         """The same of one node."""
@@ -188,15 +191,16 @@ class Opposition:
 
     def allows(self, view: View) -> Mask:
         """Nodes that it allows; shape (nodes,)."""
-        return _none_taken(self._opposed.values(), view)
+        return _all_of((one.untaken() for one in self._opposed.values()), view)
 
     def allows_row(self, row: int) -> bool:
         """The same of one node."""
         return all(one.at(row) <= 0 for one in self._opposed.values())
 
 
-def _none_taken(found: Iterable[Domains], view: View) -> Mask:
-    taken = np.zeros(len(view), np.bool_)
-    for one in found:
-        taken |= one.taken()
-    return ~taken
+def _all_of(masks: Iterable[Mask], view: View) -> Mask:
+    """Nodes in all of the masks; without any, all nodes."""
+    found: Mask | None = None
+    for mask in masks:
+        found = mask if found is None else found & mask
+    return np.ones(len(view), np.bool_) if found is None else found

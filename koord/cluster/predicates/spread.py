@@ -72,12 +72,12 @@ class Spread:
         """
         fine = self._totals <= self._most()
         fine[-1] = False
-        allowed: Mask = fine[self.domains.codes]
-        return allowed
+        return fine.take(self.domains.codes)
 
     def allows_row(self, row: int) -> bool:
         """The same of one node, which has the label."""
-        return bool(self._totals[self.domains.codes[row]] <= self._most())
+        found: int = self._totals.item(self.domains.codes.item(row))
+        return found <= self._most()
 
     def _most(self) -> int:
         """The pods that a domain may have before this one comes."""

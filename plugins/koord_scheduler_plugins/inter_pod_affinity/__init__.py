@@ -168,7 +168,7 @@ class InterPodAffinity(
         numbers = np.zeros(len(nodes), np.int32)
         for number, rule in reversed(tuple(enumerate(rules.all, 1))):
             if rule:
-                numbers[~rule.allows(nodes)] = number
+                np.copyto(numbers, number, where=~rule.allows(nodes))
         return Verdicts(numbers, _REJECTIONS)
 
     def pre_score(

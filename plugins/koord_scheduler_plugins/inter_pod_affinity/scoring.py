@@ -46,10 +46,11 @@ class Preferences:
 
     def scores(self, nodes: View) -> Scores:
         """The same of all nodes."""
-        total = np.zeros(len(nodes), np.int64)
+        total: Scores | None = None
         for one in self._domains:
-            total += one.totals[one.domains.codes]
-        return total
+            found = one.totals.take(one.domains.codes)
+            total = found if total is None else np.add(total, found, out=total)
+        return np.zeros(len(nodes), np.int64) if total is None else total
 
 
 def normalize(scores: list[NodeScore]) -> None:
@@ -66,7 +67,9 @@ def normalized(scores: Scores) -> Scores:
     spread = int(scores.max(initial=-_HIGHEST)) - least
     if spread <= 0:
         return np.zeros_like(scores)
-    return (MAX_NODE_SCORE * ((scores - least) / spread)).astype(np.int64)
+    shares = (scores - least) / spread
+    shares *= MAX_NODE_SCORE
+    return shares.astype(np.int64)
 
 
 def _worths(

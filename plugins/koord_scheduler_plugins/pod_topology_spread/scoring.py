@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from koord_scheduler.plugin import (
     MAX_NODE_SCORE,
     ClusterPod,
+    CodedColumn,
     Mask,
     NodeScore,
     Scores,
@@ -58,10 +59,12 @@ class SoftSpread:
 
     def scores(self) -> Scores:
         """The same of all nodes."""
-        total = np.zeros(len(self._nodes))
-        for part in self._parts:
+        total = self._parts[0].scores()
+        for part in self._parts[1:]:
             total += part.scores()
-        rounded = np.floor(total + 0.5).astype(np.int64)
+        total += 0.5
+        np.floor(total, out=total)
+        rounded: Scores = total.astype(np.int64)
         if self._labelled is not None:
             rounded[~self._labelled] = 0
         return rounded
@@ -83,7 +86,9 @@ class SoftSpread:
         scored = scores if self._scored is None else scores[self._scored]
         least, most = int(scored.min(initial=_HIGHEST)), int(scored.max(initial=0))
         if most:
-            turned: Scores = MAX_NODE_SCORE * (most + least - scores) // most
+            turned: Scores = most + least - scores
+            turned *= MAX_NODE_SCORE
+            turned //= most
         else:
             turned = np.full_like(scores, MAX_NODE_SCORE)
         if self._scored is not None:
@@ -109,34 +114,38 @@ class _Part:
             size = int(np.count_nonzero(candidates))
             self._per_node = per_node
         else:
-            size = _distinct(domains.codes, candidates)
+            size = _distinct(domains, candidates)
             self._totals = domains.totals(per_node, counted_nodes(pod, constraint, nodes, labelled))
         self._weight = math.log(size + 2)
         self._surplus = float(constraint.max_skew - 1)
 
     def score(self, row: int) -> float:
-        code = self._domains.codes[row]
+        code = self._domains.codes.item(row)
         if code < 0:
             return 0.0
-        count = self._totals[code] if self._per_node is None else self._per_node[row]
-        return float(count * self._weight + self._surplus)
+        pods = self._totals.item(code) if self._per_node is None else self._per_node.item(row)
+        return float(pods * self._weight + self._surplus)
 
     def scores(self) -> NDArray[np.floating[Any]]:
-        found: NDArray[np.floating[Any]]
+        """Of all nodes, in a column of its own."""
         if self._per_node is None:
             by_domain = self._totals * self._weight + self._surplus
             by_domain[-1] = 0.0
-            found = by_domain[self._domains.codes]
-            return found
-        found = self._per_node * self._weight + self._surplus
+            return by_domain.take(self._domains.codes)
+        found = self._per_node * self._weight
+        found += self._surplus
         if not self._domains.complete:
             found[~self._domains.present] = 0.0
         return found
 
 
-def _distinct(codes: NDArray[np.intp], rows: Mask) -> int:
+def _distinct(domains: CodedColumn[str], rows: Mask) -> int:
     """How many values the rows have; as in Kubernetes, to have none is one, too."""
-    return int(np.count_nonzero(np.bincount(codes[rows] + 1)))
+    if rows.all():
+        return len(domains.index) + (not domains.complete)
+    there = np.zeros(len(domains.index) + 1, np.bool_)
+    there[domains.codes[rows]] = True  # -1 is the last
+    return int(np.count_nonzero(there))
 
 
 def _turned(score: int, least: int, most: int) -> int:

@@ -230,18 +230,18 @@ def test_what_was_asked_before_does_not_matter(
 
 
 def check(table: FreeTable, view: View) -> None:
-    free = (view.allocatable - view.requested).T
     for name, column in view.resources.items():
-        found = table.free(view, column)
-        if name != "memory" or view.allocatable[:, column].max() < HUGE:
-            assert found is not None
-            assert found.tolist() == free[column].tolist()
-        else:
-            assert found is None
-    nonzero = table.nonzero_free(view, 0)
-    cpu = view.allocatable[:, view.resources["cpu"]] - view.nonzero_requested[:, 0]
-    assert nonzero is not None
-    assert nonzero.tolist() == cpu.tolist()
+        found = table.of(view, column)
+        there, taken = view.allocatable[:, column], view.requested[:, column]
+        assert (found is None) == (there.max() >= 2**46)
+        if found is not None:
+            columns = there, taken, there - taken
+            assert [one.tolist() for one in found] == [one.tolist() for one in columns], name
+    cpu, nonzero = view.resources["cpu"], view.nonzero_requested[:, 0]
+    found = table.of(view, cpu, 0)
+    assert found is not None
+    assert found.taken.tolist() == nonzero.tolist()
+    assert found.free.tolist() == (view.allocatable[:, cpu] - nonzero).tolist()
 
 
 @given(st.lists(EVENTS, min_size=2, max_size=14))
