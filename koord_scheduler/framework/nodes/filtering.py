@@ -134,18 +134,21 @@ class Filters:
         if len(joined) == len(active):
             return
         places = [len(active), *[-1] * before, *kept.together.places]  # by number of a status
+        # the place of the plugin that rejects a node; those that none rejects come last
+        rejecting = np.array(places, np.int32).take(walk.numbers)
+        rejecting[~wanted] = -1
         for place, loaded in enumerate(active):
             if loaded.name in joined:
                 continue
-            alive = wanted & (np.array(places)[walk.numbers] > place)
+            alive = rejecting > place
             if not alive.any():
                 continue
             plugin = cast(Filtering, loaded.plugin)
             verdicts = self._calls.call(
                 loaded, Point.FILTER, state, kept.filter, plugin, state, pod, nodes, alive.copy()
             )
-            walk.take(verdicts, loaded, alive)
-            places += [place] * (walk.count + 1 - len(places))
+            if walk.take(verdicts, loaded, alive):
+                rejecting[(rejecting > place) > alive] = place
 
 
 def _row_status(
