@@ -221,7 +221,7 @@ class CallsInARow(Generic[P, T]):
         self._point = point
         self._plugins = tuple(plugins)
         self._works = tuple(works)
-        self._evaluations = [calls.evaluations(one, point) for one in plugins]
+        self._evaluations: list[list[int]] | None = None  # of each plugin, once they are counted
 
     def call(self, state: CycleState, *args: P.args, **kwargs: P.kwargs) -> list[T]:
         """Return what they return; the calls are counted, and measured if the cycle is."""
@@ -229,6 +229,8 @@ class CallsInARow(Generic[P, T]):
             call, point = self._calls.call, self._point
             both = zip(self._plugins, self._works, strict=True)
             return [call(loaded, point, state, work, *args, **kwargs) for loaded, work in both]
+        if self._evaluations is None:
+            self._evaluations = [self._calls.evaluations(one, self._point) for one in self._plugins]
         for count in self._evaluations:
             count[0] += 1
         return self.ask(*args, **kwargs)

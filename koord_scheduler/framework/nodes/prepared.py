@@ -18,7 +18,8 @@ class Prepared(Generic[A, R]):
     def __init__(self) -> None:
         self._keys: list[Hashable | None] = []  # of the plugins, by their place
         self._answers: dict[int, tuple[A, Mapping[str, StateData]]] = {}  # by place
-        self._result: tuple[R, Mapping[str, StateData]] | None = None
+        self._result: R | None = None
+        self._written: dict[str, StateData] | None = None  # by all plugins; made when it is needed
 
     def result(self, keys: list[Hashable | None], state: CycleState) -> R | None:
         """What came of all plugins with these keys, which is written into the state.
@@ -28,15 +29,18 @@ class Prepared(Generic[A, R]):
         if keys == self._keys:
             if self._result is None:
                 return None
-            result, written = self._result
-            state.take(written)
-            return result
+            if self._written is None:
+                self._written = {}
+                for place in range(len(keys)):
+                    self._written.update(self._answers[place][1])
+            state.take(self._written)
+            return self._result
         self._answers = {
             place: answer
             for place, answer in self._answers.items()
             if place < len(keys) and keys[place] == self._keys[place]
         }
-        self._keys, self._result = keys, None
+        self._keys, self._result, self._written = keys, None, None
         return None
 
     def answer(self, place: int, state: CycleState, prepare: Callable[[], A]) -> A:
@@ -56,7 +60,4 @@ class Prepared(Generic[A, R]):
     def keep(self, result: R) -> None:
         """Keep what has come of all plugins, if each of them has a key."""
         if len(self._answers) == len(self._keys):
-            written: dict[str, StateData] = {}
-            for place in range(len(self._keys)):
-                written.update(self._answers[place][1])
-            self._result = result, written
+            self._result = result

@@ -49,6 +49,7 @@ class FiltersTogether:
         self._both: list[tuple[int, Loaded]] = []  # of these those with both forms, with places
         self._joined: list[tuple[int, Loaded]] = []  # of these those with a key
         self._names: frozenset[str] = frozenset()  # of the joined ones
+        self._ask_row: CallsInARow[[CycleState, ClusterPod, NodeInfo], Status | None] | None = None
         self._generations: FrozenColumn | None = None  # of the rows that are known
         self._keys: list[Hashable | None] = []  # of both
         self._columns: dict[str, Numbers | None] = {}  # None: it rejects no node
@@ -84,7 +85,7 @@ class FiltersTogether:
             or len(self._numbers) > _MOST_STATUSES
             or (is_other and _others(keys, self._keys))
         ):
-            self._join(calls, keys, len(nodes))
+            self._join(keys, len(nodes))
             changed, is_other = (), True
         if is_other:
             known = zip(self._both, keys, self._keys, strict=True)
@@ -93,7 +94,7 @@ class FiltersTogether:
             self._compute(calls, place, loaded, state, pod, nodes)
         if len(stale) < len(self._joined):
             for row in changed:
-                self._look_again(state, pod, nodes, row)
+                self._look_again(calls, state, pod, nodes, row)
         if stale:
             self._fold(len(nodes))
         self._keys, self._generations = keys, nodes.generations
@@ -107,13 +108,11 @@ class FiltersTogether:
         self._both, self._asked = both, plugins
         self._ask_keys = CallsInARow(calls, Point.FILTER, [one for _, one in both], asks)
 
-    def _join(self, calls: PluginCalls, keys: Sequence[Hashable | None], nodes: int) -> None:
+    def _join(self, keys: Sequence[Hashable | None], nodes: int) -> None:
         """Begin anew with the plugins that have a key."""
         self._joined = [one for one, key in zip(self._both, keys, strict=True) if key is not None]
-        loaded = [one for _, one in self._joined]
-        self._names = frozenset(one.name for one in loaded)
-        works = [partial(filter_node, cast(FilterPlugin, one.plugin)) for one in loaded]
-        self._ask_row = CallsInARow(calls, Point.FILTER, loaded, works)
+        self._names = frozenset(one.name for _, one in self._joined)
+        self._ask_row = None
         self._keys = [_NEW if key is not None else None for key in keys]
         self._columns, self._numbers, self._places = {}, {}, []
         self._first = np.zeros(nodes, np.int32)
@@ -149,9 +148,15 @@ class FiltersTogether:
             numbers = np.where(found, np.int32(0), np.int32(number))
         self._columns[loaded.name] = numbers
 
-    def _look_again(self, state: CycleState, pod: ClusterPod, nodes: View, row: int) -> None:
+    def _look_again(
+        self, calls: PluginCalls, state: CycleState, pod: ClusterPod, nodes: View, row: int
+    ) -> None:
         """Ask all plugins about a row that has changed."""
         first = 0
+        if self._ask_row is None:
+            plugins = [one for _, one in self._joined]
+            works = [partial(filter_node, cast(FilterPlugin, one.plugin)) for one in plugins]
+            self._ask_row = CallsInARow(calls, Point.FILTER, plugins, works)
         statuses = self._ask_row.call(state, state, pod, NodeInfo(nodes, row))
         for (place, loaded), status in zip(self._joined, statuses, strict=True):
             number = 0 if status is None else self._number(status, place)
@@ -187,6 +192,7 @@ class ScoresTogether:
         self._asked: Sequence[tuple[Loaded, int]] | None = None
         self._both: list[tuple[Loaded, int]] = []  # of these those with both forms
         self._joined: list[tuple[Loaded, int]] = []  # of these those with a key
+        self._ask_row: CallsInARow[[CycleState, ClusterPod, NodeInfo], int] | None = None
         self._generations: FrozenColumn | None = None  # of the rows that are known
         self._keys: list[Hashable | None] = []  # of both
         self._columns: dict[str, Scores] = {}
@@ -218,7 +224,7 @@ class ScoresTogether:
         stale: Sequence[tuple[Loaded, int]] = ()
         is_other = keys != self._keys
         if changed is None or (is_other and _others(keys, self._keys)):
-            self._join(calls, keys, len(nodes))
+            self._join(keys, len(nodes))
             self._known, changed, is_other = feasible, (), True
         if is_other:
             before = zip(self._both, keys, self._keys, strict=True)
@@ -235,7 +241,7 @@ class ScoresTogether:
         if len(missing):
             self._known = self._known.copy()
             for row in missing.tolist():
-                self._look_again(state, pod, nodes, row)
+                self._look_again(calls, state, pod, nodes, row)
         self._keys, self._generations = keys, nodes.generations
         return self._sum
 
@@ -246,12 +252,10 @@ class ScoresTogether:
         self._both, self._asked = both, plugins
         self._ask_keys = CallsInARow(calls, Point.SCORE, [one for one, _ in both], asks)
 
-    def _join(self, calls: PluginCalls, keys: Sequence[Hashable | None], nodes: int) -> None:
+    def _join(self, keys: Sequence[Hashable | None], nodes: int) -> None:
         """Begin anew with the plugins that have a key."""
         self._joined = [one for one, key in zip(self._both, keys, strict=True) if key is not None]
-        loaded = [one for one, _ in self._joined]
-        works = [partial(score_node, cast(ScorePlugin, one.plugin)) for one in loaded]
-        self._ask_row = CallsInARow(calls, Point.SCORE, loaded, works)
+        self._ask_row = None
         self._keys = [_NEW if key is not None else None for key in keys]
         self._columns, self._sum = {}, np.zeros(nodes, np.int64)
 
@@ -282,9 +286,15 @@ class ScoresTogether:
         self._sum += gained if weight == 1 else gained * weight
         self._columns[loaded.name] = found
 
-    def _look_again(self, state: CycleState, pod: ClusterPod, nodes: View, row: int) -> None:
+    def _look_again(
+        self, calls: PluginCalls, state: CycleState, pod: ClusterPod, nodes: View, row: int
+    ) -> None:
         """Ask all plugins about a row that has changed."""
         total = 0
+        if self._ask_row is None:
+            plugins = [one for one, _ in self._joined]
+            works = [partial(score_node, cast(ScorePlugin, one.plugin)) for one in plugins]
+            self._ask_row = CallsInARow(calls, Point.SCORE, plugins, works)
         scores = self._ask_row.call(state, state, pod, NodeInfo(nodes, row))
         for (loaded, weight), score in zip(self._joined, scores, strict=True):
             self._columns[loaded.name][row] = score

@@ -114,7 +114,7 @@ class LoadAwareScheduling(
         return Status.skip() if _of_daemon_set(pod) else None
 
     def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
-        return ()
+        return _of_daemon_set(pod)
 
     def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
         if _of_daemon_set(pod):

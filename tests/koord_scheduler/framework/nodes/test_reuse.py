@@ -73,13 +73,15 @@ KINDS: dict[str, Json] = {
     "dislikes": {"affinity": preferred("podAntiAffinity", 9, term(ZONE, WEB))},
     "picky": {"affinity": near("podAntiAffinity", term(HOST, WEB, namespaceSelector={}))},
     "claim": claimed("data"),
+    "daemon": {"ownerReferences": [{"kind": "DaemonSet", "name": "d", "uid": "u"}]},
 }
 
 
 def of_kind(kind: str, name: str, on: str = "", **more: Any) -> Json:
     facts: Json = {"labels": WEB, "requests": {"cpu": "1", "memory": "1Gi"}, **KINDS[kind]}
+    owners = facts.pop("ownerReferences", [])
     made = pod(name, on, **facts, **more)
-    made["metadata"]["annotations"] = {}
+    made["metadata"]["ownerReferences"] = owners
     return made
 
 
@@ -159,6 +161,22 @@ async def test_what_is_reused_is_what_would_be_computed(
                 harness.decide(found)
             serial += 1
             change(cluster, one[0], one[1], one[2], serial)
+
+
+@pytest.mark.parametrize("kinds", [("plain", "daemon"), ("daemon", "plain")])
+async def test_pods_of_a_daemon_set_share_nothing_with_others(kinds: tuple[str, str]) -> None:
+    """Its pods may have the same spec and no controller, and go to hot nodes all the same."""
+    cluster = fake_cluster()
+    put(cluster, "node", node("hot", None, {"cpu": "4", "memory": "8Gi", "pods": "9"}))
+    cluster.report("hot", usage={"cpu": 4, "memory": "8Gi"})
+    feasible = {}
+    async with ProfileHarness(json.dumps(CONFIG), cluster, installed=True) as harness:
+        for kind in kinds:
+            put(cluster, "pod", of_kind(kind, kind))
+            found = cluster.state.pod(f"default/{kind}")
+            assert found is not None
+            feasible[kind] = harness.decide(found).feasible
+    assert feasible == {"plain": (), "daemon": ("hot",)}
 
 
 class Written:
