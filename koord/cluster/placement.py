@@ -29,6 +29,7 @@ class FrozenPlacement:
         resources: Mapping[str, int],
         amounts: FrozenColumn,
         pods: FrozenColumn,
+        volume_pods: FrozenColumn,
         entries: FrozenColumn,
         label_sets: FrozenColumn,
         specs: FrozenColumn,
@@ -39,6 +40,7 @@ class FrozenPlacement:
         self.resources = resources  # columns by name
         self.amounts = amounts  # int64, (nodes, 2 + resources): see the two properties
         self.pods = pods  # of each node, a tuple
+        self.volume_pods = volume_pods  # those with claims or disks, but finished ones, likewise
         self.entries = entries  # of each node, bytes; see Placed
         self.label_sets = label_sets  # by number
         self.specs = specs  # by number
@@ -87,6 +89,7 @@ class Placement:
         width = len(self.resources)
         self._amounts = Column(np.int64, _NONZERO + width, base=base.amounts if base else None)
         self._pods = Column(object, base=base.pods if base else None)
+        self._volume_pods = Column(object, base=base.volume_pods if base else None)
         self._entries = Column(object, base=base.entries if base else None)
         self._label_sets: Ids[LabelSet] = Ids(base.label_sets if base else None)
         self._specs: Ids[PodSpec] = Ids(base.specs if base else None)
@@ -103,6 +106,7 @@ class Placement:
         """Add a row without pods."""
         self._amounts.append(0)
         self._pods.append(())
+        self._volume_pods.append(())
         self._entries.append(b"")
         self._ports.append(self._port_sets.take(_NO_PORTS))
 
@@ -110,7 +114,8 @@ class Placement:
         """Drop a row without pods; the last row takes its place."""
         last = len(self._pods) - 1
         self._port_sets.release(int(self._ports[row]))
-        for column in (self._amounts, self._pods, self._entries, self._ports):
+        columns = self._amounts, self._pods, self._volume_pods, self._entries, self._ports
+        for column in columns:
             if row != last:
                 column[row] = column[last]
             column.pop()
@@ -137,6 +142,7 @@ class Placement:
         self._wishes += pod.spec.about_pods
         if pod.spec.host_ports:
             self._note_ports(row)
+        self._add_volumes(row, pod)
 
     def remove(self, row: int, pod: ClusterPod) -> None:
         """Take a pod, this very object, off a row.
@@ -164,6 +170,7 @@ class Placement:
         self._wishes += pod.spec.about_pods
         if pod.spec.host_ports:
             self._note_ports(row)
+        self._drop_volumes(row, pod)
 
     def replace(self, row: int, old: ClusterPod, new: ClusterPod) -> None:
         """Put a pod in the place of another, this very object, on its row.
@@ -182,6 +189,8 @@ class Placement:
             if one is old:
                 pods[at] = new
                 self._pods[row] = tuple(pods)
+                self._drop_volumes(row, old)
+                self._add_volumes(row, new)
                 return
         raise KeyError(old.key)
 
@@ -194,6 +203,7 @@ class Placement:
         self._pods[row], self._entries[row], self._amounts[row] = (), b"", 0
         self._wishes += any(pod.spec.about_pods for pod in pods)
         self._note_ports(row)
+        self._volume_pods[row] = ()
         return pods
 
     def freeze(self) -> FrozenPlacement:
@@ -202,6 +212,7 @@ class Placement:
             resources=self.resources,
             amounts=self._amounts.freeze(),
             pods=self._pods.freeze(),
+            volume_pods=self._volume_pods.freeze(),
             entries=self._entries.freeze(),
             label_sets=self._label_sets.freeze(),
             specs=self._specs.freeze(),
@@ -209,6 +220,15 @@ class Placement:
             port_sets=self._port_sets.freeze(),
             wishes=self._wishes,
         )
+
+    def _add_volumes(self, row: int, pod: ClusterPod) -> None:
+        if _has_volumes(pod):
+            self._volume_pods[row] = (*self._volume_pods[row], pod)
+
+    def _drop_volumes(self, row: int, pod: ClusterPod) -> None:
+        if _has_volumes(pod):
+            others = [one for one in self._volume_pods[row] if one is not pod]
+            self._volume_pods[row] = tuple(others)
 
     def _note_ports(self, row: int) -> None:
         """Have the host ports of a row, as its pods are now."""
@@ -226,6 +246,10 @@ class Placement:
 def _entry_facts(pod: ClusterPod) -> tuple[object, ...]:
     """What a row's entry and amounts are made of; what is shared is compared by identity."""
     return id(pod.label_set), id(pod.spec), pod.deleting, pod.priority, pod.finished
+
+
+def _has_volumes(pod: ClusterPod) -> bool:
+    return not pod.finished and bool(pod.claims or pod.spec.disks)
 
 
 def amounts_of(pods: Iterable[ClusterPod], resources: Mapping[str, int]) -> tuple[int, ...]:

@@ -221,9 +221,12 @@ class View:
         return found
 
     @property
-    def pods_by_row(self) -> FrozenColumn:
-        """The pods of each node, as pods says it: a tuple that is another one after a change."""
-        return self._placement.pods
+    def volume_pods(self) -> FrozenColumn:
+        """The pods of each node that have claims or disks, but finished ones.
+
+        A tuple that is another one after a change.
+        """
+        return self._placement.volume_pods
 
     @property
     def claims(self) -> FrozenShards[Claim]:

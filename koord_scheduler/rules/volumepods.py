@@ -31,16 +31,13 @@ class VolumePods:
 
     def follow(self, view: View) -> list[int]:
         """Take over the pods of a view; return the rows whose pods are others, or that went."""
-        column = view.pods_by_row
+        column = view.volume_pods
         if column is self._column:
             return []
         rows = column.other_rows(self._column)
         for row in rows:
             self._count(row, self._pods.pop(row, ()), -1)
-            pods = column[row] if row < len(column) else ()
-            found = tuple(
-                [pod for pod in pods if (pod.claims or pod.spec.disks) and not pod.finished]
-            )
+            found: tuple[ClusterPod, ...] = column[row] if row < len(column) else ()
             if found:
                 self._pods[row] = found
                 self._count(row, found, 1)

@@ -2,6 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from volumekit import Storage
 
 from koord.cluster.columns import CHUNK
@@ -10,15 +11,15 @@ from koord.cluster.view import View
 from koord_scheduler.rules.volumepods import VolumePods
 
 
-def plainly(view: View) -> tuple[dict[int, set[str]], dict[str, dict[int, int]]]:
+def plainly(view: View) -> tuple[dict[int, set[int]], dict[str, dict[int, int]]]:
     """The same, computed anew."""
-    rows: dict[int, set[str]] = {}
+    rows: dict[int, set[int]] = {}
     users: dict[str, dict[int, int]] = {}
     for row in range(len(view)):
         for pod in view.pods(row):
             if pod.finished or not (pod.claims or pod.spec.disks):
                 continue
-            rows.setdefault(row, set()).add(pod.key)
+            rows.setdefault(row, set()).add(id(pod))
             for name in pod.claims:
                 found = users.setdefault(f"{pod.namespace}/{name}", {})
                 found[row] = found.get(row, 0) + 1
@@ -28,7 +29,7 @@ def plainly(view: View) -> tuple[dict[int, set[str]], dict[str, dict[int, int]]]
 def check(pods: VolumePods, view: View) -> None:
     pods.follow(view)
     rows, users = plainly(view)
-    assert {row: {pod.key for pod in found} for row, found in pods.rows.items()} == rows
+    assert {row: set(map(id, found)) for row, found in pods.rows.items()} == rows
     for name in "abc":
         assert pods.users(f"default/{name}") == users.get(f"default/{name}", {})
 
@@ -36,6 +37,7 @@ def check(pods: VolumePods, view: View) -> None:
 _STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("pod"), st.integers(0, 4), st.sampled_from("abc"), st.integers(0, 3)),
+        st.tuples(st.just("status"), st.integers(0, 4), st.just(""), st.integers(0, 1)),
         st.tuples(st.just("gone"), st.integers(0, 4), st.just(""), st.just(0)),
         st.tuples(st.just("node"), st.integers(0, 3), st.just(""), st.just(0)),
         st.tuples(st.just("down"), st.integers(0, 3), st.just(""), st.just(0)),
@@ -53,6 +55,10 @@ def test_they_are_as_if_computed_anew(steps: list[tuple[str, int, str, int]]) ->
     for what, number, claim, node in steps:
         if what == "pod":
             storage.pod(f"p{number}", claim, node=f"n{node}")
+        elif what == "status":
+            there = state.get(POD, f"default/p{number}")
+            if there is not None:
+                state.put(POD, replace(there, phase=("Running", "Succeeded")[node]))
         elif what == "gone":
             state.remove(POD, f"default/p{number}")
         elif what == "node":
@@ -81,3 +87,15 @@ def test_only_rows_that_changed_are_looked_at() -> None:
     storage.cluster.state.remove(NODE, f"n{CHUNK}")
     assert CHUNK in pods.follow(storage.view())
     assert pods.users("default/data") == {0: 1, 3: 1}
+
+
+def test_pods_without_volumes_cost_nothing() -> None:
+    """The column of those that have some stays the very same one."""
+    storage, pods = Storage(), VolumePods()
+    storage.node("n0")
+    storage.pod("a", "data", node="n0")
+    before = storage.view().volume_pods
+    pods.follow(storage.view())
+    storage.pod("b", node="n0")
+    assert storage.view().volume_pods is before
+    assert pods.follow(storage.view()) == []
