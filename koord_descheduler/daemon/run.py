@@ -1,25 +1,18 @@
 """The life of the daemon: start in order, stand by, lead, stop in order."""
 
-import asyncio
 import socket
 
 from prometheus_client import Counter
 
 from koord.cluster.state import ClusterState
-from koord.component.components import ComponentSet
 from koord.component.config.follower import AppliedConfig, ConfigFollower
 from koord.component.http.exposition import Exposition
-from koord.component.leaderelection.metrics import LeaderMetrics
 from koord.component.tasks import supervise
 from koord.controlplane.connection import Connection, connect
-from koord.controlplane.effective import effective_text
-from koord.controlplane.flags import CONFIG_VERBOSITY
+from koord.controlplane.daemon import CommonParts, beside
 from koord.controlplane.kinds import SERVED
-from koord.controlplane.lifecycle import Lifecycle, add_common_components, lead, new_elector
 from koord.controlplane.program import Program
-from koord.controlplane.serving import HttpSources, Servers
 from koord.util.clock import Clock
-from koord.util.health import Health
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
 from koord_descheduler import NAME, PREFIX, __version__
@@ -94,7 +87,7 @@ class Daemon:
         self._settings = settings
         self._connection = connection
         self._clock = clock
-        self._components = ComponentSet(Health())
+        self._common = CommonParts(PROGRAM, settings, connection, exposition, clock)
         registry, election = exposition.internal, settings.configuration.leader_election
         metrics, namespace = LedgerMetrics(registry), election.resource_namespace
         ledger = Ledger(
@@ -117,40 +110,24 @@ class Daemon:
             gate=ledger,
         )
         self._live = LiveConfiguration(settings.read, settings.registry, self._services, ledger)
-        self._elector = new_elector(
-            election,
-            connection,
-            self._lead,
-            clock,
-            hostname=hostname,
-            metrics=LeaderMetrics(registry),
-            component=settings.configuration.profiles[0].name,
-        )
-        self._lifecycle = Lifecycle(self._components, clock)
+        component = settings.configuration.profiles[0].name
+        self._common.elect(self._lead, hostname=hostname, component=component)
         self._follower = self._new_follower(exposition)
-        sources = HttpSources(
-            exposition=exposition,
-            health=self._components.health,
-            clock=clock,
-            guard=connection.guard,
-            configuration=lambda: to_document(self._live.configuration),
-        )
         config = settings.configuration
-        self._servers = Servers(
+        self._common.serve(
             (config.healthz_bind_address, config.metrics_bind_address),
-            settings.options,
-            sources,
-            lambda: create_app(sources, self._services.decisions, self._leads),
+            lambda: to_document(self._live.configuration),
+            lambda sources: create_app(sources, self._services.decisions, self._common.leads),
         )
-        self._add_components(exposition)
+        components = self._common.components
+        components.health.register("cycles", self._live.cycles.health)
+        components.health.register("ledger", self._keeper.health)
+        components.add("config", self._follower)
 
     async def run(self, stop: Stop | None) -> None:
         """Start, work until stop, and stop. Raises as run_daemon."""
         reread = self._follower.ask if self._follower else None
-        await self._lifecycle.run(self._servers, self._work, self._live.close, stop, reread)
-
-    def _leads(self) -> bool:
-        return self._elector is None or self._elector.leading
+        await self._common.run(self._work, self._live.close, stop, reread)
 
     async def _work(self, stop: Stop) -> None:
         """Build the profiles, wait for the lead, lead."""
@@ -158,27 +135,26 @@ class Daemon:
         if stop.is_set():
             return
         self._announce()
-        await lead(self._elector, self._lead, stop)
+        await self._common.lead(self._lead, stop)
 
     async def _lead(self, stop: Stop) -> None:
         """Run what plugins have beside the cycles, and cycles once the cluster is known."""
-        parts, health = Stop(self._clock), self._components.health
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._run_shared(parts))
-            try:
-                await stop.bound(self._know_cluster())
-                if not stop.is_set():
-                    keep = supervise("ledger", self._keeper.run, parts, self._clock, health)
-                    group.create_task(keep)
-                    await self._live.cycles.run(stop)
-            finally:
-                parts.set()
+        async with beside(self._clock) as start:
+            start(self._run_shared)
+            await stop.bound(self._know_cluster())
+            if not stop.is_set():
+                start(self._keep_ledger)
+                await self._live.cycles.run(stop)
+
+    async def _keep_ledger(self, stop: Stop) -> None:
+        health = self._common.components.health
+        await supervise("ledger", self._keeper.run, stop, self._clock, health)
 
     async def _run_shared(self, stop: Stop) -> None:
         """Run what plugins have beside the cycles, once the cluster is known, until stop."""
         await stop.bound(self._connection.feed.wait_synced())
         if not stop.is_set():
-            await self._services.shared.run(stop, self._clock, self._components.health)
+            await self._services.shared.run(stop, self._clock, self._common.components.health)
 
     async def _know_cluster(self) -> None:
         """Return when the first cycle can begin."""
@@ -209,31 +185,14 @@ class Daemon:
         )
 
     async def _apply(self, read: ReadConfig) -> AppliedConfig:
-        applied = await self._lifecycle.background.bound(self._live.apply(read))
+        applied = await self._common.lifecycle.background.bound(self._live.apply(read))
         return applied or AppliedConfig(changed=())
 
-    def _add_components(self, exposition: Exposition) -> None:
-        components = self._components
-        add_common_components(components, self._connection, exposition, self._elector)
-        components.health.register("cycles", self._live.cycles.health)
-        components.health.register("ledger", self._keeper.health)
-        components.add("config", self._follower)
-        components.add("certificate", self._servers.certificate)
-
     def _announce(self) -> None:
-        """Log that the daemon has started, and what of its settings has no effect."""
         settings, config = self._settings, self._settings.configuration
-        log.info(
-            "daemon.started",
-            version=__version__,
-            server=self._connection.server,
-            config=str(settings.config_path or ""),
-            interval_s=config.descheduling_interval,
-            dry_run=config.dry_run,
-            profiles={profile.name: sorted(profile.names) for profile in config.profiles},
-            leader_elect=config.leader_election.leader_elect,
-        )
-        for event, facts in settings.warnings():
-            log.warning(event, **facts)
-        if settings.options.v.value >= CONFIG_VERBOSITY:
-            log.info("config.effective", config=effective_text(settings.document()))
+        facts = {
+            "interval_s": config.descheduling_interval,
+            "dry_run": config.dry_run,
+            "profiles": {profile.name: sorted(profile.names) for profile in config.profiles},
+        }
+        self._common.announce(facts, settings.document())

@@ -1,15 +1,12 @@
 """Command line, environment and configuration file as one checked whole."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from koord.component.config.document import read_config
-from koord.component.features import FeatureGates
 from koord.component.flags import FlagSet
-from koord.controlplane.effective import LogEvent, without_effect
 from koord.controlplane.flags import ControlPlaneDefaults, ControlPlaneFlags
-from koord.util.errors import OptionError
+from koord.controlplane.settings import CommonSettings, Discover, take_command_line
 from koord_descheduler import NAME
 from koord_descheduler.config.configuration import Configuration
 from koord_descheduler.config.points import KnownPlugins
@@ -28,36 +25,16 @@ DEFAULTS = ControlPlaneDefaults(
     file_has_addresses=True,
 )
 
-Discover = Callable[[PluginRegistry], Sequence[str]]
-"""Registers plugins; returns what went wrong."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
+class Settings(CommonSettings[PluginRegistry, Configuration]):
     """Everything that is decided before the first part is built."""
 
-    flags: FlagSet
-    options: ControlPlaneFlags
-    gates: FeatureGates
-    registry: PluginRegistry
     known: KnownPlugins
-    plugin_problems: tuple[str, ...]  # what discovery could not register
-    read: ReadConfig
-    config_path: Path | None  # None: no --config
-    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    @property
-    def configuration(self) -> Configuration:
-        """The configuration of the start."""
-        return self.read.configuration
 
     def document(self) -> object:
         """Return the effective configuration as JSON values that read back."""
         return to_document(self.configuration)
-
-    def warnings(self) -> list[LogEvent]:
-        """What the user should know about these settings, as log events with their facts."""
-        return without_effect(self.flags, self.gates, self.plugin_problems)
 
 
 def new_flags(*, terminal: bool = False) -> tuple[FlagSet, ControlPlaneFlags]:
@@ -70,7 +47,7 @@ def load_settings(
     argv: Sequence[str],
     environ: Mapping[str, str],
     *,
-    discover: Discover,
+    discover: Discover[PluginRegistry],
     terminal: bool = False,
 ) -> Settings:
     """Return the settings of a command line and environment.
@@ -82,15 +59,12 @@ def load_settings(
     """
     flags, options = new_flags(terminal=terminal)
     gates, registry = feature_gates(), PluginRegistry()
+    path = take_command_line(argv, flags, options, gates)
     problems = tuple(discover(registry))
-    if rest := flags.parse(argv):
-        raise OptionError("command line", rest[0], "only flags are expected, like --name=value")
-    options.check_together()
-    gates.replace_map(options.feature_gates.value)
-    known, path = known_plugins(registry), Path(options.config.value)
+    known = known_plugins(registry)
     read = (
         read_config(path, config_parser(known, options.leader_election()))
-        if options.config.value
+        if path
         else _without_file(options, known)
     )
     return Settings(
@@ -101,7 +75,7 @@ def load_settings(
         known=known,
         plugin_problems=problems,
         read=read,
-        config_path=path if options.config.value else None,
+        config_path=path,
         environ=environ,
     )
 

@@ -7,24 +7,20 @@ from collections.abc import Iterable, Mapping
 from aiohttp import web
 
 from koord.cluster import decoding
-from koord.component.components import ComponentSet
 from koord.component.http.endpoints import guarded
 from koord.component.http.exposition import Exposition
 from koord.component.http.sockets import Address
-from koord.component.leaderelection.metrics import LeaderMetrics
 from koord.component.tasks import supervise
 from koord.controlplane.connection import Connection, connect
-from koord.controlplane.effective import effective_text
-from koord.controlplane.flags import CONFIG_VERBOSITY
+from koord.controlplane.daemon import CommonParts, beside
 from koord.controlplane.kinds import SERVED_TO_SCHEDULER
 from koord.controlplane.leaderclient import LeaderClient
-from koord.controlplane.lifecycle import Lifecycle, add_common_components, lead, new_elector
 from koord.controlplane.program import Program
-from koord.controlplane.serving import HttpSources, Servers, create_app
+from koord.controlplane.serving import HttpSources, create_app
 from koord.kube.events import EventLimits
 from koord.util.clock import Clock
 from koord.util.errors import KoordError
-from koord.util.health import OK, Health, PartHealth, Status
+from koord.util.health import OK, PartHealth, Status
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
 from koord_scheduler import NAME, PREFIX, __version__
@@ -116,21 +112,12 @@ class Daemon:
         self._connection = connection
         self._clock = clock
         self._exposition = exposition
-        self._components = ComponentSet(Health())
+        self._common = CommonParts(PROGRAM, settings, connection, exposition, clock)
         self._serves = settings.own.extender_address is not None
-        self._elector = None
         if not self._serves:  # as an extender each replica answers
-            self._elector = new_elector(
-                settings.configuration.leader_election,
-                connection,
-                self._lead,
-                clock,
-                hostname=hostname,
-                metrics=LeaderMetrics(exposition.internal),
-                component=NAME,
-            )
+            self._common.elect(self._lead, hostname=hostname, component=NAME)
         extenders = settings.configuration.extenders
-        client = LeaderClient(connection.transport, clock, self._leads)
+        client = LeaderClient(connection.transport, clock, self._common.leads)
         objects = FollowedObjects(client, connection.informers, extenders)
         self._extenders = Extenders(extenders, objects, clock) if extenders else None
         self._services = new_services(
@@ -147,28 +134,18 @@ class Daemon:
         self._metrics = SchedulingMetrics(exposition.internal)
         self._profiles: list[ProfilePlugins] = []
         self._informers: Mapping[str, PrivateInformer] = {}
-        self._rest = RestServices(connection.state, self._leads, clock)
+        self._rest = RestServices(connection.state, self._common.leads, clock)
         self._scheduler: Scheduler | None = None  # until its plugins are made
         self._made = Stop(clock)  # they are
-        self._lifecycle = Lifecycle(self._components, clock)
-        sources = HttpSources(
-            exposition=exposition,
-            health=self._components.health,
-            clock=clock,
-            guard=connection.guard,
-            configuration=lambda: to_document(without_secrets(settings.configuration)),
-        )
-        self._servers = Servers(
-            (settings.options.plain_address,),
-            settings.options,
-            sources,
-            lambda: self._app(sources),
-        )
-        self._add_components(exposition)
+        self._common.serve((settings.options.plain_address,), self._shown, self._app)
+        components = self._common.components
+        components.runs["cluster"] = self._follow
+        components.health.register("plugins", self._plugins_health)
+        components.health.register("scheduling", self._scheduling_health)
 
     async def run(self, stop: Stop | None) -> None:
         """Start, work until stop, and stop. Raises as run_daemon."""
-        await self._lifecycle.run(self._servers, self._work, self._close, stop)
+        await self._common.run(self._work, self._close, stop)
 
     async def _work(self, stop: Stop) -> None:
         """Make the plugins, follow the cluster, wait for the lead, schedule."""
@@ -192,7 +169,7 @@ class Daemon:
         if self._serves:
             await self._serve(stop)
         else:
-            await lead(self._elector, self._lead, stop)
+            await self._common.lead(self._lead, stop)
 
     async def _build(self) -> None:
         """Make all plugins of all profiles, and what schedules with them, or serves them.
@@ -237,7 +214,7 @@ class Daemon:
         provided.add_controllers(self._services.shared, self._settings.own.controller_plugins.value)
         self._informers = provided.informers
         for name, informer in provided.informers.items():
-            self._components.health.register(f"informer {name}", informer.health)
+            self._common.components.health.register(f"informer {name}", informer.health)
 
     async def _know_cluster(self) -> None:
         """Return when everything has been listed and is watched, plugins' own informers first."""
@@ -250,20 +227,19 @@ class Daemon:
     async def _lead(self, stop: Stop) -> None:
         """Run what plugins have beside the cycles, and schedule once that is ready."""
         assert self._scheduler is not None  # noqa: S101 - plugins are made before
-        shared = self._services.shared
-        parts, health = Stop(self._clock), self._components.health
-        async with asyncio.TaskGroup() as group:
-            group.create_task(shared.run(parts, self._clock, health))
-            try:
-                await stop.bound(shared.wait_ready())
-                if not stop.is_set():
-                    await self._scheduler.run(stop)
-            finally:
-                parts.set()
+        async with beside(self._clock) as start:
+            start(self._run_shared)
+            await stop.bound(self._services.shared.wait_ready())
+            if not stop.is_set():
+                await self._scheduler.run(stop)
+
+    async def _run_shared(self, stop: Stop) -> None:
+        """Run what plugins have beside the cycles, until stop."""
+        await self._services.shared.run(stop, self._clock, self._common.components.health)
 
     def _app(self, sources: HttpSources) -> web.Application:
         """The endpoints of every daemon, what the scheduler answers about pods, and debug flags."""
-        app, handler = create_app(sources), explain_handler(self._running, self._leads)
+        app, handler = create_app(sources), explain_handler(self._running, self._common.leads)
         app.router.add_get("/explain", guarded(sources.guard, handler))
         add_debug_flags(app, self._debugging)
         self._rest.add_to(app, sources.guard)
@@ -292,12 +268,11 @@ class Daemon:
             registry=registry,
             clock=self._clock,
         )
-        shared, parts = self._services.shared, Stop(self._clock)
         with self._services.limits:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(shared.run(parts, self._clock, self._components.health))
+            async with beside(self._clock) as start:
+                start(self._run_shared)
                 try:
-                    await stop.bound(shared.wait_ready())
+                    await stop.bound(self._services.shared.wait_ready())
                     if not stop.is_set():
                         await server.start()
                         listening = str(Address(address.host, server.port))
@@ -305,11 +280,7 @@ class Daemon:
                         log.info("extender.serving", address=listening, verbs=verbs)
                         await stop.wait()
                 finally:
-                    parts.set()
                     await server.stop()
-
-    def _leads(self) -> bool:
-        return self._elector is None or self._elector.leading
 
     def _activate(self, uids: Iterable[str]) -> None:
         """Have pods be tried now; before the first list there are none."""
@@ -333,14 +304,6 @@ class Daemon:
         if self._extenders is not None:
             await self._extenders.close()
 
-    def _add_components(self, exposition: Exposition) -> None:
-        components = self._components
-        add_common_components(components, self._connection, exposition, self._elector)
-        components.runs["cluster"] = self._follow
-        components.health.register("plugins", self._plugins_health)
-        components.health.register("scheduling", self._scheduling_health)
-        components.add("certificate", self._servers.certificate)
-
     def _plugins_health(self) -> PartHealth:
         """Degraded: a profile names plugins that this build does not have."""
         missing = self._settings.configuration.not_built
@@ -352,18 +315,10 @@ class Daemon:
         return OK if self._scheduler is None else self._scheduler.health()
 
     def _announce(self) -> None:
-        """Log that the daemon has started, and what of its settings has no effect."""
-        settings, config = self._settings, self._settings.configuration
-        log.info(
-            "daemon.started",
-            version=__version__,
-            server=self._connection.server,
-            config=str(settings.config_path or ""),
-            profiles={profile.scheduler_name: profile.names for profile in config.profiles},
-            leader_elect=self._elector is not None,  # as an extender it elects none
-        )
-        for event, facts in settings.warnings():
-            log.warning(event, **facts)
-        if settings.options.v.value >= CONFIG_VERBOSITY:
-            shown = to_document(without_secrets(config))
-            log.info("config.effective", config=effective_text(shown))
+        profiles = self._settings.configuration.profiles
+        named = {profile.scheduler_name: profile.names for profile in profiles}
+        self._common.announce({"profiles": named}, self._shown())
+
+    def _shown(self) -> object:
+        """The configuration as all may see it."""
+        return to_document(without_secrets(self._settings.configuration))

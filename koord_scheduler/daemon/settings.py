@@ -1,18 +1,16 @@
 """Command line, environment and configuration file as one checked whole."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from koord.component.config.document import read_config
-from koord.component.features import FeatureGates
 from koord.component.flags import FlagSet
-from koord.controlplane.effective import LogEvent, without_effect
+from koord.controlplane.effective import LogEvent
 from koord.controlplane.flags import ControlPlaneDefaults, ControlPlaneFlags
-from koord.util.errors import OptionError
+from koord.controlplane.settings import CommonSettings, Discover, take_command_line
 from koord_scheduler import NAME
 from koord_scheduler.config.configuration import Configuration
-from koord_scheduler.config.read import ReadConfig, config_parser, default_configuration
+from koord_scheduler.config.read import config_parser, default_configuration
 from koord_scheduler.config.write import to_document
 from koord_scheduler.daemon.flags import SchedulerFlags
 from koord_scheduler.features import feature_gates
@@ -23,39 +21,23 @@ DEFAULTS = ControlPlaneDefaults(
     name=NAME, namespace="koordinator-system", port=10251, secure_port=10259
 )
 
-Discover = Callable[[PluginRegistry], Sequence[str]]
-"""Registers plugins; returns what went wrong."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
+class Settings(CommonSettings[PluginRegistry, Configuration]):
     """Everything that is decided before the first part is built."""
 
-    flags: FlagSet
-    options: ControlPlaneFlags
     own: SchedulerFlags
-    gates: FeatureGates
-    registry: PluginRegistry
-    plugin_problems: tuple[str, ...]  # what discovery could not register
-    read: ReadConfig
-    config_path: Path | None  # None: no --config
-    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    @property
-    def configuration(self) -> Configuration:
-        """The configuration of this process."""
-        return self.read.configuration
 
     def document(self) -> object:
         """Return the effective configuration as JSON values that read back."""
         return to_document(self.configuration)
 
     def warnings(self) -> list[LogEvent]:
-        """What the user should know about these settings, as log events with their facts."""
-        found = without_effect(self.flags, self.gates, self.plugin_problems)
-        return found + [
+        """Those of every daemon, and what in the file is hardly meant."""
+        suspicious: list[LogEvent] = [
             ("config.suspicious", {"warning": str(fault)}) for fault in self.read.warnings
         ]
+        return CommonSettings.warnings(self) + suspicious
 
 
 def new_flags(*, terminal: bool = False) -> tuple[FlagSet, ControlPlaneFlags, SchedulerFlags]:
@@ -68,7 +50,7 @@ def load_settings(
     argv: Sequence[str],
     environ: Mapping[str, str],
     *,
-    discover: Discover,
+    discover: Discover[PluginRegistry],
     terminal: bool = False,
 ) -> Settings:
     """Return the settings of a command line and environment.
@@ -80,16 +62,12 @@ def load_settings(
     """
     flags, options, own = new_flags(terminal=terminal)
     gates, registry = feature_gates(), PluginRegistry()
-    if rest := flags.parse(argv):
-        raise OptionError("command line", rest[0], "only flags are expected, like --name=value")
-    options.check_together()
-    gates.replace_map(options.feature_gates.value)
+    path = take_command_line(argv, flags, options, gates)
     problems = tuple(discover(registry))
-    known, path = known_plugins(registry), Path(options.config.value)
-    election = options.leader_election()
+    known, election = known_plugins(registry), options.leader_election()
     read = (
         read_config(path, config_parser(known, election, own.kubeconfig))
-        if options.config.value
+        if path
         else default_configuration(known, election, own.client_connection())
     )
     return Settings(
@@ -100,6 +78,6 @@ def load_settings(
         registry=registry,
         plugin_problems=problems,
         read=read,
-        config_path=path if options.config.value else None,
+        config_path=path,
         environ=environ,
     )

@@ -40,9 +40,14 @@ class SharedParts:
     def get(self, name: str, make: Callable[[], P]) -> P:
         """Return the part of that name; it is made the first time. Callable before parts run."""
         if name not in self._parts:
-            self._parts[name] = make()
-            self._added.set()
+            self.put(name, make())
         return cast(P, self._parts[name])
+
+    def put(self, name: str, part: SharedPart) -> None:
+        """Take in a part that is made already; one of that name stays."""
+        if name not in self._parts:
+            self._parts[name] = part
+            self._added.set()
 
     async def wait_ready(self) -> None:
         """Return when all parts that there are now are ready; others must be running them."""

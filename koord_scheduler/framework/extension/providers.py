@@ -124,4 +124,4 @@ class Provided:
             is_selected = name in names or ("*" in names and f"-{name}" not in names)
             if isinstance(plugin, ControllerProvider) and is_selected:
                 for each, controller in plugin.new_controllers().items():
-                    parts.get(f"{name}/{each}", lambda controller=controller: controller)  # type: ignore[misc]
+                    parts.put(f"{name}/{each}", controller)

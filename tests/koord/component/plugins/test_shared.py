@@ -48,6 +48,14 @@ def test_a_part_is_made_once() -> None:
     assert shared.get("other", Part) is not first
 
 
+def test_a_part_that_is_made_already_can_be_put_in_once() -> None:
+    shared, part = SharedParts(), Part()
+    shared.put("jobs", part)
+    shared.put("jobs", Part())
+
+    assert shared.get("jobs", Part) is part
+
+
 async def test_parts_run_until_stop_and_later_ones_too(clock: SimulatedClock) -> None:
     """A configuration that is re-read may name a plugin for the first time while we lead."""
     shared, stop, health = SharedParts(), Stop(clock), Health()
