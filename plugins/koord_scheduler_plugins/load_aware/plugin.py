@@ -219,7 +219,7 @@ class LoadAwareScheduling(
         self._behind += 1
         if self._started and self._behind > self.keeps_up_after:
             self._behind = 0
-            self.table.catch_up(self._services.cluster.view(), 2 * _CHANGES_BEHIND)
+            self.table.catch_up(self._services.cluster.view(), _CHANGES_BEHIND)
 
     def _report_helps(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
         """With it, the node passes."""
