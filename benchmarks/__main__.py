@@ -27,6 +27,7 @@ BENCHMARKS = (
     "scheduling",
     "plugincosts",
     "watchevents",
+    "requests",
     "lownodeload",
     "fleet",
     "descheduler",

@@ -22,6 +22,7 @@ UNWANTED = (
     "yaml",
     "numpy",
     "msgspec",
+    "httptools",
     "hypothesis",
     "psutil",
     "pyroute2",

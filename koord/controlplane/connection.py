@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -13,6 +14,7 @@ from koord.component.http.tokenguard import TokenGuard
 from koord.controlplane.clusterfeed import ClusterFeed
 from koord.controlplane.informers import LiveInformers
 from koord.controlplane.kinds import Served
+from koord.controlplane.leantransport import LeanTransport
 from koord.controlplane.program import Program
 from koord.controlplane.sections import ClientConnection
 from koord.kube.access.config import ApiConfig
@@ -81,10 +83,11 @@ def connect(
         connections=_CONNECTIONS,
     )
     observe = KubeMetrics(registry, program.prefix).observe
-    transport = Transport(config, clock, limits=limits, observe=observe, user_agent=program.name)
+    make = partial(LeanTransport, config, clock, observe=observe, user_agent=program.name)
+    transport = make(limits=limits)
     client = ApiClient(transport, clock)
-    apart = replace(limits, connections=2)
-    of_events = Transport(config, clock, limits=apart, observe=observe, user_agent=program.name)
+    apart = replace(limits, connections=max(2, events.writers))
+    of_events = make(limits=apart)
     events_client = ApiClient(of_events, clock)
     count = EventMetrics(registry, program.prefix).count
     return Connection(

@@ -17,6 +17,8 @@ MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 PAGE_SIZE = 100  # objects; a page of pods is about a megabyte
+# Not ASCII only: names in other scripts would be three times as long.
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 ATTEMPTS = 4  # of a request that the server asks to repeat later
 PATIENCE = 30.0  # seconds; when the server asks to wait longer, the caller decides
 
@@ -263,6 +265,5 @@ def _call(
     field_manager: str = "",
 ) -> Call:
     query = {"fieldManager": field_manager} if field_manager else {}
-    # Not ASCII only: names in other scripts would be three times as long.
-    text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
-    return Call(method, path, query, body=text.encode(), content_type=content_type, accept=accept)
+    encoded = _encode(body).encode()
+    return Call(method, path, query, body=encoded, content_type=content_type, accept=accept)

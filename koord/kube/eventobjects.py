@@ -107,10 +107,13 @@ def repeated(series: Series) -> Object:
 
 
 def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    moment = datetime.fromtimestamp(int(seconds), UTC)
+    return f"{moment.isoformat()[:19]}Z"
 
 
 def _cut(message: str) -> str:
     """The message in one line of printable text."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in message).split())
+    if not message.isprintable():
+        message = "".join(c if c.isprintable() else " " for c in message)
+    line = " ".join(message.split())
     return line.encode(errors="replace")[:LONGEST_MESSAGE].decode(errors="ignore")

@@ -32,15 +32,30 @@ class KubeMetrics:
             registry=registry,
         )
 
+        self._series: dict[tuple[str, int], tuple[Counter, Summary | None]] = {}
+
     def observe(self, traffic: Traffic) -> None:
         """Count one attempt that is over."""
         call = traffic.call
         verb = "WATCH" if call.query.get("watch") == "true" else call.method
-        self.requests.labels(verb, str(traffic.status)).inc()
-        if traffic.status:
-            self.seconds.labels(verb).observe(traffic.seconds)
+        count, seconds = self._of(verb, traffic.status)
+        count.inc()
+        if seconds is not None:
+            seconds.observe(traffic.seconds)
         self.sent.inc(len(call.body or b""))
         self.received.inc(traffic.received)
+
+    def _of(self, verb: str, status: int) -> tuple[Counter, Summary | None]:
+        """The series of a verb and code; no duration where no answer came.
+
+        To look them up by their labels would cost more than to count.
+        """
+        found = self._series.get((verb, status))
+        if found is None:
+            seconds = self.seconds.labels(verb) if status else None
+            found = self.requests.labels(verb, str(status)), seconds
+            self._series[verb, status] = found
+        return found
 
 
 class EventMetrics:

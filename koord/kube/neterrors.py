@@ -35,12 +35,15 @@ def translated(where: str) -> Iterator[None]:
     except (aiohttp.ClientError, OSError, ValueError) as err:
         if isinstance(err, TimeoutError):
             raise  # of a Deadline around this
-        cause = _tls_cause(err)
-        if cause is None:
-            raise Unreachable(f"{where}: wanted an answer, found {_said(err)}") from err
-        raise NotTrusted(
-            f"{where}: wanted a trusted server, found {cause}; {_hint(cause)}"
-        ) from err
+        raise translation(err, where) from err
+
+
+def translation(error: Exception, where: str) -> Unreachable:
+    """The error to raise from one of the network, TLS or HTTP."""
+    cause = _tls_cause(error)
+    if cause is None:
+        return Unreachable(f"{where}: wanted an answer, found {_said(error)}")
+    return NotTrusted(f"{where}: wanted a trusted server, found {cause}; {_hint(cause)}")
 
 
 def _tls_cause(err: BaseException) -> str | None:

@@ -105,6 +105,7 @@ class Transport:
         self._turns = TokenBucket(clock, self._limits.qps, self._limits.burst)
         self._user_agent = user_agent
         self._observe = observe or (lambda _: None)
+        self._warned = False
         self._session: aiohttp.ClientSession | None = None
 
     async def exchange(self, call: Call) -> bytes:
@@ -205,11 +206,7 @@ class Transport:
             deadline.pause()
             body = await self._reason(response, traffic)
             raise refusal(response.status, response.headers, body, where=where)
-        if not 200 <= response.status < 300:
-            raise BadAnswer(where, wanted="status 2xx", found=f"status {response.status}")
-        encoding = response.headers.get("Content-Encoding", "identity")
-        if encoding != "identity":
-            raise BadAnswer(where, wanted="plain bytes, as asked for", found=encoding)
+        check_head(response.status, response.headers.get("Content-Encoding", ""), where)
 
     async def _reason(self, response: aiohttp.ClientResponse, traffic: Traffic) -> bytes:
         """The body of a refusal; empty if it does not come, for the status alone has to do then."""
@@ -224,7 +221,7 @@ class Transport:
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._warn()
+            self._warn_once()
             connected = aiohttp.TraceConfig()
             connected.on_connection_create_end.append(_connected)
             connected.on_connection_reuseconn.append(_connected)
@@ -238,11 +235,25 @@ class Transport:
             )
         return self._session
 
-    def _warn(self) -> None:
+    def _warn_once(self) -> None:
         config = self._config
-        if not (config.verify and config.server.startswith("https:")):
+        warned, self._warned = self._warned, True
+        if not warned and not (config.verify and config.server.startswith("https:")):
             hint = "anyone on the way can read what is sent and forge answers; set a CA and https"
             log.warning("server.unverified", server=config.server, source=config.source, hint=hint)
+
+
+def check_head(status: int, encoding: str, where: str) -> None:
+    """Raise BadAnswer unless an answer that is no refusal does what was asked, in plain bytes."""
+    if not 200 <= status < 300:
+        raise BadAnswer(where, wanted="status 2xx", found=f"status {status}")
+    if encoding not in ("", "identity"):
+        raise BadAnswer(where, wanted="plain bytes, as asked for", found=encoding)
+
+
+def too_large(where: str, limit: int) -> BadAnswer:
+    """The error for an answer of more bytes than the limit."""
+    return BadAnswer(where, wanted=f"at most {limit} bytes", found="more")
 
 
 def _connector(limits: Limits) -> aiohttp.TCPConnector:
@@ -257,18 +268,14 @@ async def _connected(_: aiohttp.ClientSession, context: SimpleNamespace, __: obj
 
 async def _whole(response: aiohttp.ClientResponse, limit: int, traffic: Traffic) -> bytes:
     if (response.content_length or 0) > limit:
-        raise _too_large(traffic, limit)
+        raise too_large(traffic.call.where, limit)
     body = bytearray()
     async for piece in response.content.iter_any():
         body += piece
         traffic.received += len(piece)
         if len(body) > limit:
-            raise _too_large(traffic, limit)
+            raise too_large(traffic.call.where, limit)
     return bytes(body)
-
-
-def _too_large(traffic: Traffic, limit: int) -> BadAnswer:
-    return BadAnswer(traffic.call.where, wanted=f"at most {limit} bytes", found="more")
 
 
 async def _pieces(

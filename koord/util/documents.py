@@ -22,6 +22,7 @@ MAX_YAML_BYTES = 4 << 20  # 0.8 s to read; JSON is 14 times faster
 MAX_DEPTH = 100  # levels of nesting; no Kubernetes object comes near
 MAX_VALUES = 1_000_000  # in a document; a list of 1000 pods has a quarter of it
 
+_AT_ONCE = 64 << 10  # characters of JSON that hold the interpreter lock for no longer than 1 ms
 _TOO_DEEP = "nesting too deep"
 _TOO_MANY = f"more than {MAX_VALUES} values"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -90,10 +91,23 @@ def decode_line(data: bytes, where: str) -> Any:
 
 def _decode_json(text: str, half_characters: bool) -> object:
     _check_count(text)
-    found = _JsonReader(text).document()
+    found = _decode_small(text)
+    if found is None:
+        found = _JsonReader(text).document()
     if not half_characters and _SURROGATE.search(text):
         # Half a character is valid JSON, but cannot be written out again.
         json.dumps(found, ensure_ascii=False).encode()
+    return found
+
+
+def _decode_small(text: str) -> object:
+    """Decode a small document in one call; None: it is large, or not right, as the reader says."""
+    if len(text) > _AT_ONCE or _may_be_deep(text):
+        return None
+    try:
+        found: object = _DECODER.decode(text)
+    except ValueError:
+        return None
     return found
 
 
@@ -108,7 +122,6 @@ class _JsonReader:
         self._text = text
         self._at = 0
         self._read = read
-        self._decoder = json.JSONDecoder(parse_constant=_refuse_constant)
 
     def document(self) -> dict[str, object]:
         found = dict(self._until_closed("{", "}", self._field))
@@ -136,7 +149,7 @@ class _JsonReader:
 
     def _plain(self) -> object:
         self._peek()
-        value, self._at = self._decoder.raw_decode(self._text, self._at)
+        value, self._at = _DECODER.raw_decode(self._text, self._at)
         _check_depth(value)
         found: object = value
         return found
@@ -273,3 +286,6 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _refuse(found: str) -> NoReturn:
     raise ValueError(found)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)

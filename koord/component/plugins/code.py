@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 from koord.component.plugins.errors import PluginBlocked
 from koord.component.plugins.meter import Meter
 from koord.component.plugins.timelimit import ManyLimits, time_limit
-from koord.util.clock import Clock
+from koord.util.clock import Clock, finish
 from koord.util.errors import KoordError
 from koord.util.firstof import first_of
 
@@ -70,9 +70,11 @@ class PluginCode:
         """
         work = self.meter.drive(_awaited(make))
         task = asyncio.create_task(work, name=f"plugin {self._name}")
+        # It is done at the end of either: asyncio.wait for two costs more than all the rest.
         timer = self._clock.timer(seconds)
+        task.add_done_callback(lambda _: finish(timer))
         try:
-            await first_of(task, timer)
+            await timer
             if not task.done():
                 raise PluginLate(f"plugin {self._name}: wanted an end within {seconds:g} s")
             if task.cancelled():

@@ -1,5 +1,6 @@
 """The API server that tests talk to, on simulated time."""
 
+import pytest
 from kubefixtures import (  # noqa: F401 - fixtures
     authority,
     client,
@@ -9,3 +10,12 @@ from kubefixtures import (  # noqa: F401 - fixtures
     server,
     service_account,
 )
+
+from koord.controlplane.leantransport import LeanTransport
+from koord.kube.transport import Transport
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What holds for one transport holds for the other."""
+    if "make_client" in metafunc.fixturenames:
+        metafunc.parametrize("make_client", [Transport, LeanTransport], indirect=True)

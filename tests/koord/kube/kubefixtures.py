@@ -39,14 +39,18 @@ async def server() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 async def make_client(
-    server: ApiServer, clock: SimulatedClock
+    request: pytest.FixtureRequest, server: ApiServer, clock: SimulatedClock
 ) -> AsyncIterator[Callable[..., ApiClient]]:
-    """Clients for the server, or for the one that the configuration names."""
+    """Clients for the server, or for the one that the configuration names.
+
+    The fixture's parameter is the class of their transport.
+    """
+    transport_class: type[Transport] = getattr(request, "param", Transport)
     async with AsyncExitStack() as stack:
 
         def make(limits: Limits | None = None, **config: Any) -> ApiClient:
             config = {"server": server.url, "source": "the test", **config}
-            transport = Transport(
+            transport = transport_class(
                 ApiConfig(**config), clock, limits=limits or Limits(qps=0), user_agent="koordlet"
             )
             client = ApiClient(transport, clock, draw=lambda: 0.0)

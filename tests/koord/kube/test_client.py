@@ -7,6 +7,7 @@ from apiserver import ApiServer
 from faults import answer, hang, refuse
 from prometheus_client import CollectorRegistry
 
+from koord.controlplane.leantransport import LeanTransport
 from koord.kube import errors
 from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
@@ -296,11 +297,12 @@ async def test_a_proxy_is_asked_in_place_of_the_server(server: ApiServer, make_c
     assert server.requests[0].headers["Host"] == "kubernetes.invalid:6443"
 
 
-async def test_traffic_is_counted(server: ApiServer, clock, pass_time) -> None:
+@pytest.mark.parametrize("transport_class", [Transport, LeanTransport])
+async def test_traffic_is_counted(server: ApiServer, clock, pass_time, transport_class) -> None:
     """By verb and code, refusals and silence included."""
     registry = CollectorRegistry()
     config = ApiConfig(server=server.url, source="the test")
-    transport = Transport(config, clock, observe=KubeMetrics(registry, "koordlet").observe)
+    transport = transport_class(config, clock, observe=KubeMetrics(registry, "koordlet").observe)
     client = ApiClient(transport, clock)
     await client.create(NODES.collection(), node())
     with pytest.raises(errors.NotFound):

@@ -1,0 +1,366 @@
+"""HTTP/1.1 exchanges over connections that are kept: one request at a time, answers bounded.
+
+It costs a tenth of what the general client costs, as it does nothing but this: no redirects, no
+cookies, no compression, no streams. The parser is llhttp, by httptools, as in uvicorn. A connection
+on which anything unexpected happened is closed, never used again.
+
+Source: RFC 9112.
+"""
+
+import asyncio
+import math
+import ssl
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import httptools
+
+from koord.kube.deadline import Deadline
+from koord.kube.errors import TimedOut
+from koord.util.clock import Clock
+
+MAX_HEAD_BYTES = 64 << 10  # of an answer, with the interim ones before it
+_TOGETHER = 0.25  # seconds until the next address of a server is tried beside the first
+
+# Requests that do the same when they arrive twice. Source: RFC 9110, 9.2.2.
+_REPEATABLE = frozenset({"GET", "PUT", "DELETE"})
+
+
+class Cut(ConnectionError):
+    """The connection ended before the answer did."""
+
+    def __init__(self, *, began: bool) -> None:
+        super().__init__("the server closed the connection before the end of its answer")
+        self.began = began  # whether any byte of the answer came
+
+
+class Malformed(ValueError):
+    """The answer is not HTTP, or not what a client may be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A server, with the TLS context for new connections to it; None: without TLS."""
+
+    host: str
+    port: int
+    context: ssl.SSLContext | None = None
+    tls_name: str = ""  # in its certificate, if it is not the host
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Limits of exchanges; seconds and bytes."""
+
+    connect: float  # a turn, a connection and TLS
+    head: float
+    body: float
+    reason: float  # the body of a refusal
+    body_bytes: int
+    reason_bytes: int
+    connections: int
+    keepalive: float  # seconds that a connection waits for its next request; 0: it closes
+
+
+@dataclass(slots=True)
+class Answer:
+    """An answer; what is known of it, when it has not come as a whole."""
+
+    status: int = 0  # 0: no head came
+    headers: dict[bytes, bytes] | None = None  # names in lower case; the last one of a name counts
+    body: bytes = b""
+    received: int = 0  # bytes of body
+    head_at: float = 0.0  # monotonic seconds
+    too_large: bool = False  # its body is beyond the bound, and was not read further
+
+    def header(self, name: bytes) -> str:
+        """The value of a header; "" if it is absent."""
+        return (self.headers or {}).get(name, b"").decode("latin-1")
+
+
+class Connections:
+    """A bounded pool of connections to a few servers. One event loop."""
+
+    def __init__(self, clock: Clock, bounds: Bounds) -> None:
+        self._clock = clock
+        self._bounds = bounds
+        self._turns = asyncio.Semaphore(bounds.connections)
+        self._idle: deque[_Connection] = deque()  # used latest last
+        self._busy: set[_Connection] = set()
+        self._timer: asyncio.Future[None] | None = None  # one for all that are busy
+        self._rings_at = math.inf
+        self._closed = False
+
+    async def exchange(
+        self, peer: Peer, method: str, request: bytes, answer: Answer, where: str
+    ) -> None:
+        """Send a request and fill in its answer.
+
+        It is sent a second time only if it is repeatable and a kept connection had ended before
+        any byte of the answer came, as a server ends those that idle. Cancelled, or late, it closes
+        its connection.
+
+        Raises:
+            TimedOut: the server was silent; where names the request.
+            OSError, ValueError: there is no connection, it has ended, or the answer is not HTTP.
+        """
+        if self._turns.locked():
+            async with Deadline(self._clock, where) as deadline:
+                deadline.enter("a connection", self._bounds.connect)
+                await self._turns.acquire()
+        else:
+            await self._turns.acquire()
+        try:
+            kept = self._kept(peer)
+            if kept is not None:
+                try:
+                    return await self._over(kept, request, answer, where)
+                except Cut as err:
+                    if err.began or method not in _REPEATABLE:
+                        raise
+            await self._over(await self._connect(peer, where), request, answer, where)
+        finally:
+            self._turns.release()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._closed = True
+        for connection in (*self._idle, *self._busy):
+            connection.close()
+        self._idle.clear()
+        self._end_timer()
+
+    async def _over(
+        self, connection: "_Connection", request: bytes, answer: Answer, where: str
+    ) -> None:
+        busy = self._busy
+        busy.add(connection)
+        try:
+            await connection.send(request, answer, where)
+        finally:
+            busy.discard(connection)
+            if not busy:
+                self._end_timer()
+            if connection.reusable and not self._closed and self._bounds.keepalive > 0:
+                self._keep(connection)
+            else:
+                connection.close()
+
+    def _keep(self, connection: "_Connection") -> None:
+        idle, now = self._idle, self._clock.monotonic()
+        connection.idle_since = now
+        idle.append(connection)
+        while idle[0].idle_since + self._bounds.keepalive <= now:
+            idle.popleft().close()
+
+    def _kept(self, peer: Peer) -> "_Connection | None":
+        """The connection that was used last, if it is to that server and still open."""
+        idle, oldest = self._idle, self._clock.monotonic() - self._bounds.keepalive
+        for _ in range(len(idle)):
+            connection = idle.pop()
+            if not connection.reusable or connection.idle_since <= oldest:
+                connection.close()
+            elif connection.peer == peer:
+                return connection
+            else:
+                idle.appendleft(connection)
+        return None
+
+    async def _connect(self, peer: Peer, where: str) -> "_Connection":
+        make = partial(_Connection, peer, self._bounds, self._clock.monotonic, self._watch)
+        async with Deadline(self._clock, where) as deadline:
+            deadline.enter("a connection", self._bounds.connect)
+            try:
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    make,
+                    peer.host,
+                    peer.port,
+                    ssl=peer.context,
+                    happy_eyeballs_delay=_TOGETHER,
+                    server_hostname=(peer.tls_name or peer.host) if peer.context else None,
+                )
+            except OSError as err:
+                raise ConnectionError(f"{peer.host}:{peer.port}: {err}") from err
+        return connection
+
+    def _watch(self, due: float) -> None:
+        """Have the timer ring by then."""
+        if due < self._rings_at:
+            self._end_timer()
+            self._rings_at = due
+            self._timer = self._clock.timer(due - self._clock.monotonic())
+            self._timer.add_done_callback(self._rung)
+
+    def _end_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._rings_at = None, math.inf
+
+    def _rung(self, timer: "asyncio.Future[None]") -> None:
+        if timer is not self._timer:
+            return  # it was cancelled
+        self._end_timer()
+        now = self._clock.monotonic()
+        for connection in tuple(self._busy):
+            if connection.due <= now:
+                connection.expire()
+            else:
+                self._watch(connection.due)
+
+
+class _Connection(asyncio.Protocol):
+    """A connection; the parser calls its methods that begin with on_."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        bounds: Bounds,
+        now: Callable[[], float],
+        watch: Callable[[float], None],
+    ) -> None:
+        self.peer = peer
+        self.idle_since = 0.0  # monotonic
+        self.due = math.inf  # monotonic; when the phase of the exchange is over
+        self._bounds = bounds
+        self._now = now
+        self._watch = watch
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._open = True
+        self._waiter: asyncio.Future[None] | None = None
+        self._answer = Answer()
+        self._where = ""
+        self._phase, self._seconds = "", 0.0
+        self._head_bytes = 0
+        self._final = False  # the head of the answer itself came
+        self._framed = False  # the head says where the body ends
+        self._pieces: list[bytes] = []
+        self._limit = 0  # bytes of the body
+
+    @property
+    def reusable(self) -> bool:
+        """Whether another request can be sent."""
+        return self._open and self._waiter is None
+
+    def send(self, request: bytes, answer: Answer, where: str) -> "asyncio.Future[None]":
+        """Send a request; the future is done when the answer is there, and fails as exchange."""
+        assert self._transport is not None  # noqa: S101 - it was connected
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiter, self._answer, self._where = waiter, answer, where
+        self._head_bytes, self._final = 0, False
+        self._pieces = []
+        self._enter("the head of the answer", self._bounds.head)
+        self._transport.write(request)
+        return waiter
+
+    def close(self) -> None:
+        """Close it at once, whatever is on the way."""
+        self._open = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    def expire(self) -> None:
+        """The time of this phase is over."""
+        self._fail(TimedOut(self._where, self._phase, self._seconds))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of bytes
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self._waiter is None:
+            return self.close()  # it was not asked anything
+        if not self._final:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fail(Malformed("the server switched to another protocol"))
+        except httptools.HttpParserError as err:
+            cause = err.__context__ if isinstance(err.__context__, Malformed) else err
+            self._fail(Malformed(str(cause)))
+        else:
+            if not self._final and self._head_bytes > MAX_HEAD_BYTES:
+                self._fail(Malformed(f"a head of more than {MAX_HEAD_BYTES} bytes"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._open = False
+        if self._waiter is None:
+            return
+        if error is None and self._final and not self._framed:
+            self._done()  # its end is that of the connection
+        else:
+            cut = Cut(began=self._head_bytes > 0)
+            cut.__cause__ = error
+            self._fail(cut)
+
+    def on_message_begin(self) -> None:
+        if self._final:
+            self._open = False  # more than was asked for: the next answer would be that
+            return
+        self._answer.headers, self._framed = {}, False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        self._framed = self._framed or name in (b"content-length", b"transfer-encoding")
+        headers = self._answer.headers
+        if not self._final and headers is not None:
+            headers[name] = value
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if self._final or 100 <= status < 200:
+            return
+        answer, bounds = self._answer, self._bounds
+        self._final = True
+        answer.status, answer.head_at = status, self._now()
+        if status >= 400:
+            self._limit = bounds.reason_bytes
+            self._enter("the reason of a refusal", bounds.reason)
+        else:
+            self._limit = bounds.body_bytes
+            self._enter("the whole answer", bounds.body)
+        length = (answer.headers or {}).get(b"content-length")
+        if length is not None and int(length) > self._limit:
+            self._stop_reading()
+
+    def on_body(self, data: bytes) -> None:
+        answer = self._answer
+        if self._waiter is None:
+            return
+        answer.received += len(data)
+        if answer.received > self._limit:
+            self._stop_reading()
+        else:
+            self._pieces.append(data)
+
+    def on_message_complete(self) -> None:
+        if self._final and self._waiter is not None:
+            self._open = self._open and self._parser.should_keep_alive()
+            self._done()
+
+    def _stop_reading(self) -> None:
+        self._answer.too_large = True
+        self._pieces = []
+        self.close()
+        self._done()
+
+    def _enter(self, phase: str, seconds: float) -> None:
+        self._phase, self._seconds = phase, seconds
+        self.due = self._now() + seconds
+        self._watch(self.due)
+
+    def _done(self) -> None:
+        pieces, waiter = self._pieces, self._waiter
+        self._answer.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._pieces, self._waiter = [], None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        waiter, self._waiter = self._waiter, None
+        self.close()
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(error)
