@@ -105,6 +105,7 @@ class _Daemon:
                 self._host.paths,
                 self._cache.put,
                 lambda: False,
+                lambda _gate: False,
             ),
             DEFAULT_INTERVALS,
             SamplingContext(

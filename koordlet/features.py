@@ -57,7 +57,9 @@ GATES: Mapping[str, FeatureSpec] = {
 BUILT_GATES = (
     "AuditEvents",
     "AuditEventsHTTPHandler",
+    "CPICollector",
     "HugePageReport",
+    "Libpfm4",
     "NodeMetricPromMetrics",
     "NodeNetworkCollector",
     "NodeTopologyReport",

@@ -162,5 +162,5 @@ def _built(gate: str) -> str:
 def _collector_gates() -> frozenset[str]:
     options = CollectorOptions(node="", periods=dict.fromkeys(Cadence, 1.0))
     paths = HostPaths.below(Path("/nonexistent"))
-    collectors = build_collectors(options, paths, lambda *_: None, lambda: False)
+    collectors = build_collectors(options, paths, lambda *_: None, lambda: False, lambda _: True)
     return frozenset(gate for collector in collectors for gate in collector.gates)

@@ -54,6 +54,7 @@ _CADENCES = {
     Cadence.USAGE: "--collect-res-used-interval",
     Cadence.PSI: "--psi-collector-interval",
     Cadence.NETWORK: "--network-collector-interval",
+    Cadence.CPI: "--cpi-collector-interval",
 }
 _KEEPS = {Keep.NODE: "30 minutes", Keep.POD: "5 minutes"}
 _ROOTS = {Root.CGROUP: "", Root.PROC: "/proc/", Root.SYS: "/sys/"}

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from koordlet.collectors.be_resource import BEResourceCollector
+from koordlet.collectors.container_cpi import ContainerCpiCollector, CpiOptions
 from koordlet.collectors.engine.base import Collector
 from koordlet.collectors.host_application import HostApplicationCollector
 from koordlet.collectors.net_protocols import NetProtocolsCollector
@@ -35,6 +36,7 @@ class CollectorOptions:
     periods: Mapping[Cadence, float]
     outdated: float = 10.0  # how old a part of the system's usage may be
     exporter_compat: bool = False  # export network figures under other exporters' names too
+    cpi_window: float = 10.0  # that cycles are counted in each of their periods
     constant_label: ConstantLabel | None = None  # added to node_exporter's names
 
 
@@ -43,12 +45,12 @@ def build_collectors(
     paths: HostPaths,
     publish: Callable[[str, object], None],
     page_cache_wanted: Callable[[], bool],
+    enabled: Callable[[str], bool],
 ) -> list[Collector]:
     """Return all collectors; gates decide later which of them run.
 
-    publish(name, object) makes an
-    object known to the rest of the daemon. A collector may use what those before it handed on, so
-    the order matters.
+    publish(name, object) makes an object known to the rest of the daemon; enabled says whether a
+    gate is on. A collector may use what those before it handed on, so the order matters.
     """
     node = options.node
     usage, network = options.periods[Cadence.USAGE], options.periods[Cadence.NETWORK]
@@ -70,6 +72,15 @@ def build_collectors(
         HostApplicationCollector(node, usage),
         SystemResourceCollector(node, options.outdated),
         PageCacheCollector(page_cache_wanted),
+        ContainerCpiCollector(
+            node,
+            paths,
+            CpiOptions(
+                interval=options.periods[Cadence.CPI],
+                window=options.cpi_window,
+                enabled=enabled,
+            ),
+        ),
         NodePressureCollector(node),
         PodPressureCollector(node),
         interfaces,

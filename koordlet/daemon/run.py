@@ -11,6 +11,7 @@ from koord.util.clock import Clock
 from koord.util.logs import get_logger
 from koord.util.owneddir import OwnedDirectory
 from koord.util.stop import Stop
+from koordlet.collectors.container_cpi import MOST_DESCRIPTORS as CPI_DESCRIPTORS
 from koordlet.daemon.act.actions import ACTION_DESCRIPTORS
 from koordlet.daemon.components import DaemonComponents, build
 from koordlet.daemon.rundir import RunDir
@@ -60,7 +61,7 @@ class Daemon:
             live_config = components.serving.live_config
             take_signals(stop, live_config.ask if live_config else None)
         held = components.settings.options.descriptor_budget.value + ACTION_DESCRIPTORS
-        raise_nofile(held + OTHER_DESCRIPTORS)
+        raise_nofile(held + CPI_DESCRIPTORS + OTHER_DESCRIPTORS)
         try:
             await self._servers.start()
             await self._begin_acting(stop)

@@ -29,6 +29,7 @@ QosGroup = Annotated[
     Literal["kubepods", "burstable", "besteffort"],
     "cgroup of a Kubernetes QoS class; kubepods: of all pods",
 ]
+CpiResource = Annotated[Literal["cycle", "instruction"], "what the CPU counts"]
 PsiResource = Annotated[Literal["cpu", "mem", "io"], "what tasks wait for"]
 PsiPrecision = Annotated[Literal["10"], "seconds that the kernel averages over"]
 PsiDegree = Annotated[Literal["some", "full"], "some: at least one task waits; full: all of them"]
@@ -55,6 +56,14 @@ class PodContainerKey(NamedTuple):
 
     pod_uid: PodUid
     container_id: ContainerId
+
+
+class ContainerCpiKey(NamedTuple):
+    """Cycles or instructions of a container."""
+
+    pod_uid: PodUid
+    container_id: ContainerId
+    cpi_resource: CpiResource
 
 
 class NumaKey(NamedTuple):

@@ -9,6 +9,7 @@ from koord.util.nearest import nearest
 from koordlet.metriccache.keys import (
     AppKey,
     BeKey,
+    ContainerCpiKey,
     ContainerKey,
     ContainerPsiKey,
     DeviceKey,
@@ -32,6 +33,7 @@ class Cadence(Enum):
     USAGE = "usage"  # --collect-res-used-interval
     PSI = "psi"  # --psi-collector-interval
     NETWORK = "network"  # --network-collector-interval
+    CPI = "CPI"  # --cpi-collector-interval
     NODE_INFO = "node info"  # --collect-node-cpu-info-interval; no kinds: topology, not usage
     STORAGE = "storage"  # --collect-node-storage-info-interval; no kinds either
 
@@ -40,6 +42,7 @@ DEFAULT_INTERVALS = {
     Cadence.USAGE: 1.0,
     Cadence.PSI: 10.0,
     Cadence.NETWORK: 5.0,
+    Cadence.CPI: 60.0,
     Cadence.NODE_INFO: 60.0,
     Cadence.STORAGE: 1.0,
 }
@@ -253,6 +256,14 @@ CONTAINER_PSI_CPU_FULL_SUPPORTED = Kind(
     PodContainerKey,
     Keep.POD,
     Cadence.PSI,
+)
+CONTAINER_CPI = Kind(
+    "container_cpi",
+    "count",
+    "cycles or instructions of a container in a window of --collect-cpi-timewindow",
+    ContainerCpiKey,
+    Keep.POD,
+    Cadence.CPI,
 )
 # Own kinds.
 QOS_CPU_USAGE = Kind(

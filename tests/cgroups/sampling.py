@@ -50,6 +50,7 @@ class Node:
             tree.paths,
             self.published.__setitem__,
             lambda: True,
+            lambda gate: gate != "CPICollector",  # no hardware counters in virtual machines
         )
         [interfaces] = (c for c in self.collectors if isinstance(c, NodeNetworkCollector))
         self._network = interfaces._network  # which a daemon needs until its end

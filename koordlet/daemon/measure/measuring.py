@@ -92,6 +92,7 @@ def _periods(settings: Settings) -> dict[Cadence, float]:
         Cadence.USAGE: options.collect_res_used_interval.value,
         Cadence.PSI: options.psi_collector_interval.value,
         Cadence.NETWORK: options.network_collector_interval.value,
+        Cadence.CPI: options.cpi_collector_interval.value,
         Cadence.NODE_INFO: options.collect_node_cpu_info_interval.value,
         Cadence.STORAGE: options.collect_node_storage_info_interval.value,
     }
@@ -114,6 +115,7 @@ def _sampling(
             outdated=options.collect_sys_metric_outdated_interval.value,
             exporter_compat=options.exporter_compat.value.settle(settings.mode.standalone),
             constant_label=(label, settings.node_name) if label else None,
+            cpi_window=options.collect_cpi_timewindow.value,
         ),
         paths,
         cache.put,
@@ -121,6 +123,7 @@ def _sampling(
             options.enable_pagecache_collector.value
             or states.node_metric_spec().memory_policy is MemoryPolicy.WITH_PAGE_CACHE
         ),
+        settings.gates.enabled,
     )
     context = SamplingContext(
         enabled=settings.gates.enabled,

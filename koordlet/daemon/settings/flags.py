@@ -86,8 +86,12 @@ class DaemonFlags:
         """Check flags against each other; call it after parsing.
 
         Raises:
-            OptionError: flags are missing that belong to those that were given.
+            OptionError: flags are missing that belong to those that were given, or do not fit them.
         """
+        if self.collect_cpi_timewindow.value > self.cpi_collector_interval.value:
+            found = self.collect_cpi_timewindow.value
+            hint = "use at most --cpi-collector-interval"
+            raise OptionError("--collect-cpi-timewindow", found, hint)
         pair = (self.tls_cert_file, self.tls_private_key_file)
         for given, missing in (pair, pair[::-1]):
             if given.value and not missing.value:
@@ -377,6 +381,18 @@ class DaemonFlags:
             "psi-collector-interval",
             DEFAULT_INTERVALS[Cadence.PSI],
             "period of pressure samples",
+            check=lasting(1.0),
+        )
+        self.cpi_collector_interval = flags.duration(
+            "cpi-collector-interval",
+            DEFAULT_INTERVALS[Cadence.CPI],
+            "period of counts of cycles and instructions",
+            check=lasting(5.0),
+        )
+        self.collect_cpi_timewindow = flags.duration(
+            "collect-cpi-timewindow",
+            10.0,
+            "time that is counted in each of these periods; at most the period",
             check=lasting(1.0),
         )
         self.network_collector_interval = flags.duration(

@@ -45,8 +45,6 @@ INERT_FLAGS = (
     InertFlag("enable-pod-taskids", BOOL, False, "collect the task ids of containers"),
     InertFlag("xpu-enforce-collect-from-device-infos", BOOL, False, "never ask NVML"),
     # metric advisor
-    InertFlag("cpi-collector-interval", DURATION, 60.0, "CPI period"),
-    InertFlag("collect-cpi-timewindow", DURATION, 10.0, "CPI measuring window"),
     InertFlag("coldpage-collector-interval", DURATION, 5.0, "cold page period"),
     InertFlag("resctrl-collector-interval", DURATION, 10.0, "RDT period"),
     InertFlag("enable-resctrl-collector", BOOL, False, "RDT collector"),

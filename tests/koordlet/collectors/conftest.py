@@ -27,6 +27,7 @@ PERIODS = {
     Cadence.NETWORK: 1.0,
     Cadence.NODE_INFO: 60.0,
     Cadence.STORAGE: 60.0,
+    Cadence.CPI: 60.0,
 }
 
 
@@ -50,6 +51,7 @@ class Machine:
             host.paths,
             self.published.__setitem__,
             lambda: self.page_cache,
+            self.gates.__contains__,
         )
         self.skips = Skips(self.clock)
         self.reader = self.make_reader()
