@@ -65,5 +65,5 @@ def feature_gates() -> FeatureGates:
     """Return the table with all gates at their defaults; those of the framework are built."""
     gates = FeatureGates(GATES, NAME)
     gates.mark_built(name for name, spec in _KUBERNETES.items() if spec.default)
-    gates.mark_built(("DynamicSchedulerCheck", "ResizePod"))
+    gates.mark_built(("CrossSchedulerNomination", "DynamicSchedulerCheck", "ResizePod"))
     return gates

@@ -7,6 +7,7 @@ from koord.component.tasks import supervise
 from koord.kube.answers import Object
 from koord.kube.client import ApiClient
 from koord.kube.informer import SharedInformer
+from koord.kube.listwatch import Absent
 from koord.kube.reflector import Watched
 from koord.kube.resource import Resource
 from koord.kube.store import Change, without_managed_fields
@@ -29,8 +30,14 @@ class LiveInformers:
         self._informers: dict[Resource, SharedInformer[Object]] = {}
         self._added = asyncio.Event()
 
-    def informer(self, resource: Resource) -> SharedInformer[Object]:
-        """Return the informer of a kind. It runs while these informers do."""
+    def informer(
+        self, resource: Resource, *, absent: Absent | None = None, without: str = ""
+    ) -> SharedInformer[Object]:
+        """Return the informer of a kind. It runs while these informers do.
+
+        absent and without: for a kind that the cluster, or the role, need not have; see Collection.
+        Who asks first decides.
+        """
         found = self._informers.get(resource)
         if found is None:
             watched = Watched(
@@ -40,6 +47,8 @@ class LiveInformers:
                 on_change=_ignore,
                 page_size=PAGE,
                 is_large=True,
+                absent=absent,
+                without=without,
             )
             found = SharedInformer(self._client, watched, self._clock)
             self._informers[resource] = found
@@ -51,9 +60,12 @@ class LiveInformers:
         return {resource.plural: one.health() for resource, one in self._informers.items()}
 
     async def wait_synced(self) -> None:
-        """Return when all that have been asked for until now are listed; others run them."""
+        """Return when all that have been asked for until now are listed, or cannot be.
+
+        Others run them. Only kinds that need not be there are not waited for.
+        """
         for one in tuple(self._informers.values()):
-            await one.wait_synced()
+            await one.wait_answered()
 
     async def run(self, stop: Stop) -> None:
         """Run all informers, those that are asked for meanwhile too, until stop."""

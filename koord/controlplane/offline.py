@@ -7,6 +7,7 @@ from koord.kube.errors import Unreachable
 from koord.kube.eventobjects import Event
 from koord.kube.events import EventRecorder
 from koord.kube.informer import Handler, SharedInformer
+from koord.kube.listwatch import Absent
 from koord.kube.resource import Resource
 from koord.kube.store import Change, ChangeKind
 from koord.kube.transport import Call, Transport
@@ -75,6 +76,9 @@ class EmptyInformer(SharedInformer[Any]):
     async def wait_synced(self) -> None:
         """It is."""
 
+    async def wait_answered(self) -> None:
+        """It is."""
+
     def health(self) -> PartHealth:
         return OK
 
@@ -85,5 +89,7 @@ class EmptyInformer(SharedInformer[Any]):
 class EmptyInformers:
     """What a dump has is in the cluster's state; of other kinds there is nothing."""
 
-    def informer(self, resource: Resource) -> SharedInformer[Any]:
+    def informer(
+        self, resource: Resource, *, absent: Absent | None = None, without: str = ""
+    ) -> SharedInformer[Any]:
         return EmptyInformer()

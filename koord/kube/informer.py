@@ -72,6 +72,10 @@ class SharedInformer(Generic[T]):
         """Return when a whole list has come."""
         await self._synced.wait()
 
+    async def wait_answered(self) -> None:
+        """As Reflector.wait_answered."""
+        await self._reflector.wait_answered()
+
     def health(self) -> PartHealth:
         """As Reflector.health."""
         return self._reflector.health()

@@ -73,6 +73,10 @@ class Reflector(Generic[T]):
         """Whether a list has come at all."""
         return self._protocol.synced
 
+    async def wait_answered(self) -> None:
+        """Return when a whole list has come, or the server has none and need not have one."""
+        await self._protocol.wait_answered()
+
     def health(self) -> PartHealth:
         """Degraded while the server does not answer, or an object on it is not understood."""
         if self._protocol.trouble:

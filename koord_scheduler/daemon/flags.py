@@ -17,7 +17,6 @@ from koord_scheduler.scheduling.monitor import Patience
 
 _NO_LOOKUP = "tokens are checked by the API server that the scheduler works for"
 _NO_CERTIFICATES = "clients are known by their tokens only"
-_NOT_BUILT = "not built"
 _ONE_WRITER = "one writer of diagnoses is enough, on the event loop"
 
 _INERT = (
@@ -48,7 +47,6 @@ _INERT = (
     InertFlag("emulation-forward-compatible", BOOL, False, "see --emulated-version"),
     InertFlag("min-compatibility-version", STRING_LIST, (), "see --emulated-version"),
     InertFlag("kube-api-content-type", STRING, "", "always JSON"),
-    InertFlag("enable-network-topology-manager", BOOL, False, _NOT_BUILT),
     InertFlag("debug-diagnosis-worker-count", INT, 10, _ONE_WRITER, at_least(0)),
     InertFlag(
         "scheduling-drop-unhandled-timeout",
@@ -142,6 +140,14 @@ class SchedulerFlags:
             "extender-fail-open",
             False,
             "where a plugin fails let all nodes pass, in place of failing the pod's attempt",
+        )
+        self.network_topology = flags.bool(
+            "enable-network-topology-manager",
+            False,
+            "have plugins see the network between nodes, as ClusterNetworkTopology has it",
+        )
+        self.auditor = flags.bool(
+            "enable-workload-auditor", False, "record what becomes of each workload"
         )
         self.controller_plugins = flags.string_list(
             "controller-plugins",

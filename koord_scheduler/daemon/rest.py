@@ -54,7 +54,7 @@ class RestServices:
 
     async def _services(self, _: web.Request) -> web.Response:
         """The routes by method."""
-        found = {"GET": [f"{ROOT}/__services__", f"{ROOT}/nodes/:node"]}
+        found = {"GET": [f"{ROOT}/__services__", f"{ROOT}/nodes/:nodeName"]}
         for plugin, endpoints in self._endpoints().items():
             for one in endpoints:
                 path = one.path.strip("/").replace("{", ":").replace("}", "")

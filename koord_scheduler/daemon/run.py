@@ -33,8 +33,10 @@ from koord_scheduler.extenders.chain import Extenders
 from koord_scheduler.extenders.objects import FollowedObjects
 from koord_scheduler.extenderserver.served import served_profile
 from koord_scheduler.extenderserver.server import extender_server, served_verbs
+from koord_scheduler.framework.extension.auditor import WorkloadAuditor
 from koord_scheduler.framework.extension.providers import PrivateInformer, Provided
 from koord_scheduler.framework.handle import new_services
+from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.profiles.profile import ProfileError, ProfilePlugins, build_profile
 from koord_scheduler.planning.explain import Running, explain_handler
 from koord_scheduler.queue.backoff import BackoffOptions
@@ -129,7 +131,13 @@ class Daemon:
             clock=clock,
             registry=exposition.internal,
             extenders=self._extenders,
+            network=settings.own.network_topology.value,
+            auditor=(
+                WorkloadAuditor(exposition.internal, clock) if settings.own.auditor.value else None
+            ),
         )
+        if settings.gates.enabled("CrossSchedulerNomination"):
+            self._services.nominator.others = Nominator()
         self._debugging = settings.own.debugging()
         self._metrics = SchedulingMetrics(exposition.internal)
         self._profiles: list[ProfilePlugins] = []

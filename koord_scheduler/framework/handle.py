@@ -18,6 +18,12 @@ from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import NodeStatuses
 from koord_scheduler.framework.extension.control import ControlSlot, SchedulerControl
 from koord_scheduler.framework.extension.handlers import FailureFilters, ForgetHandlers, StartHooks
+from koord_scheduler.framework.extension.networktopology import (
+    MISSING,
+    TOPOLOGIES,
+    WITHOUT,
+    NetworkTopology,
+)
 from koord_scheduler.framework.metrics import FrameworkMetrics
 from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.status import Status
@@ -27,15 +33,24 @@ if TYPE_CHECKING:
     from koord.kube.client import ApiClient
     from koord.kube.events import EventRecorder
     from koord.kube.informer import SharedInformer
+    from koord.kube.listwatch import Absent
     from koord.kube.resource import Resource
+    from koord_scheduler.framework.extension.auditor import WorkloadAuditor
+    from koord_scheduler.framework.extension.numa import TopologyManager
     from koord_scheduler.framework.extension.reserved import ReservedRoom
 
 
 class Informers(Protocol):
     """The collections that the daemon follows, one copy of each for all plugins."""
 
-    def informer(self, resource: "Resource") -> "SharedInformer[Any]":
-        """Return the informer of a kind; it is started with the others."""
+    def informer(
+        self, resource: "Resource", *, absent: "Absent | None" = None, without: str = ""
+    ) -> "SharedInformer[Any]":
+        """Return the informer of a kind; it is started with the others.
+
+        absent and without: for a kind that a cluster, or a role, need not have: what to do about
+        it, and what is missed. Without them the start waits for its first list.
+        """
 
 
 class NodeFilters(Protocol):
@@ -95,7 +110,7 @@ class Services:
     waiting: WaitingPods
     """Pods that wait for a permit, which plugins give or refuse."""
     nominator: Nominator
-    """Pods that wait for room on a node, which preemption makes."""
+    """Pods that wait for room on a node, which preemption makes; others: of other schedulers."""
     activate: Callable[[Iterable[str]], None]
     """Have pods, by uid, be tried now, whatever they wait for; gates still count."""
     clock: Clock
@@ -107,6 +122,10 @@ class Services:
     control: ControlSlot = field(default_factory=ControlSlot)
     hooks: StartHooks = field(default_factory=StartHooks)
     """What plugins do when the cluster is known, before the first pod is tried."""
+    network: NetworkTopology | None = None
+    """The network between nodes; None, unless --enable-network-topology-manager is given."""
+    auditor: "WorkloadAuditor | None" = None
+    """What has become of each workload; None, unless --enable-workload-auditor is given."""
     extenders: PreemptExtenders | None = None
     """To be asked about preemptions; None: there are none."""
     shared: SharedParts = field(default_factory=SharedParts)
@@ -127,14 +146,25 @@ def new_services(
     clock: Clock,
     registry: CollectorRegistry,
     extenders: PreemptExtenders | None = None,
+    network: bool = False,
+    auditor: "WorkloadAuditor | None" = None,
 ) -> Services:
-    """Return services for one process, in which nothing has happened yet."""
+    """Return services for one process, in which nothing has happened yet.
+
+    network: the network between nodes is followed.
+    """
+    changes, topology = Changes(clock), None
+    if network:
+        informer = informers.informer(TOPOLOGIES, absent=MISSING, without=WITHOUT)
+        topology = NetworkTopology(cluster, changes, informer, clock)
     return Services(
+        network=topology,
+        auditor=auditor,
         client=client,
         events=events,
         informers=informers,
         cluster=cluster,
-        changes=Changes(clock),
+        changes=changes,
         waiting=WaitingPods(clock),
         nominator=Nominator(),
         activate=activate,
@@ -150,6 +180,10 @@ def _none_yet() -> "ReservedRoom":
     raise LookupError("the profile is not complete: ask for reservations in a cycle")
 
 
+def _no_numa() -> "TopologyManager":
+    raise LookupError("the profile is not complete: ask for NUMA admission in a cycle")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handle:
     """What the plugins of one profile get."""
@@ -162,6 +196,8 @@ class Handle:
     """Names of the plugins that this process has, whatever profiles enable."""
     reservations: Callable[[], "ReservedRoom"] = _none_yet
     """What runs the profile's plugins that look at reservations; none while plugins are made."""
+    numa: Callable[[], "TopologyManager"] = _no_numa
+    """Chooses NUMA nodes by the hints of the profile's plugins; none while plugins are made."""
 
     def scheduler(self) -> SchedulerControl:
         """The scheduler's cache and queue.

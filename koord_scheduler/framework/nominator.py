@@ -12,20 +12,29 @@ class Nominator:
     """Nominated pods by node. A pod is nominated to one node at a time."""
 
     def __init__(self) -> None:
-        self.version = 0
-        """Another number after each change that matters to other pods."""
+        self.others: Nominator | None = None
+        """Pods that other schedulers have nominated; they go before ours of lower priority.
+
+        None, unless the feature gate CrossSchedulerNomination is on.
+        """
+        self._version = 0
         self._by_node: dict[str, dict[str, ClusterPod]] = {}  # by key of the pod
         self._nodes: dict[str, str] = {}  # by key of the pod
 
     def __len__(self) -> int:
-        return len(self._nodes)
+        return len(self._nodes) + (0 if self.others is None else len(self.others))
+
+    @property
+    def version(self) -> int:
+        """Another number after each change that matters to other pods."""
+        return self._version + (0 if self.others is None else self.others.version)
 
     def nominate(self, pod: ClusterPod, node: str) -> None:
         """Nominate a pod to a node, and to no other any more."""
         self.forget(pod.key)
         self._nodes[pod.key] = node
         self._by_node.setdefault(node, {})[pod.key] = pod
-        self.version += 1
+        self._version += 1
 
     def update(self, pod: ClusterPod) -> None:
         """Take over a changed pod, if it is nominated; another one of its name is not."""
@@ -36,7 +45,7 @@ class Nominator:
         if known.uid == pod.uid:
             self._by_node[node][pod.key] = pod
             if _weight(known) != _weight(pod):
-                self.version += 1
+                self._version += 1
         else:
             self.forget(pod.key)
 
@@ -48,7 +57,7 @@ class Nominator:
             del pods[key]
             if not pods:
                 del self._by_node[node]
-            self.version += 1
+            self._version += 1
 
     def node_of(self, key: str) -> str | None:
         """The node that a pod is nominated to; None: none."""
@@ -59,7 +68,10 @@ class Nominator:
         return tuple(self._by_node.get(node, {}).values())
 
     def rivals(self, pod: ClusterPod) -> Mapping[str, Sequence[ClusterPod]]:
-        """By node, the other nominated pods whose priority is equal or higher: they go first."""
+        """By node, the other nominated pods whose priority is equal or higher: they go first.
+
+        Of those of other schedulers only the pods whose priority is higher.
+        """
         found = self.of_priority(pod.priority or 0)
         node = self._nodes.get(pod.key)
         if node in found:
@@ -69,19 +81,25 @@ class Nominator:
         return found
 
     def of_priority(self, least: int) -> dict[str, list[ClusterPod]]:
-        """By node, the nominated pods with at least this priority."""
-        found: dict[str, list[ClusterPod]] = {}
+        """By node, the nominated pods with at least this priority; of other schedulers above it."""
+        found = {} if self.others is None else self.others.of_priority(least + 1)
         for node, pods in self._by_node.items():
             first = [one for one in pods.values() if (one.priority or 0) >= least]
             if first:
-                found[node] = first
+                found[node] = [*first, *found.get(node, ())]
         return found
 
     def rivals_on(self, pod: ClusterPod, node: str) -> Sequence[ClusterPod]:
         """The rivals on one node."""
         least = pod.priority or 0
         pods = self._by_node.get(node, {})
-        return [one for key, one in pods.items() if key != pod.key and (one.priority or 0) >= least]
+        found = [
+            one for key, one in pods.items() if key != pod.key and (one.priority or 0) >= least
+        ]
+        if self.others is not None:
+            pods = self.others._by_node.get(node, {})
+            found += [one for one in pods.values() if (one.priority or 0) > least]
+        return found
 
 
 def _weight(pod: ClusterPod) -> tuple[object, ...]:

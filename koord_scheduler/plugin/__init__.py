@@ -108,6 +108,12 @@ from koord_scheduler.framework.events import (
     QueueingHint,
     about_itself,
 )
+from koord_scheduler.framework.extension.auditor import (
+    AuditedWorkload,
+    AuditRecord,
+    WorkloadAuditor,
+    workload_of,
+)
 from koord_scheduler.framework.extension.control import SchedulerControl
 from koord_scheduler.framework.extension.handlers import (
     FailedPod,
@@ -116,6 +122,19 @@ from koord_scheduler.framework.extension.handlers import (
     ForgetHandlers,
     StartHook,
     StartHooks,
+)
+from koord_scheduler.framework.extension.networktopology import (
+    CLUSTER_LAYER,
+    NODE_LAYER,
+    NetworkTopology,
+    NetworkTree,
+    TopologyNode,
+)
+from koord_scheduler.framework.extension.numa import (
+    NUMATopologyHint,
+    NUMATopologyHintProvider,
+    NUMATopologyPolicy,
+    TopologyManager,
 )
 from koord_scheduler.framework.extension.plans import FindOneNodePlugin, PreferNodesPlugin
 from koord_scheduler.framework.extension.podchanges import (
@@ -228,10 +247,12 @@ from koord_scheduler.rules.resourceweights import ResourceSpec, weighted
 
 __all__ = [
     "ABSENT",
+    "CLUSTER_LAYER",
     "MAX_NODE_SCORE",
     "MERGE_PATCH",
     "MIN_NODE_SCORE",
     "NODE",
+    "NODE_LAYER",
     "NODE_METRIC",
     "OK",
     "POD",
@@ -248,6 +269,8 @@ __all__ = [
     "AggregatedUsage",
     "AntiAffinity",
     "ApiConfig",
+    "AuditRecord",
+    "AuditedWorkload",
     "Balanced",
     "BindPlugin",
     "BudgetsByNamespace",
@@ -299,6 +322,11 @@ __all__ = [
     "LowerPods",
     "Mask",
     "MostAllocated",
+    "NUMATopologyHint",
+    "NUMATopologyHintProvider",
+    "NUMATopologyPolicy",
+    "NetworkTopology",
+    "NetworkTree",
     "NextPodPlugin",
     "NodeFilters",
     "NodeInfo",
@@ -382,6 +410,8 @@ __all__ = [
     "Suggestion",
     "SuggestionType",
     "TooManyRequests",
+    "TopologyManager",
+    "TopologyNode",
     "Transformed",
     "Transport",
     "Unreachable",
@@ -399,6 +429,7 @@ __all__ = [
     "WaitingPods",
     "WhatIf",
     "Wish",
+    "WorkloadAuditor",
     "WrongStateType",
     "about_itself",
     "affinity_allows",
@@ -452,4 +483,5 @@ __all__ = [
     "use_of_node",
     "warning",
     "weighted",
+    "workload_of",
 ]

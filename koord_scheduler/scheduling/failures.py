@@ -11,6 +11,7 @@ from koord.kube.eventobjects import EventType
 from koord.util.clock import Clock
 from koord.util.logs import get_logger
 from koord_scheduler.cache.assumed import SchedulerState
+from koord_scheduler.framework.extension.auditor import AuditRecord, WorkloadAuditor
 from koord_scheduler.framework.extension.handlers import FailedPod, FailureFilters
 from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.queue.schedulingqueue import SchedulingQueue
@@ -40,7 +41,9 @@ class FailedAttempts:
         metrics: SchedulingMetrics,
         filters: FailureFilters,
         clock: Clock,
+        auditor: WorkloadAuditor | None = None,
     ) -> None:
+        self._auditor = auditor
         self._filters = filters
         self._state = state
         self._queue = queue
@@ -69,6 +72,8 @@ class FailedAttempts:
         else:
             self._handle(attempt, failure)
         self._filters.after(failed)
+        if self._auditor is not None:
+            _audit(self._auditor, attempt, failure)
 
     def _handle(self, attempt: Attempt, failure: Failure) -> None:
         pod = self._requeue(attempt, failure)
@@ -110,6 +115,16 @@ class FailedAttempts:
         self._events.emit(pod, EventType.WARNING, "FailedScheduling", message)
         reason = UNSCHEDULABLE if failure.status.rejected else SCHEDULER_ERROR
         self._statuses.report(pod, Unscheduled(reason, message), failure.nominated_node)
+
+
+def _audit(auditor: WorkloadAuditor, attempt: Attempt, failure: Failure) -> None:
+    """Record a failure, and whether room is being made for the pod on another node."""
+    message = failure.status.message
+    auditor.record(attempt.pod, AuditRecord.SCHEDULE_FAILURE, message)
+    if failure.nominated_node:
+        auditor.record(attempt.pod, AuditRecord.PREEMPT_NOMINATED)
+    elif failure.status.rejected and not attempt.node and attempt.profile.binding.has_post_filters:
+        auditor.record(attempt.pod, AuditRecord.PREEMPT_FAILURE)
 
 
 def _renominated(attempt: Attempt, failure: Failure) -> Failure:

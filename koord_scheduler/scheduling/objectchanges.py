@@ -19,6 +19,7 @@ from koord_scheduler.framework.events import (
     cluster_event,
 )
 from koord_scheduler.framework.handle import Services
+from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.queue.schedulingqueue import SchedulingQueue
 from koord_scheduler.scheduling.clusterevents import events_of, pod_actions
 from koord_scheduler.scheduling.podstatus import PodStatuses
@@ -70,6 +71,8 @@ class ObjectChanges:
 
     def _pod_changed(self, old: ClusterPod | None, new: ClusterPod | None) -> None:
         before, after = _place(old), _place(new)
+        if self._nominator.others is not None:
+            self._others_nominate(self._nominator.others, old, new)
         if new is not None and after is _Place.UNSCHEDULED:
             self._wanted(old if before is _Place.UNSCHEDULED else None, new)
         elif old is not None and before is _Place.UNSCHEDULED:
@@ -106,6 +109,27 @@ class ObjectChanges:
             self._nominator.nominate(new, new.nominated_node)
         elif before and not new.nominated_node:
             self._nominator.forget(new.key)
+
+    def _others_nominate(
+        self, others: Nominator, old: ClusterPod | None, new: ClusterPod | None
+    ) -> None:
+        """Take over to which node another scheduler has nominated its pod."""
+        waits = new is not None and _place(new) is _Place.UNSCHEDULED and not new.deleting
+        if new is not None and waits and new.nominated_node and not self._plugins.schedules(new):
+            known = others.node_of(new.key)
+            if known == new.nominated_node:
+                others.update(new)
+                return
+            others.nominate(new, new.nominated_node)
+            if known is not None:
+                self._queue.happened(POD_DELETED, old, None)
+            return
+        gone = old or new
+        if gone is None or others.node_of(gone.key) is None:
+            return
+        others.forget(gone.key)
+        if _place(new) is not _Place.ASSIGNED:  # its room is free for ours again
+            self._queue.happened(POD_DELETED, gone, None)
 
     def _unwanted(self, pod: ClusterPod, *, is_assigned: bool = False) -> None:
         """An unscheduled pod is not to be scheduled any more."""

@@ -17,6 +17,7 @@ from koord_scheduler.extenders.chain import Extenders
 from koord_scheduler.framework.debugging import Debugging
 from koord_scheduler.framework.enqueueing import Enqueueing
 from koord_scheduler.framework.events import POD_DELETED
+from koord_scheduler.framework.extension.auditor import AuditRecord
 from koord_scheduler.framework.handle import Services
 from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.queuedpod import QueuedPod
@@ -127,10 +128,12 @@ class Scheduler:
             metrics,
             services.failures,
             clock,
+            services.auditor,
         )
         services.control.set(CacheAndQueue(state, self.queue, services.forgotten))
         self._next_pod = next_pod_of(profiles)
         self._waiting = services.waiting
+        self._auditor = services.auditor
         self._monitor = AttemptMonitor(patience, metrics, clock)
         self._trying: Attempt | None = None  # in its scheduling cycle
         self._bindings: dict[asyncio.Task[None], Attempt] = {}
@@ -206,6 +209,8 @@ class Scheduler:
             return
         attempt = Attempt(queued=queued, pod=pod, profile=profile, began=self._clock.monotonic())
         self._trying = attempt
+        if self._auditor is not None:
+            self._auditor.record(pod, AuditRecord.ATTEMPT)
         try:
             failure = await self.cycle.run(attempt)
         except asyncio.CancelledError:
@@ -237,6 +242,8 @@ class Scheduler:
         except Exception as err:
             failure = self._crashed(attempt, err)
         if failure is None or self._is_bound(attempt):
+            if self._auditor is not None:
+                self._auditor.record(attempt.pod, AuditRecord.SCHEDULED)
             await self._binding.bound(attempt)
             return
         placed = attempt.pod

@@ -5,6 +5,7 @@ from typing import Any
 from koord.kube.eventobjects import Event
 from koord.kube.events import EventRecorder
 from koord.kube.informer import SharedInformer
+from koord.kube.listwatch import Absent
 from koord.kube.resource import Resource
 
 
@@ -21,5 +22,7 @@ class CapturedEvents(EventRecorder):
 class NoInformers:
     """No collections are followed but those of the cluster's state."""
 
-    def informer(self, resource: Resource) -> SharedInformer[Any]:
+    def informer(
+        self, resource: Resource, *, absent: Absent | None = None, without: str = ""
+    ) -> SharedInformer[Any]:
         raise NotImplementedError(f"the kit follows no {resource.plural}: give informers yourself")

@@ -12,6 +12,7 @@ from koord.util.logs import get_logger
 from koord_scheduler.config.points import Point
 from koord_scheduler.config.profiles import Profile
 from koord_scheduler.framework.calls import Loaded, PluginCalls, TimeLimits
+from koord_scheduler.framework.extension.numa import TopologyManager
 from koord_scheduler.framework.handle import Handle, NodeFilters, Services
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
@@ -91,10 +92,12 @@ class ProfilePlugins:
             filters=lambda: self.filters,
             registered=registered,
             reservations=lambda: self.reservations,
+            numa=lambda: self.numa,
         )
         self._loaded: dict[str, Loaded] = {}
         self._filters: NodeFilters | None = None
         self._reservations: ReservedRoom | None = None
+        self._numa: TopologyManager | None = None
 
     @property
     def plugins(self) -> Mapping[str, Plugin]:
@@ -114,6 +117,15 @@ class ProfilePlugins:
         if self._reservations is None:
             raise LookupError("the profile is not complete: ask for reservations in a cycle")
         return self._reservations
+
+    @property
+    def numa(self) -> "TopologyManager":
+        """NUMA admission by its plugins; LookupError: they are not all made yet."""
+        if self._filters is None:
+            raise LookupError("the profile is not complete: ask for NUMA admission in a cycle")
+        if self._numa is None:
+            self._numa = TopologyManager(self)
+        return self._numa
 
     def complete_reservations(self, reservations: "ReservedRoom") -> None:
         """Give the profile what runs its plugins that look at reservations."""

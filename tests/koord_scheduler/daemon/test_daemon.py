@@ -51,14 +51,14 @@ async def test_pods_are_scheduled_once_everything_is_watched(
         await pass_time(lambda: len(placed(server)) == 5, step=0.2)
 
     events = [log["event"] for log in logs]
-    assert watching == len(FOLLOWED)
+    assert watching == len(FOLLOWED) + 1  # with network topologies
     assert events.index("daemon.started") < events.index("scheduler.ready")
     [ready] = [log for log in logs if log["event"] == "scheduler.ready"]
     assert (ready["nodes"], ready["pods"]) == (2, 6)
     assert "elsewhere" not in placed(server)
     assert set(placed(server).values()) == {"n1", "n2"}
     [idle] = [log["flags"] for log in logs if log["event"] == "flags.without_effect"]
-    assert idle == ["authentication-skip-lookup", "enable-network-topology-manager", "logtostderr"]
+    assert idle == ["authentication-skip-lookup", "logtostderr"]
     [listening] = [log["address"] for log in logs if log["event"] == "server.listening"]
     assert listening == f"127.0.0.1:{replica.port}"
     scheduled = replica.metric(
@@ -68,6 +68,19 @@ async def test_pods_are_scheduled_once_everything_is_watched(
     assert holder(server)
     made = [one.json["reason"] for one in server.asked("create", "/api/v1/namespaces/default/ev")]
     assert made.count("Scheduled") <= 5
+
+
+@pytest.mark.parametrize("status", [404, 403])
+async def test_network_topologies_need_not_be_there(
+    start: Start, server: ApiServer, pass_time: PassTime, status: int
+) -> None:
+    """Koordinator's Deployment asks for them; a cluster without the CRD must have a scheduler."""
+    path = "/apis/scheduling.koordinator.sh/v1alpha1/clusternetworktopologies"
+    server.script(*[refuse(status)] * 1000, path=path)
+    server.objects.create(PODS, pending("web"))
+    replica = start(SIMPLE, "--enable-network-topology-manager")
+    await pass_time(lambda: "web" in placed(server), step=0.2)
+    assert (await replica.get("/readyz"))[0] == 200
 
 
 async def test_endpoints(leading: Replica) -> None:

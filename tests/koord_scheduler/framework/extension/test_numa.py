@@ -1,0 +1,143 @@
+"""NUMA admission by the hints of several plugins."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from schedulerkit import Kit, make_pod, make_view
+
+from koord.cluster.facts import ClusterPod
+from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.extension.numa import (
+    Hints,
+    NUMATopologyHint,
+    NUMATopologyHintProvider,
+    NUMATopologyPolicy,
+    TopologyManager,
+    merge_hints,
+)
+from koord_scheduler.framework.interfaces import FilterPlugin
+from koord_scheduler.framework.nodeinfo import NodeInfo
+from koord_scheduler.framework.nodes.search import NodeSearch
+from koord_scheduler.framework.status import Code, Status
+
+BEST, RESTRICTED, SINGLE = NUMATopologyPolicy
+NODE = NodeInfo(make_view(a="8"), 0)
+
+
+def hint(*nodes: int, preferred: bool = True, score: int = 0) -> NUMATopologyHint:
+    return NUMATopologyHint(frozenset(nodes), preferred, score)
+
+
+@pytest.mark.parametrize(
+    ("hints", "policy", "found"),
+    [
+        ([], BEST, hint(0, 1)),
+        ([], SINGLE, NUMATopologyHint(None)),
+        ([{"cpu": [hint(0), hint(1)]}, {"gpu": [hint(1)]}], SINGLE, hint(1)),
+        ([{"cpu": [hint(0), hint(1, score=9)]}], SINGLE, hint(1, score=9)),
+        ([{"cpu": [hint(0)]}, {"gpu": [hint(1)]}], RESTRICTED, None),
+        ([{"cpu": [hint(0)]}, {"gpu": [hint(1)]}], BEST, hint(0, 1, preferred=False)),
+        ([{"cpu": [hint(0, 1)]}], RESTRICTED, hint(0, 1)),
+        ([{"cpu": [hint(0, 1)]}], SINGLE, None),
+        ([{"cpu": []}], RESTRICTED, None),
+        ([{"cpu": None, "gpu": [hint(0)]}], SINGLE, hint(0)),
+        ([{"cpu": [hint(0, preferred=False), hint(0, 1)]}], RESTRICTED, hint(0, 1)),
+    ],
+)
+def test_hints_are_merged(
+    hints: list[Hints], policy: NUMATopologyPolicy, found: NUMATopologyHint | None
+) -> None:
+    assert merge_hints(hints, (0, 1), policy) == found
+
+
+_HINT = st.builds(
+    NUMATopologyHint,
+    st.none() | st.frozensets(st.integers(0, 3), min_size=1),
+    st.booleans(),
+    st.integers(0, 2),
+)
+
+
+@given(st.lists(st.lists(_HINT, min_size=1, max_size=4), min_size=1, max_size=3))
+def test_no_other_choice_of_hints_is_better(lists: list[list[NUMATopologyHint]]) -> None:
+    """Preferred first, then few NUMA nodes."""
+    every = frozenset(range(4))
+    best = merge_hints([{str(n): one for n, one in enumerate(lists)}], every, BEST)
+    assert best is not None
+    for chosen in product(*lists):
+        common = every
+        for one in chosen:
+            common &= every if one.nodes is None else one.nodes
+        if common:
+            preferred = all(one.preferred for one in chosen)
+            assert (not best.preferred, len(best.nodes or every)) <= (not preferred, len(common))
+
+
+class Has(NUMATopologyHintProvider, FilterPlugin):
+    """Has a resource on some NUMA nodes; as a third party's plugin would."""
+
+    def __init__(self, log: list[str], answer: Hints | Status | None = None) -> None:
+        self.log = log
+        self.answer = answer
+        self.refuses: Status | None = None
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        return None
+
+    def pod_topology_hints(
+        self, state: CycleState, pod: ClusterPod, node: NodeInfo
+    ) -> Hints | Status | None:
+        self.log.append(f"{self.name} hints")
+        return self.answer
+
+    def allocate(
+        self, state: CycleState, affinity: NUMATopologyHint, pod: ClusterPod, node: NodeInfo
+    ) -> Status | None:
+        self.log.append(f"{self.name} {sorted(affinity.nodes or ())}")
+        return self.refuses
+
+
+async def manager(*plugins: Has) -> TopologyManager:
+    names = ("Cpus", "Gpus")
+    kit = Kit()
+    profile = await kit.profile(filter=dict(zip(names, plugins, strict=False)))
+    with pytest.raises(LookupError):
+        profile.handle.numa()
+    NodeSearch(profile, kit.services.nominator)
+    found = profile.handle.numa()
+    assert profile.handle.numa() is found
+    return found
+
+
+async def test_providers_are_asked_in_the_order_of_the_profile_and_once_for_hints() -> None:
+    log: list[str] = []
+    cpus, gpus = Has(log, {"cpu": [hint(0), hint(1)]}), Has(log, {"gpu": [hint(1)]})
+    numa, state = await manager(cpus, gpus), CycleState()
+    assert numa.admit(state, make_pod(), NODE, (0, 1), SINGLE).ok
+    assert numa.affinity(state, "a") == hint(1)
+    assert log == ["Cpus hints", "Gpus hints", "Cpus [1]", "Gpus [1]"]
+    log.clear()
+    assert numa.admit(state, make_pod(), NODE, (0, 1), SINGLE).ok
+    assert log == ["Cpus [1]", "Gpus [1]"]  # in Reserve it is what Filter has found
+    log.clear()
+    assert numa.admit(state.clone(), make_pod(), NODE, (0, 1), SINGLE).ok
+    assert log[0] == "Cpus hints"  # a what-if has other pods on the node
+
+
+async def test_who_rejects_is_heard_and_failures_end_the_cycle() -> None:
+    log: list[str] = []
+    cpus, gpus = Has(log, Status.unschedulable("no cores")), Has(log, {"gpu": [hint(1)]})
+    numa, state = await manager(cpus, gpus), CycleState()
+    found = numa.admit(state, make_pod(), NODE, (0, 1), BEST)
+    assert (found.code, found.reasons) == (Code.UNSCHEDULABLE, ("no cores",))
+    cpus.answer = {"cpu": [hint(0)]}
+    found = numa.admit(state, make_pod(), NODE, (0, 1), SINGLE)
+    assert found.reasons == ("node(s) Unaligned NUMA Hint",)
+    cpus.answer, gpus.refuses = None, Status.unschedulable("Unsatisfied NUMA gpu")
+    found = numa.admit(state, make_pod(), NODE, (0, 1), SINGLE)
+    assert (found.plugin, found.reasons) == ("Gpus", ("Unsatisfied NUMA gpu",))
+    assert numa.affinity(state, "a") is None
+    cpus.answer = 7  # type: ignore[assignment]
+    assert numa.admit(state, make_pod(), NODE, (0, 1), SINGLE).code is Code.ERROR
