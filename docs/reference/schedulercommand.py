@@ -10,6 +10,8 @@ from koord_scheduler.cli.daemon import FAMILIES
 from koord_scheduler.daemon.run import Daemon, connect_daemon
 from koord_scheduler.daemon.settings import load_settings, new_flags
 from koord_scheduler.features import GATES
+from koord_scheduler_plugins.default_preemption.acting import PreemptionMetrics
+from koord_scheduler_plugins.network_traffic.metrics import TrafficMetrics
 from reference.commands import ACCESS, control_plane_page, families_table
 from reference.markdown import code, table
 
@@ -48,7 +50,9 @@ owner may `get` that nonResourceURL.
 """
 _METRICS = """
 Names are kube-scheduler's; `leader_election_*` has that of Kubernetes' components. Plugins add
-their own. Once plugins are made there are also the gauges `scheduler_pending_pods{queue}`,
+their own; `scheduler_preemption_*` and `scheduler_network_traffic_*` are there while a profile has
+DefaultPreemption or [NetworkTraffic](network-traffic.md). Once plugins are made there are also
+the gauges `scheduler_pending_pods{queue}`,
 `scheduler_unschedulable_pods{plugin,profile}` and `scheduler_cache_size{type}`.
 """
 
@@ -73,7 +77,7 @@ def scheduler_command_page() -> str:
 
 
 def _exposition() -> Exposition:
-    """The metrics of a daemon that was built, and did not run."""
+    """The metrics of a daemon that was built, and did not run, and of plugins that ship."""
     clock = SimulatedClock()
     exposition = Exposition(FAMILIES, clock=clock)
     with tempfile.TemporaryDirectory() as directory:
@@ -82,4 +86,6 @@ def _exposition() -> Exposition:
         settings = load_settings([], {"KUBECONFIG": str(access)}, discover=discover)
         connection = connect_daemon(settings, exposition, clock, "x")
         Daemon(settings, connection, exposition, clock, "x")
+    for of_plugin in (PreemptionMetrics, TrafficMetrics):
+        of_plugin(exposition.internal)
     return exposition

@@ -106,10 +106,12 @@ def connect(
 def _api_config(kubeconfig: str, master: str, environ: Mapping[str, str]) -> ApiConfig:
     home = Path(environ.get("HOME", "/nonexistent"))
     found = find_config(kubeconfig, environ, home=home)
+    if found is not None and not master:
+        return found
     if found is not None:
-        return replace(found, server=master or found.server)
+        return replace(found, server=master, server_setting="--master")
     if master:
-        return ApiConfig(server=master, source="--master")
+        return ApiConfig(server=master, source="--master", server_setting="--master")
     raise ConfigError(
         "clientConnection.kubeconfig",
         wanted="an API server",

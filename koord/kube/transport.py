@@ -236,11 +236,18 @@ class Transport:
         return self._session
 
     def _warn_once(self) -> None:
-        config = self._config
+        """Log, once in a process for each kind of server, that it is not verified."""
         warned, self._warned = self._warned, True
-        if not warned and not (config.verify and config.server.startswith("https:")):
-            hint = "anyone on the way can read what is sent and forge answers; set a CA and https"
-            log.warning("server.unverified", server=config.server, source=config.source, hint=hint)
+        source, setting = self._config.source, self._config.unverified()
+        if setting and not warned:
+            log.warning(
+                "server.unverified",
+                server=self._config.server,
+                source=source,
+                setting=setting,
+                hint="all on the way can read what is sent and forge answers; set a CA and https",
+                once=(source, setting),
+            )
 
 
 def check_head(status: int, encoding: str, where: str) -> None:

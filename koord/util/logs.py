@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 LogFormat = Literal["json", "console"]
 LEVELS = ("debug", "info", "warning", "error", "critical")
 SHARED = "koord"  # first part of the names of loggers that all daemons have
+MOST_ONCE = 256  # values of the fact `once` that are remembered
 _BLOCKS = ("exception", "stack")  # facts that the console shows as lines of their own
 _COLOR = re.compile(r"(\x1b\[[0-9;]*m)")
 _NUMBERS = {name: logging.getLevelNamesMapping()[name.upper()] for name in LEVELS} | {
@@ -100,6 +101,27 @@ class _Levels:
 _levels = _Levels()
 
 
+class _Once:
+    """Drops an event whose fact `once` it has seen with that event before, and then the fact.
+
+    Of so many values the oldest is forgotten: memory is bounded, and values are few.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[object, object], None] = {}
+
+    def __call__(self, _logger: object, _method: str, event: "EventDict") -> "EventDict":
+        key = (event.get("event"), event.pop("once", None))
+        if key[1] is None:
+            return event
+        if key in self._seen:
+            raise structlog.DropEvent
+        if len(self._seen) >= MOST_ONCE:
+            del self._seen[next(iter(self._seen))]
+        self._seen[key] = None
+        return event
+
+
 class _NamedLogger(structlog.make_filtering_bound_logger(logging.DEBUG)):  # type: ignore[misc]
     """structlog's own filter is fixed when a logger is made; this one follows set_levels."""
 
@@ -131,12 +153,14 @@ def configure(log_format: LogFormat, levels: LevelSpec, program: str = SHARED) -
     """Set the form and levels of all logs, past loggers included.
 
     program takes the place of "koord" in the names of shared loggers: the logger "koord.kube" is
-    "PROGRAM.kube" in the log and in --log-level.
+    "PROGRAM.kube" in the log and in --log-level. An event with the fact `once` is logged once for
+    each of its values, from this call on.
     """
     _levels.program = program
     set_levels(levels)
     structlog.configure(
         processors=[
+            _Once(),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper("iso", utc=True, key="ts"),
             *_rendering(log_format),

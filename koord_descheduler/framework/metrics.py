@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.metrics_core import UnknownMetricFamily
 
+from koord.component.plugins.ownmetrics import OwnMetrics
+
 UNSUFFIXED_COUNTERS = frozenset({"descheduler_pods_evicted"})
 """Counters that Koordinator named without `_total`; for koord.component.http.families."""
 MOST_SERIES = 10_000  # of evicted pods by namespace and node
@@ -41,12 +43,11 @@ class PodsEvicted:
         return UnknownMetricFamily("descheduler_pods_evicted", help_, labels=_LABELS)
 
 
-class FrameworkMetrics:
+class FrameworkMetrics(OwnMetrics):
     """Cycles, rounds of plugins, and evictions."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.exposition = registry
-        """Where shared parts of plugins add their own metrics."""
+        super().__init__(registry)
         self.evicted = PodsEvicted()
         registry.register(self.evicted)
         self.cycles = Histogram(

@@ -131,6 +131,8 @@ def api_config(settings: Extender) -> ApiConfig:
     return ApiConfig(
         server=settings.url_prefix.rstrip("/"),
         source="extenders of the configuration",
+        server_setting="urlPrefix",
+        verify_setting="tlsConfig.insecure" if tls.insecure else "tlsConfig.caFile",
         ca=ca,
         verify=not tls.insecure and not (settings.enable_https and ca is None),
         tls_server_name=tls.server_name,

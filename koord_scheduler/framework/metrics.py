@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily
 
 from koord.component.plainhistogram import PlainHistogram
+from koord.component.plugins.ownmetrics import OwnMetrics
 
 
 class PluginEvaluations:
@@ -34,12 +35,11 @@ class PluginEvaluations:
         )
 
 
-class FrameworkMetrics:
+class FrameworkMetrics(OwnMetrics):
     """Durations of extension points and of plugins, and how often plugins are called."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.exposition = registry
-        """Where plugins add their own metrics."""
+        super().__init__(registry)
         self.points = PlainHistogram(
             "scheduler_framework_extension_point_duration_seconds",
             "Latency for running all plugins of a specific extension point.",

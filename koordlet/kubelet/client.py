@@ -152,7 +152,10 @@ def kubelet_url(node: Node | None, options: KubeletOptions) -> str:
 def kubelet_config(api: ApiConfig, url: str, options: KubeletOptions) -> ApiConfig:
     """Return the connection settings for the kubelet, derived from those for the API server."""
     if options.insecure:
-        return ApiConfig(server=url, source="--kubelet-insecure-tls", verify=False)
+        flag = "--kubelet-insecure-tls"
+        return ApiConfig(
+            server=url, source=flag, verify=False, server_setting=flag, verify_setting=flag
+        )
     if options.ca_file is not None:
         api = dataclasses.replace(api, ca=options.ca_file, verify=True)
     return dataclasses.replace(api, server=url, tls_server_name="", proxy_url="")

@@ -36,3 +36,11 @@ class ApiConfig:
     key: Material | None = None
     exec_plugin: ExecPlugin | None = None
     namespace: str = ""
+    server_setting: str = "server"  # names of the settings in source, for messages
+    verify_setting: str = "insecure-skip-tls-verify"
+
+    def unverified(self) -> str:
+        """The name of the setting for which nobody verifies the server; "": it is verified."""
+        if not self.server.startswith("https:"):
+            return self.server_setting
+        return "" if self.verify else self.verify_setting

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from koord_scheduler.plugin import (
     OK,
@@ -61,8 +61,7 @@ class Preemption:
 class PreemptionMetrics:
     """Metrics of preemption, with kube-scheduler's names."""
 
-    def __init__(self, services: Services) -> None:
-        registry = services.metrics.exposition
+    def __init__(self, registry: CollectorRegistry) -> None:
         self.attempts = Counter(
             "scheduler_preemption_attempts_total",
             "Total preemption attempts in the cluster till now.",
@@ -93,7 +92,7 @@ class Preemptions(SharedPart):
     """Preemptions of all profiles, from when they are decided until the victims are leaving."""
 
     def __init__(self, services: Services) -> None:
-        self.metrics = PreemptionMetrics(services)
+        self.metrics = services.metrics.own(PreemptionMetrics)
         self._services = services
         self._clock = services.clock
         self._by_pod: dict[str, Preemption] = {}  # by uid of the preemptor

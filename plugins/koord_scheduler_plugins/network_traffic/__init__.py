@@ -29,6 +29,7 @@ from koord_scheduler.plugin import (
 from koord_scheduler_plugins.network_traffic.agents import AgentsSource
 from koord_scheduler_plugins.network_traffic.args import NetworkTrafficArgs
 from koord_scheduler_plugins.network_traffic.meter import Meter
+from koord_scheduler_plugins.network_traffic.metrics import TrafficMetrics
 from koord_scheduler_plugins.network_traffic.prometheus import PrometheusHandle, PrometheusSource
 
 __all__ = ["NetworkTraffic", "NetworkTrafficArgs", "PrometheusHandle"]
@@ -42,15 +43,23 @@ class NetworkTraffic(
 
     def __init__(self, args: NetworkTrafficArgs, handle: Handle) -> None:
         """Profiles with the same arguments share what is read."""
-        services = handle.services
+        services, name = handle.services, f"NetworkTraffic-{crc32(repr(args).encode()):08x}"
 
         def make() -> Meter:
+            metrics = services.metrics.own(TrafficMetrics)
             transport = transport_of(args, handle)
             kind = PrometheusSource if args.prometheus_address else AgentsSource
-            source = kind(args, transport, services.clock)
-            return Meter(args, source, transport, services.cluster, services.clock)
+            source = kind(
+                args,
+                transport,
+                services.clock,
+                lambda result: metrics.queries.labels(name, result).inc(),
+            )
+            meter = Meter(args, source, transport, services.cluster, services.clock)
+            metrics.add(name, meter)
+            return meter
 
-        self.meter = services.shared.get(f"NetworkTraffic-{crc32(repr(args).encode()):08x}", make)
+        self.meter = services.shared.get(name, make)
 
     def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         return self.meter.measure.version
@@ -78,6 +87,8 @@ def transport_of(args: NetworkTrafficArgs, handle: Handle) -> Transport:
     config = ApiConfig(
         server=(args.prometheus_address or args.agent_address).rstrip("/"),
         source="the arguments of NetworkTraffic",
+        server_setting="prometheusAddress" if args.prometheus_address else "agentAddress",
+        verify_setting="insecureSkipVerify",
         ca=Path(args.ca_file) if args.ca_file else None,
         verify=not args.insecure_skip_verify,
         tls_server_name=args.server_name,

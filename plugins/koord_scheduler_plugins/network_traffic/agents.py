@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 
 from koord_scheduler.plugin import Call, Clock, KoordError, Transport, get_logger
 from koord_scheduler_plugins.network_traffic.args import EVERY_INTERFACE, NetworkTrafficArgs
-from koord_scheduler_plugins.network_traffic.prometheus import VIRTUAL
+from koord_scheduler_plugins.network_traffic.prometheus import VIRTUAL, Count, uncounted
 from koord_scheduler_plugins.network_traffic.readings import Reading, Traffic, usable
 
 STEP = 5.0  # seconds between two groups of agents that are asked
@@ -54,8 +54,11 @@ class AgentsSource:
     cycle knows them.
     """
 
-    def __init__(self, args: NetworkTrafficArgs, transport: Transport, clock: Clock) -> None:
+    def __init__(
+        self, args: NetworkTrafficArgs, transport: Transport, clock: Clock, count: Count = uncounted
+    ) -> None:
         self.interval = min(STEP, args.interval)
+        self._count = count
         self._args = args
         self._transport = transport
         self._clock = clock
@@ -99,7 +102,9 @@ class AgentsSource:
             self._asked[name] = self._clock.monotonic()
             try:
                 found[name] = await self._read_one(name, nodes[name])
+                self._count("answered")
             except KoordError as err:
+                self._count("failed")
                 log.debug("agent.silent", node=name, error=str(err))
                 errors.append(f"{name}: {err}")
 

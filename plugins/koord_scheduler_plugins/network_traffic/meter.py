@@ -18,6 +18,7 @@ from koord_scheduler.plugin import (
     get_logger,
 )
 from koord_scheduler_plugins.network_traffic.args import Direction, NetworkTrafficArgs
+from koord_scheduler_plugins.network_traffic.metrics import Figures
 from koord_scheduler_plugins.network_traffic.readings import UNKNOWN, Measure, Reading
 
 FIRST_WAIT = 10.0  # seconds that the first cycle waits for figures
@@ -54,6 +55,7 @@ class Meter:
         clock: Clock,
     ) -> None:
         self.measure = Measure({})
+        self.figures = Figures()
         self._args = args
         self._direction = args.direction or Direction.SUM
         self._source = source
@@ -61,6 +63,7 @@ class Meter:
         self._cluster = cluster
         self._clock = clock
         self._readings: dict[str, Reading] = {}
+        self._stale: set[str] = set()  # nodes whose latest readings have expired
         self._error = ""
         self._ready = asyncio.Event()
 
@@ -90,6 +93,11 @@ class Meter:
         detail: dict[str, object] = {"nodes_known": known}
         return PartHealth(HealthStatus.DEGRADED, self._error, detail)
 
+    def age(self) -> float | None:
+        """Seconds since the newest reading; None: there is none. Callable from any thread."""
+        newest = self.figures.newest
+        return None if newest is None else self._clock.monotonic() - newest
+
     async def refresh(self) -> None:
         """Read once, and make the measure anew."""
         view = self._cluster.view()
@@ -110,12 +118,23 @@ class Meter:
 
     async def _renew(self, nodes: Mapping[str, str]) -> None:
         oldest = self._clock.monotonic() - self._args.expiration
+        expired = {name for name, one in self._readings.items() if one.at < oldest}
         self._readings = {
-            name: one for name, one in self._readings.items() if name in nodes and one.at >= oldest
+            name: one
+            for name, one in self._readings.items()
+            if name in nodes and name not in expired
         }
+        self._stale = (self._stale | expired) & nodes.keys() - self._readings.keys()
         self.measure = await asyncio.to_thread(
             self._measure_of, self._readings, self._cluster.view(), self.measure.version + 1
         )
+        self.figures = self._figures_of(self.measure, len(nodes))
+
+    def _figures_of(self, measure: Measure, nodes: int) -> Figures:
+        known, stale = sum(score >= 0 for score in measure.raw.values()), len(self._stale)
+        newest = max((one.at for one in self._readings.values()), default=self.figures.newest)
+        states = {"known": known, "stale": stale, "unknown": nodes - known - stale}
+        return Figures(newest, states, measure.without_capacity)
 
     def _measure_of(self, readings: Mapping[str, Reading], view: View, version: int) -> Measure:
         measure = Measure.of(

@@ -28,6 +28,14 @@ VIRTUAL = (
 
 T = TypeVar("T")
 
+Count = Callable[[str], None]
+"""Called with the result of each question: "answered" or "failed"."""
+
+
+def uncounted(_: str) -> None:
+    """Count nothing."""
+
+
 log = get_logger("NetworkTraffic")
 
 
@@ -55,7 +63,10 @@ class QueryFailed(KoordError):
 class PrometheusHandle:
     """Asks one Prometheus."""
 
-    def __init__(self, args: NetworkTrafficArgs, transport: Transport) -> None:
+    def __init__(
+        self, args: NetworkTrafficArgs, transport: Transport, count: Count = uncounted
+    ) -> None:
+        self._count = count
         self._args = args
         self._transport = transport
 
@@ -91,18 +102,26 @@ class PrometheusHandle:
         )
 
     async def _query(self, text: str, read: Callable[[bytes], T]) -> T:
-        data = await self._transport.exchange(Call("GET", PATH, {"query": text}))
-        return await asyncio.to_thread(read, data) if len(data) > LARGE else read(data)
+        result = "failed"
+        try:
+            data = await self._transport.exchange(Call("GET", PATH, {"query": text}))
+            found = await asyncio.to_thread(read, data) if len(data) > LARGE else read(data)
+            result = "answered"
+        finally:
+            self._count(result)
+        return found
 
 
 class PrometheusSource:
     """Readings of all nodes from one Prometheus; see meter.Source."""
 
-    def __init__(self, args: NetworkTrafficArgs, transport: Transport, clock: Clock) -> None:
+    def __init__(
+        self, args: NetworkTrafficArgs, transport: Transport, clock: Clock, count: Count = uncounted
+    ) -> None:
         self.interval = args.interval
         self._args = args
         self._clock = clock
-        self._handle = PrometheusHandle(args, transport)
+        self._handle = PrometheusHandle(args, transport, count)
 
     async def read(self, nodes: Mapping[str, str]) -> Mapping[str, Reading]:
         """Return what is new about nodes.

@@ -81,9 +81,12 @@ class Measure:
         by_capacity: bool = False,
         idle_below: int = 0,
         errors: tuple[str, ...] = (),
+        without_capacity: int = 0,
         version: int = 0,
     ) -> None:
         self.raw = raw
+        self.without_capacity = without_capacity
+        """Number of nodes whose traffic is known, and the speed of their links is not."""
         self.by_capacity = by_capacity
         self.idle_below = idle_below
         self.version = version
@@ -115,6 +118,7 @@ class Measure:
                 percent = one.traffic.used_percent(direction, usual_speed)
                 if percent is not None:
                     percents[name] = percent
+        known = sum(score >= 0 for score in raw.values())
         whole = bool(percents) and len(percents) == len(raw)
         by_capacity = scoring is Scoring.CAPACITY or (scoring is Scoring.AUTO and whole)
         return cls(
@@ -122,6 +126,7 @@ class Measure:
             by_capacity=by_capacity,
             idle_below=0 if by_capacity else idle_below,
             errors=tuple(errors),
+            without_capacity=known - len(percents),
             version=version,
         )
 

@@ -1,5 +1,6 @@
 """The server is who it claims to be, or nothing is sent to it."""
 
+import json
 import shutil
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +16,7 @@ from structlog.testing import capture_logs
 from koord.kube import errors
 from koord.kube.neterrors import translated
 from koord.kube.resource import NODES
+from koord.util.logs import LevelSpec, configure
 
 PATH = NODES.object("worker-1")
 
@@ -159,4 +161,20 @@ async def test_insecure_is_obeyed_and_said(
             except errors.NotTrusted:
                 assert not unverified
 
-    assert len([log for log in logs if log["event"] == "server.unverified"]) == unverified
+    said = [log for log in logs if log["event"] == "server.unverified"]
+    assert len(said) == unverified
+    assert all(log["setting"] == "insecure-skip-tls-verify" for log in said)
+
+
+async def test_transports_of_one_kind_of_server_say_once_that_it_is_not_verified(
+    server: ApiServer, make_client, capsys
+) -> None:
+    """Whatever the address of each is; it names the setting."""
+    server.objects.create("/api/v1/nodes", {"metadata": {"name": "worker-1"}})
+    configure("json", LevelSpec())
+    for host in ("127.0.0.1", "localhost", "127.0.0.1"):
+        await make_client(server=server.url.replace("127.0.0.1", host)).get(PATH)
+
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    said = [line for line in lines if line["event"] == "server.unverified"]
+    assert [line["setting"] for line in said] == ["server"]

@@ -52,6 +52,28 @@ def test_exceptions_stay_on_one_line(capsys):
     assert line["level"] == "error"
 
 
+def test_an_event_that_is_logged_once(capsys):
+    """For each value of that fact, which is not shown; of many, the oldest are forgotten."""
+    logs.configure("json", LevelSpec())
+    log = get_logger("x")
+    for once in ("a", "b", "a", "b"):
+        log.warning("server.unverified", once=once, server=once)
+    log.warning("other", once="a")
+
+    assert [(line["event"], line.get("server")) for line in lines(capsys)] == [
+        ("server.unverified", "a"),
+        ("server.unverified", "b"),
+        ("other", None),
+    ]
+
+    for number in range(logs.MOST_ONCE):
+        log.warning("many", once=number)
+    log.warning("server.unverified", once="a")
+    written = lines(capsys)
+    assert len(written) == logs.MOST_ONCE + 1
+    assert not any("once" in line for line in written)
+
+
 def test_console_lines_are_plain_without_a_terminal(capsys):
     """No colour codes in a file; name, event and facts are there."""
     logs.configure("console", LevelSpec())

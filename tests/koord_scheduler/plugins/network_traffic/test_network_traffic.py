@@ -145,6 +145,66 @@ async def test_figures_count_until_they_expire(site: ScriptedSite, traffic: Traf
     assert traffic.meter.health().status is HealthStatus.OK
 
 
+async def test_metrics_say_how_old_figures_are_and_of_how_many_nodes(
+    site: ScriptedSite, traffic: Traffic
+) -> None:
+    """A node without figures is unknown; one whose figures expired is stale until there are new."""
+
+    def shown(name: str, **labels: str) -> float | None:
+        registry = traffic.kit.services.metrics.exposition
+        labels = {"meter": meter, **labels}
+        return registry.get_sample_value(f"scheduler_network_traffic_{name}", labels)
+
+    def nodes() -> dict[str, float | None]:
+        return {state: shown("nodes", state=state) for state in ("known", "unknown", "stale")}
+
+    site.answer = rates(n1=10, n2=20)
+    await traffic.start()
+    (meter,) = traffic.kit.services.shared._parts
+    assert shown("newest_age_seconds") is None
+    await traffic.refresh()
+    assert nodes() == {"known": 2, "unknown": 1, "stale": 0}
+    assert shown("capacity_unknown_nodes") == 2
+    assert shown("queries_total", result="answered") == 1
+    assert shown("queries_total", result="failed") == 0
+
+    site.answer = lambda request: 503
+    await traffic.refresh(181.0)
+    assert shown("newest_age_seconds") == 181
+    assert nodes() == {"known": 0, "unknown": 1, "stale": 2}
+    assert shown("capacity_unknown_nodes") == 0
+    assert shown("queries_total", result="failed") == 1
+
+    speed = ({LABEL: "n1", "traffic": "speed"}, 125e6)
+    amounts = [({LABEL: name}, 10) for name in ("n1", "n3")]
+    site.answer = lambda request: vector(*amounts, speed)
+    await traffic.refresh(5.0)
+    assert nodes() == {"known": 2, "unknown": 0, "stale": 1}
+    assert shown("newest_age_seconds") == 0
+    assert shown("capacity_unknown_nodes") == 1
+
+
+async def test_profiles_with_other_arguments_have_metrics_beside_each_other(
+    site: ScriptedSite, traffic: Traffic
+) -> None:
+    """Each by its own meter; the names are registered once."""
+    site.answer = rates(n1=10)
+    await traffic.start()
+    first = traffic.meter
+    await traffic.start(timeRangeInMinutes=3)
+    await traffic.refresh()
+
+    registry = traffic.kit.services.metrics.exposition
+    known = {
+        meter: registry.get_sample_value(
+            "scheduler_network_traffic_nodes", {"meter": meter, "state": "known"}
+        )
+        for meter in traffic.kit.services.shared._parts
+    }
+    assert sorted(known.values()) == [0, 1]
+    await first._transport.close()
+
+
 async def test_a_prometheus_that_hangs_is_given_up(site: ScriptedSite, traffic: Traffic) -> None:
     """After the timeout, as one that is away."""
     released = asyncio.Event()
