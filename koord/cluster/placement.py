@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterable, Mapping, MutableSequence
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -281,11 +282,27 @@ class Placed:
 
     def __init__(self, entries: FrozenColumn) -> None:
         texts: list[bytes] = entries.array.tolist()
-        table = np.frombuffer(b"".join(texts), np.int32).reshape(-1, 4)
+        self._table = np.frombuffer(b"".join(texts), np.int32).reshape(-1, 4)
         counts = np.fromiter(map(len, texts), np.intp, len(texts)) // ENTRY_BYTES
         self.nodes = len(texts)
         self.row = np.repeat(np.arange(self.nodes), counts)
-        self.label_set = table[:, 0].astype(np.intp)  # numbers that View.pods_matching uses
-        self.spec = table[:, 1].astype(np.intp)  # numbers in View.specs
-        self.deleting = table[:, 2] != 0
-        self.priority = table[:, 3]  # int32; 0 of a pod that has none
+
+    @cached_property
+    def label_set(self) -> NDArray[np.intp]:
+        """Numbers that View.pods_matching uses."""
+        return self._table[:, 0].astype(np.intp)
+
+    @cached_property
+    def spec(self) -> NDArray[np.intp]:
+        """Numbers in View.specs."""
+        return self._table[:, 1].astype(np.intp)
+
+    @cached_property
+    def deleting(self) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = self._table[:, 2] != 0
+        return found
+
+    @cached_property
+    def priority(self) -> NDArray[np.int32]:
+        """0 of a pod that has none."""
+        return self._table[:, 3]

@@ -138,18 +138,14 @@ class LowerPods:
     def __init__(self, pod: ClusterPod, nodes: View) -> None:
         self._nodes = nodes
         self._chosen = nodes.placed.priority < priority_of(pod)
+        self._amounts: dict[str, NDArray[np.int64]] = {}
         self.count: NDArray[np.intp] = nodes.pods_per_node(self._chosen)
 
     def amount(self, resource: str) -> NDArray[np.int64]:
-        """The sum of their requests; of "pods", their number."""
-        if resource == PODS:
-            return self.count.astype(np.int64)
-        placed, specs = self._nodes.placed, self._nodes.specs
-        requests = (() if spec is None else spec.requests for spec in specs)
-        of_spec = np.fromiter((dict(one).get(resource, 0) for one in requests), np.int64)
-        amounts = of_spec[placed.spec[self._chosen]]
-        found = np.zeros(len(self._nodes), np.int64)
-        np.add.at(found, placed.row[self._chosen], amounts)
+        """The sum of their requests, computed once; of "pods", their number."""
+        found = self._amounts.get(resource)
+        if found is None:
+            found = self._amounts[resource] = self._sum(resource)
         return found
 
     def short_of(self, resource: str, wanted: int) -> NDArray[np.bool_]:
@@ -160,6 +156,17 @@ class LowerPods:
         free = self._nodes.allocatable[:, column] - self._nodes.requested[:, column]
         short: NDArray[np.bool_] = free + self.amount(resource) < wanted
         return short
+
+    def _sum(self, resource: str) -> NDArray[np.int64]:
+        if resource == PODS:
+            return self.count.astype(np.int64)
+        placed, specs = self._nodes.placed, self._nodes.specs
+        requests = (() if spec is None else spec.requests for spec in specs)
+        of_spec = np.fromiter((dict(one).get(resource, 0) for one in requests), np.int64)
+        amounts = of_spec[placed.spec[self._chosen]]
+        found = np.zeros(len(self._nodes), np.int64)
+        np.add.at(found, placed.row[self._chosen], amounts)
+        return found
 
 
 def _found(victims: list[ClusterPod], protected: set[str]) -> tuple[list[ClusterPod], int]:

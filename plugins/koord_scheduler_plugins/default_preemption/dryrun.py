@@ -75,19 +75,21 @@ class DryRun:
     budgets: BudgetsByNamespace
 
     async def run(self, rows: Mask, enough: int) -> Findings:
-        """Try nodes one by one, with the event loop's other work in between.
+        """Try nodes one by one, with the event loop's other work in between all steps.
 
         rows: those that may become a candidate. They are tried from a place on that the pod's uid
         decides, so that not all pods take their victims from the same nodes. It ends with enough
         candidates, of which one at least violates no budget.
         """
         found = Findings(len(self.nodes))
-        worth = rows.copy()
-        for hopeless, status in self._hopeless():
+        worth, lower = rows.copy(), LowerPods(self.pod, self.nodes)
+        await asyncio.sleep(0)
+        for hopeless, status in self._hopeless(lower):
             given_up = hopeless & worth
             if given_up.any():
                 found.reject(given_up, status)
                 worth ^= given_up
+            await asyncio.sleep(0)
         order = np.flatnonzero(rows)
         order = np.roll(order, -(zlib.crc32(self.pod.uid.encode()) % max(len(order), 1)))
         for row in order[worth[order]].tolist():
@@ -116,12 +118,11 @@ class DryRun:
         else:  # it fits as the node is: some plugin has changed its mind since Filter
             found.reject(row, Status.failed(f'expected at least one victim pod on node "{name}"'))
 
-    def _hopeless(self) -> Iterator[tuple[Mask, Status]]:
+    def _hopeless(self, lower: LowerPods) -> Iterator[tuple[Mask, Status]]:
         """Nodes that need not be tried, as columns say it.
 
         No pod could leave them, or what NodeResourcesFit found missing is so even without those.
         """
-        lower = LowerPods(self.pod, self.nodes)
         yield lower.count == 0, NO_VICTIMS
         for number, status in enumerate(self.statuses.statuses, 1):
             if status.plugin == _FIT and status.code is Code.UNSCHEDULABLE:

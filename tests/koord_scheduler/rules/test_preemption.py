@@ -284,6 +284,7 @@ def test_columns_say_what_the_lower_pods_of_each_node_take(
         assert lower.short_of("cpu", wanted * 1000)[row] == (8 - rest < wanted)
         assert lower.short_of("pods", 1)[row] == (4 - (len(there) - len(mine)) < 1)
     assert not lower.amount("memory").any()
+    assert lower.amount("cpu") is lower.amount("cpu")
     assert np.array_equal(lower.short_of("example.com/none", 1), np.ones(4, np.bool_))
 
 

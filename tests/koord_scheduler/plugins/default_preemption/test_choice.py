@@ -48,6 +48,23 @@ async def test_with_no_victims_that_help_the_diagnosis_says_why() -> None:
     ).of("DefaultPreemption")
 
 
+async def test_the_loop_has_a_turn_before_the_first_node_is_tried() -> None:
+    """What all nodes have of pods, and what they lack without these, are steps of their own."""
+    here = await world(a=[(4, 20)], b=[(4, 20)])
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    assert not (await here.try_pod(pending())).status.ok
+    task.cancel()
+    assert turns >= 3
+
+
 async def test_a_pod_with_preemption_policy_never_takes_no_room() -> None:
     """The last nomination stays as it is."""
     here = await world(a=[(4, 1)])
