@@ -72,6 +72,7 @@ class LeanTransport(Transport):
         )
         self._connections: Connections | None = None
         self._own: _Server | None = None  # the server of calls that name none
+        self._last_peer: tuple[_Server | None, Peer | None] = (None, None)
         self._fixed: tuple[Credential | None, str] = (None, "")
 
     async def exchange(self, call: Call) -> bytes:
@@ -105,8 +106,7 @@ class LeanTransport(Transport):
         where = call.where
         try:
             server = self._server(call)
-            context = self._tls.current(credential) if server.secure else None
-            peer = Peer(server.host, server.port, context, self._config.tls_server_name)
+            peer = self._peer(server, credential)
             request = self._head(call, server, credential) + (call.body or b"")
             await self._opened_connections().exchange(peer, call.method, request, answer, where)
         except TimedOut:
@@ -129,6 +129,15 @@ class LeanTransport(Transport):
         if self._own is None:
             self._own = _Server.of(self._config.server)
         return self._own
+
+    def _peer(self, server: _Server, credential: Credential) -> Peer:
+        """The same object as long as nothing has changed."""
+        context = self._tls.current(credential) if server.secure else None
+        made_of, peer = self._last_peer
+        if peer is None or made_of is not server or peer.context is not context:
+            peer = Peer(server.host, server.port, context, self._config.tls_server_name)
+            self._last_peer = server, peer
+        return peer
 
     def _head(self, call: Call, server: _Server, credential: Credential) -> bytes:
         query = f"?{urlencode(call.query)}" if call.query else ""

@@ -44,6 +44,10 @@ class Event:
     message: str
     component: str
 
+    def __hash__(self) -> int:
+        # An event is looked up a dozen times until it is written: that of all fields costs more.
+        return hash((self.about.name, self.reason, self.message))
+
 
 @dataclass(slots=True)
 class Series:

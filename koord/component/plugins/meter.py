@@ -71,10 +71,13 @@ class Meter:
         name: str,
         *,
         guard: StepGuard | None = None,
-        memory: Callable[[], int] = lambda: 0,
+        memory: Callable[[], int] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """now is the clock for last_step; cost itself is always measured in real CPU time."""
+        """memory: what to read the process's bytes with; None: growth is not measured.
+
+        now is the clock for last_step; cost itself is always measured in real CPU time.
+        """
         self.name = name
         self.cpu_seconds = 0.0
         self.steps = 0
@@ -178,7 +181,8 @@ class Meter:
             self._leave()
 
     def _enter(self) -> None:
-        self._before = (time.thread_time(), self._memory())
+        memory = self._memory
+        self._before = (time.thread_time(), memory() if memory is not None else 0)
         self._guard.enter(self.name)
 
     def _leave(self) -> None:
@@ -187,8 +191,10 @@ class Meter:
         spent = time.thread_time() - cpu
         self.cpu_seconds += spent
         self.steps += 1
-        self.longest_step = max(self.longest_step, spent)
-        self.growth = max(0, self.growth + self._memory() - memory)
+        if spent > self.longest_step:
+            self.longest_step = spent
+        if self._memory is not None:
+            self.growth = max(0, self.growth + self._memory() - memory)
         self.last_step = self._now()
 
 
