@@ -91,9 +91,8 @@ class SchedulingCycle:
         if np.count_nonzero(found.feasible) == 1:
             return nodes.node(int(found.feasible.argmax())).name
         seen = found.subject
-        kept = None if seen.is_altered else profile.search.kept(seen.pod)
         try:
-            table = profile.scoring.scores(state, seen.pod, seen.nodes, found.feasible, kept)
+            table = profile.scoring.scores(state, seen.pod, seen.nodes, found.feasible, found.kept)
         except PointFailed as err:
             return err.status
         if self._extenders is not None:

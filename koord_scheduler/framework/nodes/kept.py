@@ -48,20 +48,33 @@ class KeptResults:
     def __init__(self, most_kinds: int = MOST_KINDS) -> None:
         self._most = most_kinds
         self._kinds: OrderedDict[Hashable, KindResults] = OrderedDict()
-        self._last: tuple[ClusterPod, KindResults] | None = None
+        self._once: OrderedDict[Hashable, None] = OrderedDict()  # kinds of which one pod came
 
     def of(self, pod: ClusterPod) -> "KindResults":
         """What is kept for pods that are equal to this one."""
-        if self._last is not None and self._last[0] is pod:  # each cycle asks several times
-            return self._last[1]
+        return self._of(_kind(pod))
+
+    def again(self, pod: ClusterPod) -> "KindResults | None":
+        """The same from the second pod on; None for the first one.
+
+        Where all pods differ, to keep anything would only cost.
+        """
         kind = _kind(pod)
+        if kind not in self._kinds and kind not in self._once:
+            self._once[kind] = None
+            if len(self._once) > self._most:
+                self._once.popitem(last=False)
+            return None
+        self._once.pop(kind, None)
+        return self._of(kind)
+
+    def _of(self, kind: Hashable) -> "KindResults":
         found = self._kinds.get(kind)
         if found is None:
             found = self._kinds[kind] = KindResults()
             if len(self._kinds) > self._most:
                 self._kinds.popitem(last=False)
         self._kinds.move_to_end(kind)
-        self._last = pod, found
         return found
 
 

@@ -49,13 +49,20 @@ class Found:
     feasible: Mask
     diagnosis: Diagnosis
     statuses: NodeStatuses | None = None  # None: Filter was not reached, or a plugin failed
+    kept: KindResults | None = None  # results for equal pods, for Score; None: there are none
 
     @classmethod
-    def of(cls, subject: Subject, statuses: NodeStatuses, diagnosis: Diagnosis) -> "Found":
+    def of(
+        cls,
+        subject: Subject,
+        statuses: NodeStatuses,
+        diagnosis: Diagnosis,
+        kept: KindResults | None = None,
+    ) -> "Found":
         """After Filter, by the statuses of the nodes."""
         feasible: Mask = statuses.numbers == FEASIBLE
         if feasible.any():
-            return cls(SUCCESS, subject, feasible, diagnosis, statuses)
+            return cls(SUCCESS, subject, feasible, diagnosis, statuses, kept)
         diagnosis.node_statuses = statuses
         for number in np.unique(statuses.numbers).tolist():
             if number != ABSENT:
@@ -75,7 +82,7 @@ class Found:
                 places[status] = len(statuses)
             numbers[row] = places[status]
         found = NodeStatuses(numbers, tuple(statuses), self.statuses.absent)
-        return Found.of(self.subject, found, self.diagnosis)
+        return Found.of(self.subject, found, self.diagnosis, self.kept)
 
 
 class NodeSearch:
@@ -100,7 +107,10 @@ class NodeSearch:
         plugins.complete(self)
 
     def kept(self, pod: ClusterPod) -> KindResults:
-        """Results that are kept for pods that are equal to this one."""
+        """Results that are kept for pods that are equal to this one, from the first one on.
+
+        In a cycle they are kept from the second one on.
+        """
         return self._kept.of(pod)
 
     def search(
@@ -128,17 +138,21 @@ class NodeSearch:
     ) -> Found:
         subject = Subject(pod, nodes)
         try:
-            subject, before = self._before_filter(state, subject, diagnosis, everywhere)
+            subject = self._transformers.before_pre_filter(state, subject)
+            pod, kept = subject.pod, self._kept_for(subject)
+            subject, before = self._before_filter(state, subject, diagnosis, everywhere, kept)
             subject = self._transformers.before_filter(state, subject)
+            if subject.is_altered or subject.pod is not pod:
+                kept = self._kept_for(subject)
         except PointFailed as err:
             if err.status.rejected:
                 self._rejected_by_pre_filter(diagnosis, err.status)
             return Found(err.status, subject, nothing, diagnosis)
         try:
-            statuses = self._filtered(state, subject, before, everywhere)
+            statuses = self._filtered(state, subject, before, everywhere, kept)
         except PointFailed as err:
             return Found(err.status, subject, nothing, diagnosis)
-        return Found.of(subject, statuses, diagnosis)
+        return Found.of(subject, statuses, diagnosis, kept)
 
     def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> PreFiltered:
         """Call PreFilter of all plugins; note in the state which of them skip Filter."""
@@ -212,17 +226,24 @@ class NodeSearch:
         diagnosis.pre_filter_message = status.message
         diagnosis.note(status)
 
+    def _kept_for(self, subject: Subject) -> KindResults | None:
+        return None if subject.is_altered else self._kept.again(subject.pod)
+
     def _before_filter(
-        self, state: CycleState, subject: Subject, diagnosis: Diagnosis, everywhere: bool
+        self,
+        state: CycleState,
+        subject: Subject,
+        diagnosis: Diagnosis,
+        everywhere: bool,
+        kept: KindResults | None,
     ) -> tuple[Subject, PreFiltered]:
         """PreFilter with what Koordinator has around it.
 
         Raises:
             PointFailed: a plugin has failed, or rejects the pod.
         """
-        subject = self._transformers.before_pre_filter(state, subject)
-        kept = None if subject.is_altered else self._kept.of(subject.pod).pre_filtered
-        before = self._pre_filtering.pre_filter(state, subject.pod, subject.nodes, kept)
+        answers = None if kept is None else kept.pre_filtered
+        before = self._pre_filtering.pre_filter(state, subject.pod, subject.nodes, answers)
         diagnosis.unschedulable_plugins.update(before.plugins)
         if not before.status.ok:
             raise PointFailed(before.status)
@@ -254,7 +275,12 @@ class NodeSearch:
         return frozenset((found,))
 
     def _filtered(
-        self, state: CycleState, subject: Subject, before: PreFiltered, everywhere: bool
+        self,
+        state: CycleState,
+        subject: Subject,
+        before: PreFiltered,
+        everywhere: bool,
+        kept: KindResults | None,
     ) -> NodeStatuses:
         """Filter on the node that the pod is nominated to, or else on all that PreFilter names."""
         pod, nodes = subject.pod, subject.nodes
@@ -267,7 +293,6 @@ class NodeSearch:
             absent = Status.unresolvable(
                 f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(before.plugins))}]"
             )
-        kept = None if subject.is_altered else self._kept.of(pod)
         nominated = None if everywhere else self._nominator.node_of(pod.key)
         row = None if nominated is None else nodes.row(nominated)
         with self._calls.timed(Point.FILTER.label):

@@ -392,12 +392,14 @@ class _Made:
         reuse: bool,
     ) -> Decided:
         nodes = cluster.view()
+        if reuse:
+            search.kept(pod)  # already for the second pod
         found = search.search(state, pod, nodes)
         status, node = found.status, None
         scores: dict[str, dict[str, int]] = {}
         feasible = [nodes.node(row).name for row in np.flatnonzero(found.feasible).tolist()]
         if status.ok:
-            kept = search.kept(pod) if reuse and not found.subject.is_altered else None
+            kept = found.kept if reuse else None
             seen = found.subject
             try:
                 table = self.cycle.scoring.scores(state, seen.pod, seen.nodes, found.feasible, kept)

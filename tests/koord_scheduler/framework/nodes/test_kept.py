@@ -135,6 +135,20 @@ def test_pods_that_differ_share_nothing() -> None:
     assert kept.of(web) is not first
 
 
+def test_in_cycles_results_are_kept_from_the_second_pod_on() -> None:
+    """Pods that all differ cost no keeping, and take no place from those that do not."""
+    kept = KeptResults(most_kinds=2)
+    web = make_pod("web")
+    assert kept.again(web) is None
+    second = kept.again(make_pod("again"))
+    assert second is kept.again(web) is kept.of(web)
+    others = [make_pod(requests={"cpu": str(cpu)}) for cpu in range(1, 9)]
+    assert [kept.again(each) for each in others] == [None] * 8
+    assert kept.again(web) is second
+    assert kept.again(others[0]) is None  # too long ago
+    assert kept.again(others[7]) is not None
+
+
 Change = tuple[str, int, int]
 
 
@@ -234,6 +248,7 @@ async def test_kept_results_of_a_cycle_that_failed_are_computed_anew() -> None:
     profile = await Kit().profile(filter={"A": Both(), "B": plugin}, score={"A": Both()})
     search = NodeSearch(profile, profile.services.nominator)
     web = make_pod(requests={"cpu": "2"})
+    search.kept(web)
     assert search.search(CycleState(), web, made.view()).status.ok
     load(made, 7, 3)
     plugin.fails = True

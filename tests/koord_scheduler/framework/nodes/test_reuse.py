@@ -247,12 +247,12 @@ class Cycles:
 
     def search(self, pod: ClusterPod) -> Found:
         self.state = CycleState()
+        self._search.kept(pod)
         return self._search.search(self.state, pod, self.nodes)
 
     def totals(self, pod: ClusterPod) -> list[int]:
         found = self.search(pod)
-        kept = self._search.kept(pod)
-        table = self._scoring.scores(self.state, pod, self.nodes, found.feasible, kept)
+        table = self._scoring.scores(self.state, pod, self.nodes, found.feasible, found.kept)
         return table.totals.tolist()
 
 

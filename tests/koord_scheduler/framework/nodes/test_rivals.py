@@ -176,6 +176,7 @@ async def test_equal_pods_look_only_at_rows_that_have_changed() -> None:
     """With the nominated pods, too: the next pod costs no look at all nodes."""
     kit, search, plugin = await crowd()
     pod = make_pod("web", requests={"cpu": "2"})
+    search.kept(pod)
     assert all(status is not None for status in found_by(search, kit, pod))
     assert plugin.calls == 1
     kit.services.nominator.forget("default/r3")
