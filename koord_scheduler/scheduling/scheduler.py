@@ -214,6 +214,8 @@ class Scheduler:
         try:
             failure = await self.cycle.run(attempt)
         except asyncio.CancelledError:
+            self._trying = None
+            self._monitor.ended(attempt)
             self._return(attempt)
             raise
         except Exception as err:  # one bad pod must not hold up all others

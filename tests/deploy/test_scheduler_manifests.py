@@ -15,6 +15,7 @@ from koord_scheduler.config.points import Point
 from koord_scheduler.config.read import ReadConfig, parse_configuration
 from koord_scheduler.daemon.run import FOLLOWED
 from koord_scheduler.daemon.settings import load_settings
+from koord_scheduler.framework.extension.networktopology import TOPOLOGIES
 from koord_scheduler.framework.profiles.configured import known_plugins
 from koord_scheduler.framework.profiles.registry import PluginRegistry
 
@@ -71,12 +72,13 @@ def test_the_arguments_are_the_daemon_s(tmp_path: Path) -> None:
 
 
 def test_the_role_covers_what_is_followed() -> None:
-    """Lists and watches of all kinds of the cluster that a scheduler follows, and of no others."""
+    """Lists and watches of all kinds that a scheduler follows, with all flags, and of no others."""
     followed = {
         (group_of(served.resource.api_version), served.resource.plural)
         for served in FOLLOWED.values()
     }
-    assert MANIFESTS.followed() == followed
+    by_flag = {(group_of(TOPOLOGIES.api_version), TOPOLOGIES.plural)}
+    assert MANIFESTS.followed() == followed | by_flag
 
 
 def test_the_lease_is_reached_by_name(config: ReadConfig) -> None:

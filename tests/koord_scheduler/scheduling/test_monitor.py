@@ -7,9 +7,12 @@ from loopkit import Loop
 from structlog.testing import capture_logs
 
 from koord.cluster.facts import ClusterPod
+from koord.cluster.view import View
+from koord.util.stop import Stop
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.interfaces import PermitPlugin
-from koord_scheduler.framework.results import Wait
+from koord_scheduler.framework.diagnosis import NodeStatuses
+from koord_scheduler.framework.interfaces import PermitPlugin, PostFilterPlugin
+from koord_scheduler.framework.results import PostFilterResult, Wait
 from koord_scheduler.framework.status import Status
 from koord_scheduler.scheduling.monitor import Patience
 
@@ -60,6 +63,34 @@ async def test_attempts_in_time_are_not_counted() -> None:
     await loop.start()
     await loop.advance(31.0)
     assert len(loop.api.bindings) == 1
+    assert loop.sample(NAME, profile="p") is None
+    await loop.end()
+
+
+class Hangs(PostFilterPlugin):
+    async def post_filter(
+        self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
+    ) -> PostFilterResult:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_an_attempt_that_the_end_of_the_lead_cut_off_is_under_way_no_more() -> None:
+    """It is tried anew when this process leads again, and is not too long by the time between."""
+    loop = await Loop().build(
+        postFilter={"Hangs": Hangs()}, patience=Patience(timeout=30.0, period=1.0)
+    )
+    loop.api.add_node("a", cpu="1")
+    key = loop.api.add_pod("web", cpu="2")
+    await loop.start()
+    assert loop.place(key) == "inFlight"
+    await loop.end()
+    await loop.advance(100.0)
+    loop.api.delete_pod(key)
+    loop.api.deliver()
+    loop.stop = Stop(loop.clock)
+    await loop.start()
+    await loop.advance(5.0)
     assert loop.sample(NAME, profile="p") is None
     await loop.end()
 
