@@ -15,7 +15,7 @@ from koordlet.host.validators import InRange
 from koordlet.metriccache import kinds
 from koordlet.metriccache.keys import Property
 from koordlet.metriccache.kinds import KINDS, Cadence, Keep
-from koordlet.plugin import claims, kernel, metrics, pods, publishing, rules, testing
+from koordlet.plugin import claims, kernel, metrics, pods, publishing, rules, storage, testing
 from reference.markdown import code, codes, page, sentence, table
 
 _INTRO = """
@@ -48,6 +48,7 @@ _MODULES = {
     "## Names for metric kinds of your own": publishing,
     "## Names for pods": pods,
     "## Rules": rules,
+    "## Names for local storage": storage,
     "## The test kit": testing,
 }
 _CADENCES = {
@@ -59,6 +60,7 @@ _CADENCES = {
 _KEEPS = {Keep.NODE: "30 minutes", Keep.POD: "5 minutes"}
 _ROOTS = {Root.CGROUP: "", Root.PROC: "/proc/", Root.SYS: "/sys/"}
 _WITHOUT_DOCSTRING = {
+    "NODE_LOCAL_STORAGE": "The name of the node's LocalStorage in the metric cache",
     "WAITS_FOR_EVENTS": "Limits of a plugin whose run only waits, without rounds",
     "AnyKind": "A Kind whose key the type checker does not know",
     "UpdateCbFn": "A callback: (state type, state, CallbackTarget), plain or async",

@@ -26,6 +26,7 @@ class Need:
     name: str
     rows: tuple[Resource[Any], ...]
     needed_by: tuple[str, ...] = ()
+    one_is_enough: bool = False  # the rows stand for each other, for example on v1 and v2
 
 
 NEEDS = (
@@ -130,18 +131,26 @@ NEEDS = (
             table.BLKIO_READ_BPS,
             table.BLKIO_WRITE_IOPS,
             table.BLKIO_WRITE_BPS,
+            table.IO_MAX,
         ),
         ("BlkIOReconcile",),
+        one_is_enough=True,
     ),
-    Need("cgroup", "block device limits", (table.IO_MAX,), CLAIMED),
-    Need("cgroup", "block device latency targets", (table.IO_LATENCY,), CLAIMED),
+    Need("cgroup", "block device latency targets", (table.IO_LATENCY,), ("BlkIOReconcile",)),
     Need("cgroup", "block device weight", (table.BLKIO_WEIGHT,), CLAIMED),
     Need("cgroup", "block device weight by cost", (table.IO_WEIGHT,), CLAIMED),
     Need("cgroup", "block device weight by budget", (table.IO_BFQ_WEIGHT,), CLAIMED),
     Need(
         "cgroup",
+        "weight by block device",
+        (table.BLKIO_COST_WEIGHT, table.IO_DEVICE_WEIGHT, table.BFQ_DEVICE_WEIGHT),
+        ("BlkIOReconcile",),
+        one_is_enough=True,
+    ),
+    Need(
+        "cgroup",
         "block device cost",
-        (table.BLKIO_COST_WEIGHT, table.BLKIO_COST_QOS, table.BLKIO_COST_MODEL),
+        (table.BLKIO_COST_QOS, table.BLKIO_COST_MODEL),
         ("BlkIOReconcile",),
     ),
     Need("cgroup", "network class", (table.NET_CLASS_ID,), ("TCNetworkQoS", "TerwayQoS")),

@@ -73,15 +73,19 @@ def _pods(host: Host) -> Finding:
 def _row(host: Host, need: Need) -> Finding:
     problems: dict[str, list[str]] = {}  # what is wrong -> rows
     fixes: dict[str, None] = {}  # in their order, each once
+    found = 0
     for row in need.rows:
         try:
             read_head(Path(_example(host, row)), 1)
+            found += 1
         except (Unsupported, Vanished):
             problems.setdefault("missing", []).append(row.name)
             fixes[_provider(row)] = None
         except KernelFileError as err:
             problems.setdefault(err.found, []).append(row.name)
             fixes[err.hint] = None
+    if need.one_is_enough and found:
+        problems, fixes = {}, {}
     detail = "; ".join(f"{problem}: {', '.join(rows)}" for problem, rows in problems.items())
     return Finding(need.area, need.name, not problems, need.needed_by, detail, "; ".join(fixes))
 

@@ -12,7 +12,7 @@ from koordlet.executor.claims.claim import ClaimScope
 from koordlet.executor.claims.combine import combinable
 from koordlet.executor.claims.target import Level
 from koordlet.host.kernelfile import KernelFile
-from koordlet.host.resource import Resource, Root
+from koordlet.host.resource import Resource, Root, Support
 from koordlet.host.resources import BY_NAME
 
 _GROUPS = (Level.QOS, Level.POD, Level.CONTAINER)
@@ -27,7 +27,7 @@ def levels_of(resource: Resource[Any]) -> tuple[Level, ...]:
     """The levels on which a value has a place."""
     file = next(iter(resource.files.values()))
     if file.root is Root.CGROUP:
-        return _GROUPS
+        return (Level.NODE,) if file.support is Support.ROOT else _GROUPS
     return (Level.PROCESS,) if "{}" in file.name else (Level.NODE,)
 
 

@@ -389,17 +389,72 @@ IO_WEIGHT = _io_weight("io.weight", 10_000, f"{IO_CONTROLLER} and CONFIG_BLK_CGR
 IO_BFQ_WEIGHT = _io_weight("io.bfq.weight", 1000, f"{IO_CONTROLLER} and {BFQ}")
 
 
+def _weights(
+    name: str, v1: File[Numbers] | None, v2: File[Numbers] | None, needs: str, unit: str
+) -> Resource[Numbers]:
+    """The weights of a group for single devices; its own stays as it is."""
+    return _group(name, f"{unit} by device; one that is not named has the group's", v1, v2, needs)
+
+
+def _weight_file(controller: str, name: str, weights: devicevalues.Weights) -> File[Numbers]:
+    return _in(controller, name, weights.parse, _PER_GROUP, weights.validate, text=weights.text())
+
+
+_BFQ_WEIGHTS = devicevalues.Weights(1, 1000)
+BLKIO_COST_WEIGHT = _weights(
+    "blkio_cost_weight",
+    _weight_file("blkio", "blkio.cost.weight", devicevalues.Weights(1, 100, unset="100")),
+    None,
+    ANOLIS,
+    "1 to 100",
+)
+IO_DEVICE_WEIGHT = _weights(
+    "io_device_weight",
+    None,
+    _weight_file("io", "io.weight", devicevalues.Weights(1, 10_000)),
+    f"{IO_CONTROLLER} and CONFIG_BLK_CGROUP_IOCOST",
+    "1 to 10000",
+)
+BFQ_DEVICE_WEIGHT = _weights(
+    "bfq_device_weight",
+    _weight_file("blkio", "blkio.bfq.weight_device", _BFQ_WEIGHTS),
+    _weight_file("io", "io.bfq.weight", _BFQ_WEIGHTS),
+    BFQ,
+    "1 to 1000",
+)
+
+
 def _cost(
-    name: str, unit: str, may: Validator, support: Support = _KUBEPODS
-) -> Resource[tuple[str, ...]]:
-    """A file of Anolis kernels; read only so far."""
-    file = _in("blkio", f"blkio.{name}", cg.parse_lines, support, may)
-    return _group(f"blkio_{name.replace('.', '_')}", unit, file, None, ANOLIS)
+    name: str, unit: str, words: devicevalues.CostWords
+) -> Resource[devicevalues.DeviceWords]:
+    """A file of the root group, on v1 of Anolis kernels."""
+    v1, v2 = (
+        _in(
+            controller,
+            f"{controller}.cost.{name}",
+            words.parse,
+            _ROOT,
+            words.validate,
+            text=words.text(),
+        )
+        for controller in ("blkio", "io")
+    )
+    needs = f"{IO_CONTROLLER} and CONFIG_BLK_CGROUP_IOCOST; on cgroup v1 {ANOLIS}"
+    return _group(f"blkio_cost_{name}", f"{unit} by device", v1, v2, needs)
 
 
-BLKIO_COST_WEIGHT = _cost("cost.weight", "1 to 100 by device", validators.device_value(1, 100))
-BLKIO_COST_QOS = _cost("cost.qos", "limits by device", validators.io_cost_qos, _ROOT)
-BLKIO_COST_MODEL = _cost("cost.model", "costs by device", validators.io_cost_model, _ROOT)
+BLKIO_COST_QOS = _cost(
+    "qos",
+    "latency targets",
+    devicevalues.CostWords(("enable", "ctrl", "rpct", "rlat", "wpct", "wlat"), "enable=0"),
+)
+BLKIO_COST_MODEL = _cost(
+    "model",
+    "costs",
+    devicevalues.CostWords(
+        ("ctrl", "rbps", "rseqiops", "rrandiops", "wbps", "wseqiops", "wrandiops"), "ctrl=auto"
+    ),
+)
 NET_CLASS_ID = _group(
     "net_class_id",
     "class of outgoing packets",

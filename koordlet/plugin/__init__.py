@@ -1,7 +1,7 @@
 """The public plugin API: the names that most plugins use.
 
-Beside it are the modules claims, kernel, metrics, pods, publishing and rules for plugins that need
-more, testing with the test kit, and koord.api. See docs/writing-plugins.md for a tutorial.
+Beside it are the modules claims, kernel, metrics, pods, publishing, rules and storage for plugins
+that need more, testing with the test kit, and koord.api. docs/writing-plugins.md is a tutorial.
 """
 
 from koord.component.features import FeatureSpec, Stage

@@ -188,13 +188,15 @@ def test_the_capability_table_is_the_daemon_s() -> None:
 def test_the_default_may_do_little() -> None:
     """What only some need is in the components: to see all pods, to evict, to make objects."""
     default = role()
-    assert {"pods", "pods/eviction", "events", "configmaps", "leases"}.isdisjoint(default)
+    others = {"pods", "pods/eviction", "events", "configmaps", "leases", "persistentvolumeclaims"}
+    assert others.isdisjoint(default)
     assert default["nodemetrics"] == {"get", "list", "watch"}
     assert default["nodeslos"] == {"list", "watch"}
 
     assert role("pods-from-api-server")["pods"] == {"list", "watch"}
     assert role("evictions")["pods/eviction"] == {"create"}
     assert role("events")["events"] == {"create", "patch"}
+    assert role("volume-claims")["persistentvolumeclaims"] == {"get"}
     assert role("manager-duties")["nodeslos"] == {"list", "watch", "create", "patch"}
     assert role("measure-only") == default
 

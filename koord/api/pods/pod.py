@@ -76,6 +76,9 @@ class Pod:
     controller: Controller | None = None  # None: it has none, for example a static pod
     runtime_class: str = ""
     reaches_host: bool = False  # may act on the node itself; see hostaccess
+    # By the name of a volume: the name of its PersistentVolumeClaim; "" for an inline CSI volume.
+    # Volumes of other kinds are not here.
+    claims: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -157,7 +160,21 @@ def parse_pod(obj: object, where: str = "pod") -> Pod:
         controller=_controller(meta),
         runtime_class=spec.text("runtimeClassName"),
         reaches_host=reaches_host(spec),
+        claims=_claims(spec, meta),
     )
+
+
+def _claims(spec: Fields, meta: Fields) -> dict[str, str]:
+    claims = {}
+    for volume in spec.objects("volumes"):
+        name = volume.text("name")
+        if volume.get("persistentVolumeClaim") is not None:
+            claims[name] = volume.nested("persistentVolumeClaim").text("claimName")
+        elif volume.get("ephemeral") is not None:  # Kubernetes makes the claim, and so names it
+            claims[name] = f"{meta.required_text('name')}-{name}"
+        elif volume.get("csi") is not None:
+            claims[name] = ""
+    return claims
 
 
 def parse_pod_list(obj: object) -> PodList:

@@ -16,7 +16,7 @@ from koordlet.host.errors import KernelFileError, NoSuchDevice, Unsupported
 from koordlet.host.host import Host
 from koordlet.host.kerneltext import Text
 from koordlet.host.proc.procfiles import parse_start_time
-from koordlet.host.resource import File, Root
+from koordlet.host.resource import File, Root, Support
 from koordlet.host.resources import CGROUP_PROCS, CPUSET_CPUS
 
 # Neither made nor cut nor reached through a link; a pipe in its place must not hang.
@@ -282,6 +282,8 @@ def _start(directory: int) -> int:
 def _levels(file: File[Any]) -> frozenset[Level]:
     """Of which levels targets have the value of a file."""
     if file.root is Root.CGROUP:
+        if file.support is Support.ROOT:
+            return frozenset({Level.NODE})
         return frozenset(Level) - {Level.PROCESS}
     return frozenset({Level.PROCESS if "{}" in file.name else Level.NODE})
 

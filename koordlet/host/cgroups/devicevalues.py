@@ -23,9 +23,11 @@ UINT64_MOST = 2**64 - 2
 
 _DEVICE = re.compile(r"(0|[1-9]\d{0,3}):(0|[1-9]\d{0,6})", re.ASCII)
 _NUMBER = re.compile(r"\d{1,20}", re.ASCII)
+_COST_WORD = re.compile(r"auto|user|linear|\d{1,20}(\.\d{2})?", re.ASCII)
 
 Numbers = dict[str, int]  # by device
 DeviceSettings = dict[str, dict[str, int]]  # by device and name
+DeviceWords = dict[str, dict[str, str]]  # by device and name
 
 
 def parse_device_numbers(data: bytes) -> Numbers:
@@ -54,6 +56,108 @@ def weight_text() -> Text[int]:
         int,
         lambda text, now: f"default {text}",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The weights that a group has for single devices; its own, the line "default", is another.
+
+    unset: what the kernel takes for "no weight of its own". A number is none where it is found.
+    """
+
+    low: int
+    high: int
+    unset: str = "default"
+
+    def parse(self, data: bytes) -> Numbers:
+        """Return the weight of each device, from lines "<major>:<minor> <number>"."""
+        lines = data.splitlines(keepends=True)
+        found = parse_device_numbers(b"".join(x for x in lines if not x.startswith(b"default ")))
+        return {device: number for device, number in found.items() if str(number) != self.unset}
+
+    def text(self) -> Text[Numbers]:
+        """Their text form; a device that is not in it weighs what the group weighs."""
+
+        def of(value: Mapping[str, int]) -> str:
+            weights = {
+                _device(device): _whole(number) for device, number in _bounded(value).items()
+            }
+            return _sorted_lines(
+                f"{device} {number}"
+                for device, number in weights.items()
+                if str(number) != self.unset
+            )
+
+        return _by_line(of, self.parse, lambda device: f"{device} {self.unset}")
+
+    def validate(self, text: str) -> bool:
+        """Accept the text of weights in the range."""
+        try:
+            weights = self.parse(_file(text))
+        except ValueError:
+            return False
+        return all(self.low <= weight <= self.high for weight in weights.values())
+
+    def __str__(self) -> str:
+        return f"{self.low} to {self.high} by device"
+
+
+@dataclass(frozen=True, slots=True)
+class CostWords:
+    """Settings of iocost by device: words and numbers by name, as the kernel shows them.
+
+    One whose first name has the value off is not set; the kernel goes on showing it.
+    """
+
+    names: tuple[str, ...]  # in the kernel's order
+    off: str  # "<name>=<value>"
+
+    def parse(self, data: bytes) -> DeviceWords:
+        """Return the settings of each device that has some, from "<device> <name>=<value> ...".
+
+        Names that are not known are left out, and left as they are.
+        """
+        found = {}
+        for line in _lines(data):
+            device, *words = line.split()
+            if self.off not in words:
+                found[_device(device)] = self._known(words)
+        return {device: words for device, words in found.items() if words}
+
+    def text(self) -> Text[DeviceWords]:
+        """Their text form; off takes a device away."""
+
+        def of(value: Mapping[str, Mapping[str, str]]) -> str:
+            return _sorted_lines(
+                " ".join([_device(device), *self._ordered(words)])
+                for device, words in _bounded(value).items()
+                if words
+            )
+
+        return _by_line(of, self.parse, lambda device: f"{device} {self.off}")
+
+    def validate(self, text: str) -> bool:
+        """Accept the words of the kernel, and numbers up to 20 digits with two decimals at most."""
+        try:
+            self.parse(_file(text))
+        except ValueError:
+            return False
+        return True
+
+    def _known(self, words: Iterable[str]) -> dict[str, str]:
+        pairs = {}
+        for word in words:
+            name, equals, value = word.partition("=")
+            if not equals:
+                raise ValueError(f"wanted '<name>=<value>', found {word!r:.60}")
+            if name in self.names:
+                pairs[name] = _cost_word(value)
+        return pairs
+
+    def _ordered(self, words: Mapping[str, str]) -> Iterable[str]:
+        if not isinstance(words, Mapping) or not words.keys() <= set(self.names):
+            raise ValueError(f"wanted some of {', '.join(self.names)}, found {words!r:.60}")
+        return [f"{name}={_cost_word(words[name])}" for name in self.names if name in words]
 
 
 def number_text() -> Text[Numbers]:
@@ -147,10 +251,10 @@ def _by_line(
         return of(parse(data))
 
     def content(text: str, data: bytes) -> str:
-        wanted, found = text.splitlines(), _lines(data)
+        wanted, found = text.splitlines(), now(data).splitlines()
         kept = set(map(_name, wanted))
         removed = [gone(name) for name in map(_name, found) if name not in kept]
-        changed = set(wanted).difference(now(data).splitlines())
+        changed = set(wanted).difference(found)
         return _sorted_lines([*removed, *changed])
 
     return Text(of, now, lambda text: parse(_file(text)), content, by_line=True)
@@ -193,6 +297,12 @@ def _sorted_lines(lines: Iterable[str]) -> str:
 
 def _file(text: str) -> bytes:
     return f"{text}\n".encode() if text else b""
+
+
+def _cost_word(value: object) -> str:
+    if not isinstance(value, str) or not _COST_WORD.fullmatch(value):
+        raise ValueError(f"wanted auto, user, linear or a number, found {value!r:.60}")
+    return value
 
 
 def _whole(number: object) -> int:

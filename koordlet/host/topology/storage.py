@@ -32,6 +32,7 @@ class LocalStorage:
     vg_disk: dict[str, str] = field(default_factory=dict)  # volume groups on exactly one disk
     lv_vg: dict[str, str] = field(default_factory=dict)  # /dev/mapper/<vg>-<lv> -> volume group
     mount_source: dict[str, str] = field(default_factory=dict)  # mount point -> device
+    whole_number: dict[str, str] = field(default_factory=dict)  # disks, and loop, md and dm devices
 
     @property
     def number_disk(self) -> dict[str, str]:
@@ -48,6 +49,7 @@ def read_local_storage(sys: Path, proc: Path) -> LocalStorage:
     storage = LocalStorage()
     for device in devices.values():
         path = _DEVICE + device.name
+        storage.whole_number[_MAPPER + device.volume if device.volume else path] = device.number
         if device.is_disk:
             storage.disk_number[path] = device.number
             storage.partition_disk.update({_DEVICE + name: path for name in device.partitions})

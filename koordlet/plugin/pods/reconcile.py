@@ -127,10 +127,15 @@ class ReconcilingPlugin(PodRoundsPlugin[W], Generic[R, W]):
         super().setup(client, metric_cache, states_informer)
         self._reconciled: dict[str, _Reconciled[R]] = {}  # by UID
         self._rule: R | None = None
+        self._anew: set[str] = set()  # UIDs
 
     def begin(self) -> None:
         super().begin()
         self._reconciled.clear()
+
+    def make_anew(self, uids: Iterable[str]) -> None:
+        """Have the claims of these pods made anew in the next round, also without a change."""
+        self._anew.update(uids)
 
     async def reconcile(self) -> None:
         """Bring every pod's claims up to the present states."""
@@ -147,12 +152,14 @@ class ReconcilingPlugin(PodRoundsPlugin[W], Generic[R, W]):
         if rule is not None:
             for meta in pods:
                 await self._reconcile_pod(meta, rule)
+            self._anew.clear()
 
     async def _reconcile_pod(self, meta: PodMeta, rule: R) -> None:
         before = self._reconciled.get(meta.uid)
-        if before is not None and before.rule is rule and before.meta is meta:
+        known = before is not None and before.rule is rule and meta.uid not in self._anew
+        if before is not None and known and before.meta is meta:
             return
-        if before is not None and before.rule is rule and before.meta == meta:
+        if before is not None and known and before.meta == meta:
             self._reconciled[meta.uid] = before._replace(meta=meta)
             return
         wants = self.settings.of(meta.pod)
@@ -198,6 +205,6 @@ def strategy_interval(flags: "FlagSet") -> "Flag[int]":
     return flags.shared().int(
         "reconcile-interval-seconds",
         1,
-        "Seconds between two rounds of CPUBurst, CgroupReconcile and SystemConfig",
+        "Seconds between two rounds of BlkIOReconcile, CPUBurst, CgroupReconcile and SystemConfig",
         check=lambda seconds: "" if seconds >= 1 else "use 1 or more",
     )

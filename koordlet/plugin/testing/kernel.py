@@ -4,6 +4,7 @@ from typing import Any
 
 from koordlet.executor.claims.claim import Key
 from koordlet.executor.kernel.kernelvalues import KernelValues
+from koordlet.host.kerneltext import Text
 
 
 class FakeKernelValues(KernelValues):
@@ -21,7 +22,15 @@ class FakeKernelValues(KernelValues):
         file = self._host.file(key.resource)
         before = self._host.bind(key.resource, key.target.place).text().decode().splitlines()
         lines = [each for each in before if each.partition(" ")[0] != device]
-        if file.text is not None and file.text.shown(content):  # else the device goes
+        if file.text is not None and _is_shown(file.text, content):  # else the device goes
             lines.insert(0, line)
         text = "".join(f"{each}\n" for each in lines)
         super()._write(place, key, inode, text.encode())
+
+
+def _is_shown(text: Text[Any], content: bytes) -> bool:
+    """Whether a line says more than that the device has no setting: 0, "max" or "default"."""
+    try:
+        return bool(text.shown(content))
+    except ValueError:
+        return False

@@ -119,7 +119,7 @@ def test_the_arguments_of_koordinator_s_daemonset_start_it(koordlet, host):
     [inert] = daemon.events("flags.without_effect")
     assert {"runtime-hooks-addr", "logtostderr", "v"} <= set(inert["flags"])
     [missing] = daemon.events("gates.not_built")
-    assert "BlkIOReconcile" in missing["gates"]
+    assert "TCNetworkQoS" in missing["gates"]
     assert daemon.stop() == 0
 
 

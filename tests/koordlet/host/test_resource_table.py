@@ -48,9 +48,11 @@ ROWS = [
     ("blkio/blkio.throttle.read_bps_device", K, None, None),
     ("blkio/blkio.throttle.write_iops_device", K, None, None),
     ("blkio/blkio.throttle.write_bps_device", K, None, None),
-    ("blkio/blkio.cost.weight", K, None, None),
-    ("blkio/blkio.cost.qos", R, None, None),
-    ("blkio/blkio.cost.model", R, None, None),
+    ("blkio/blkio.cost.weight", P, None, None),
+    (None, None, "io.weight", P),
+    ("blkio/blkio.bfq.weight_device", P, "io.bfq.weight", P),
+    ("blkio/blkio.cost.qos", R, "io.cost.qos", R),
+    ("blkio/blkio.cost.model", R, "io.cost.model", R),
     ("net_cls/net_cls.classid", K, None, None),
 ]
 HOST_FILES = [
