@@ -5,6 +5,7 @@ Source: Koordinator, pkg/scheduler/plugins/loadaware/pod_assign_cache.go.
 
 from collections.abc import Iterable, Sequence
 from math import inf
+from typing import NamedTuple
 
 from koord.api.loadaware import AggregationType
 from koord.api.priority import PriorityClass
@@ -56,6 +57,14 @@ class Reported:
         return tuple([amounts.get(name, 0) for name in self._resources])
 
 
+class _Bounds(NamedTuple):
+    """What all pods of a node have in common for a report."""
+
+    since: float  # Unix seconds; the latest of them
+    at_latest: float  # Unix seconds; the latest of what a report must not be older than
+    keys: tuple[str, ...]
+
+
 class NodeLoad:
     """Reported usage of a node, and what is estimated beside it, pod by pod."""
 
@@ -69,6 +78,7 @@ class NodeLoad:
         self.node_delta = [0] * len(
             estimator.resources
         )  # what estimates add to the usage of the node
+        self._bounds: _Bounds | None = None  # of assigned; None: it has changed
         self._lacks: dict[str, Vector] = {}  # what node_delta is made of, by uid
         self._gone: dict[str, Vector] = {}  # reported usage of pods that have left, by key
 
@@ -170,12 +180,14 @@ class NodeLoad:
         return self.reported
 
     def _add(self, pod: ClusterPod) -> None:
+        self._bounds = None
         if not pod.finished:
             one = self.assigned[pod.uid] = self._estimator.assigned(pod)
             if self.reported is not None:
                 self._count((one,))
 
     def _drop(self, pod: ClusterPod) -> None:
+        self._bounds = None
         self.assigned.pop(pod.uid, None)
         lack = self._lacks.pop(pod.uid, None)
         if lack is not None:
@@ -184,8 +196,22 @@ class NodeLoad:
     def _recount(self) -> None:
         self.node_delta = [0] * len(self._estimator.resources)
         self._lacks = {}
-        if self.reported is not None:
+        if self.reported is not None and not self._is_covered():
             self._count(self.assigned.values())
+
+    def _is_covered(self) -> bool:
+        """Whether the report measures all pods in full, as most do: then nothing is lacking."""
+        if self._bounds is None:
+            ones = self.assigned.values()
+            self._bounds = _Bounds(
+                max((one.since for one in ones), default=-inf),
+                max((max(one.deadline, one.created) for one in ones), default=-inf),
+                tuple([one.key for one in ones]),
+            )
+        since, at_latest, keys = self._bounds
+        reported = self._reported
+        is_old = since <= reported.begin and at_latest <= reported.at and not self._gone
+        return is_old and all(map(reported.pods.__contains__, keys))
 
     def _count(self, ones: Iterable[Assigned]) -> None:
         """Add what the usage of pods lacks of their estimates; most are old, and lack nothing."""
