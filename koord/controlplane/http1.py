@@ -285,6 +285,9 @@ class _Connection(asyncio.Protocol):
             if not self._final and self._head_bytes > MAX_HEAD_BYTES:
                 self._fail(Malformed(f"a head of more than {MAX_HEAD_BYTES} bytes"))
 
+    def eof_received(self) -> None:
+        self._open = False  # it closes itself: nothing more is to be sent
+
     def connection_lost(self, error: Exception | None) -> None:
         self._open = False
         if self._waiter is None:
