@@ -1,18 +1,23 @@
 """The network between nodes as a tree, kept current."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from schedulerkit import Binder, FirstCome, Kit
 
 from koord.cluster.decoding import NODE
-from koord.cluster.facts import ClusterNode
-from koord.controlplane.testing.objects import make_node
+from koord.cluster.facts import ClusterNode, ClusterPod
+from koord.controlplane.testing.objects import make_node, make_pod
 from koord.util.errors import InvalidObject
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.cache.assumed import SchedulerState
+from koord_scheduler.config.points import Point
+from koord_scheduler.config.profiles import EnabledPlugin, Profile
 from koord_scheduler.framework.changes import Changes
+from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.extension.networktopology import (
     CLUSTER_LAYER,
     NODE_LAYER,
@@ -20,6 +25,13 @@ from koord_scheduler.framework.extension.networktopology import (
     build_tree,
     read_layers,
 )
+from koord_scheduler.framework.handle import Handle
+from koord_scheduler.framework.interfaces import FilterPlugin
+from koord_scheduler.framework.nodeinfo import NodeInfo
+from koord_scheduler.framework.nodes.search import NodeSearch
+from koord_scheduler.framework.profiles.profile import build_profile
+from koord_scheduler.framework.profiles.registry import PluginRegistry
+from koord_scheduler.framework.status import Status
 
 
 def topology(*layers: tuple[str, str, list[str]]) -> dict[str, Any]:
@@ -147,3 +159,51 @@ def test_the_tree_follows_nodes_and_the_object() -> None:
     assert network.tree() is None
     del followed.objects["default"]
     assert network.tree() is None
+
+
+class InBlock(FilterPlugin):
+    """Pods run in the block that their label names, wherever nodes have it written."""
+
+    def __init__(self, args: object, handle: Handle) -> None:
+        assert handle.services.network is not None
+        self._network = handle.services.network
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        tree = self._network.tree()
+        place = None if tree is None else tree.nodes.get(node.name)
+        while place is not None and place.layer != "Block":
+            place = place.parent
+        if place is not None and place.name == pod.labels.get("block"):
+            return None
+        return Status.unresolvable("node(s) were in another block")
+
+
+async def test_a_third_partys_plugin_sees_the_network_by_its_handle() -> None:
+    network, state, followed = kept([place("a", "b1", "s1"), place("b", "b2", "s1")])
+    followed.objects["default"] = USUAL
+    kit = Kit(state=state)
+    kit.services = replace(kit.services, network=network)
+    kit.registry.register("InBlock", InBlock)
+    profile = await build_profile(
+        Profile(
+            scheduler_name="p",
+            plugins={
+                Point.QUEUE_SORT: (EnabledPlugin("FirstCome"),),
+                Point.FILTER: (EnabledPlugin("InBlock"),),
+                Point.BIND: (EnabledPlugin("Binder"),),
+            },
+        ),
+        _with_basics(kit.registry),
+        kit.services,
+    )
+    search = NodeSearch(profile, kit.services.nominator)
+    view = state.view()
+    pod = make_pod("web", labels={"block": "b2"})
+    found = search.search(CycleState(), pod, view)
+    assert [view.node(row).name for row in found.feasible.nonzero()[0].tolist()] == ["b"]
+
+
+def _with_basics(registry: PluginRegistry) -> PluginRegistry:
+    registry.register("FirstCome", lambda args, handle: FirstCome())
+    registry.register("Binder", lambda args, handle: Binder())
+    return registry
