@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain, repeat, zip_longest
 from typing import Any, Generic, TypeVar
+from weakref import ref
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -33,6 +34,7 @@ class FrozenColumn:
         self._empty = empty
         self._zeros: dict[int, Mask | None] = {}
         self._floats: dict[int, NDArray[np.float64] | None] = {}
+        self._asked: tuple[ref[FrozenColumn], list[int]] | None = None  # see other_rows
 
     @cached_property
     def array(self) -> NDArray[Any]:
@@ -106,16 +108,22 @@ class FrozenColumn:
         """Rows whose value is another one than before, or that only one of the two has; ascending.
 
         Of objects: another object. Of numbers none may be 0, as no generation is. It costs little
-        where the two share their chunks; None is empty.
+        where the two share their chunks, and nothing the next time; None is empty. The list is not
+        to be changed.
         """
         if self is before:
             return []
+        asked = self._asked
+        if asked is not None and before is not None and asked[0]() is before:
+            return asked[1]
         old = () if before is None else before.chunks
         rows: list[int] = []
         for number, (one, other) in enumerate(zip_longest(self.chunks, old)):
             if one is not other:
                 begin = number * CHUNK
                 rows += [begin + place for place in _other_places(one, other)]
+        if before is not None:
+            self._asked = ref(before), rows
         return rows
 
 

@@ -191,6 +191,23 @@ def test_views_share_what_has_not_changed():
     assert not before.traits.label("new").present.any()
 
 
+def test_rows_that_changed_since_one_view_and_another():
+    """Whichever is asked about first, and again; rows that came or went are among them."""
+    snapshot = Cluster([node(f"n{number}") for number in range(CHUNK + 2)]).snapshot()
+    views = [snapshot.view()]
+    for row in (3, CHUNK + 1):
+        snapshot.put_pod(read_pod(pod(f"p{row}", f"n{row}", requests={"cpu": 1})))
+        views.append(snapshot.view())
+    snapshot.remove_node(f"n{CHUNK + 1}")
+    first, second, third, last = (one.generations for one in (*views, snapshot.view()))
+    for _ in range(2):
+        assert third.other_rows(first) == [3, CHUNK + 1]
+        assert third.other_rows(second) == [CHUNK + 1]
+        assert third.other_rows(third) == []
+        assert last.other_rows(third) == third.other_rows(last) == [CHUNK + 1]
+        assert last.other_rows(None) == list(range(CHUNK + 1))
+
+
 def test_rows_move_between_chunks():
     """Nodes go from the front until one chunk is left; each keeps what was its own."""
     names = [f"n{number}" for number in range(2 * CHUNK + 3)]
