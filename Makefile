@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 
-.PHONY: help run run-descheduler run-scheduler demo test e2e-test lint format docs bench bench-descheduler bench-smoke vm-test lock \
+.PHONY: help run run-descheduler run-scheduler demo test e2e-test lint format docs bench bench-descheduler bench-smoke soak vm-test lock \
 	build-koord-descheduler docker-build-koord-descheduler docker-build-koord-scheduler install-systemd clean
 
 help:  ## List the targets
@@ -81,6 +81,9 @@ demo: $(BIN)/.dev  ## Show the loop on eight nodes in memory: hot nodes, moves, 
 
 bench-descheduler: $(BIN)/.dev  ## Measure rounds of koord-descheduler among 1,000 and 5,000 nodes (Go)
 	$(BIN)/python -m benchmarks descheduler $(ARGS)
+
+soak: $(BIN)/.dev  ## Schedule among random faults, checked from outside (more: SEEDS=0:2000)
+	KOORD_SOAK_SEEDS=$(or $(SEEDS),0:200) $(BIN)/pytest -n $(WORKERS) tests/koord_scheduler/scheduling/test_soak.py $(ARGS)
 
 bench-smoke: $(BIN)/.dev  ## The same, short: does every benchmark still run?
 	$(BIN)/python -m benchmarks --smoke $(ARGS)

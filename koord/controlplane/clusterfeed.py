@@ -16,7 +16,7 @@ from koord.cluster.state import ClusterState
 from koord.controlplane.kinds import SERVED, Served
 from koord.kube import listwatch
 from koord.kube.client import ApiClient
-from koord.kube.errors import BadAnswer, api_error
+from koord.kube.errors import BadAnswer, KubeError, api_error
 from koord.kube.listwatch import ListWatch
 from koord.kube.watch import WatchLimits, WatchLines
 from koord.util.clock import Clock
@@ -72,6 +72,14 @@ class ClusterFeed:
         for kind in self._kinds.values():
             await kind.protocol.wait_watching()
 
+    async def catch_up(self, kind: Kind[Any], seconds: float = 1.0) -> None:
+        """Return when what is known of a kind is no older than this call.
+
+        For a leader, before it decides anything: what the one before it has done last may not have
+        come yet. After so many seconds without a sign of it the kind is listed again.
+        """
+        await self._kinds[kind.name].catch_up(seconds)
+
     async def run(self, stop: Stop) -> None:
         """Follow the server until stop is set."""
         async with asyncio.TaskGroup() as group:
@@ -119,6 +127,17 @@ class _KindFeed:
             named = "; ".join([*self._rejected.values()][:MOST_NAMED])
             return PartHealth(Status.DEGRADED, f"{len(self._rejected)} not understood: {named}")
         return OK
+
+    async def catch_up(self, seconds: float) -> None:
+        """As ClusterFeed.catch_up."""
+        try:
+            newest = await self._client.get(self._path, {"limit": "1"})
+            version = str(newest.get("metadata", {}).get("resourceVersion", ""))
+        except KubeError as err:
+            log.warning("version.unknown", watched=self._kind.name, error=str(err))
+            version, seconds = "", 0.0
+        if not await self.protocol.catch_up(version, seconds):
+            log.info("kind.listed_again", watched=self._kind.name)
 
     async def take_list(self, query: Mapping[str, str]) -> str:
         """As Copy.take_list, page by page."""

@@ -65,6 +65,10 @@ class CommonParts:
         """Whether this replica leads right now."""
         return self._elector is None or self._elector.leading
 
+    def follows(self) -> bool:
+        """Whether another replica has led before this one."""
+        return self._elector is not None and self._elector.follows
+
     async def lead(self, work: Run, stop: Stop) -> None:
         """Work while this replica leads; see lifecycle.lead."""
         await lead(self._elector, work, stop)

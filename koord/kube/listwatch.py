@@ -94,6 +94,9 @@ class ListWatch:
         self.synced = False  # whether a list has come at all
         self._answered = asyncio.Event()
         self._tried = asyncio.Event()
+        self._round = Stop(clock)  # ends what goes on now, so that the next round begins
+        self._lists = 0  # that have come
+        self._changed = asyncio.Event()  # the version has
 
     @property
     def trouble(self) -> str:
@@ -120,19 +123,59 @@ class ListWatch:
         """
         await self._tried.wait()
 
+    async def catch_up(self, version: str, seconds: float) -> bool:
+        """Return when the copy is as new as a version of the server's.
+
+        The watch may say so, which is returned. Without its word within so many seconds everything
+        is listed again, by etcd, where nothing is old.
+        """
+        timer = self._clock.timer(seconds)
+        timer.add_done_callback(lambda _: self._changed.set())
+        while not self._has(version) and not timer.done():
+            await self._next_change()
+        timer.cancel()
+        if self._has(version):
+            return True
+        self._version, self._watchable, lists = NEWEST, False, self._lists
+        self._round.set()
+        while self._lists == lists:
+            await self._next_change()
+        return False
+
     async def run(self, stop: Stop) -> None:
         """Follow the server until stop is set."""
         while not stop.is_set():
             begun = self._clock.monotonic()
-            error = await stop.bound(self._follow())
+            self._round = Stop(self._clock)
+            error = await stop.bound(self._round.bound(self._follow()))
             if stop.is_set():
                 return
+            if self._round.is_set():
+                continue
             if self._clock.monotonic() - begun >= SETTLED_AFTER:
                 self._backoff.reset()
                 if error is None:
                     continue  # the watch lived its time
             if await stop.sleep(self._pause(error)):
                 return
+
+    def _has(self, version: str) -> bool:
+        """Whether the copy is as new as a version, so far as versions can be compared."""
+        known = self._version
+        return (
+            self._watchable
+            and known.isdecimal()
+            and version.isdecimal()
+            and int(known) >= int(version)
+        )
+
+    async def _next_change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    def _reached(self, version: str) -> None:
+        self._version = version
+        self._changed.set()
 
     async def _follow(self) -> KubeError | None:
         try:
@@ -150,12 +193,14 @@ class ListWatch:
         if self._version != NEWEST:
             query |= {"resourceVersion": self._version, "resourceVersionMatch": "NotOlderThan"}
         try:
-            self._version = await self._copy.take_list(query)
+            version = await self._copy.take_list(query)
         except ApiError as err:
             if isinstance(err, Gone) or _is_ahead(err):
                 self._version = NEWEST
             raise
         self._watchable = self.synced = True
+        self._lists += 1
+        self._reached(version)
         self._answered.set()
         self._works()
 
@@ -167,7 +212,7 @@ class ListWatch:
             self._works()
             self._tried.set()
             async for version in versions:
-                self._version = version
+                self._reached(version)
 
     def _failed(self, err: KubeError) -> None:
         self._note(err)

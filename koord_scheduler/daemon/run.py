@@ -233,10 +233,15 @@ class Daemon:
         await self._connection.feed.wait_watching()
 
     async def _lead(self, stop: Stop) -> None:
-        """Run what plugins have beside the cycles, and schedule once that is ready."""
+        """Run what plugins have beside the cycles, and schedule once that is ready.
+
+        After another replica, not before all that it has bound is known.
+        """
         assert self._scheduler is not None  # noqa: S101 - plugins are made before
         async with beside(self._clock) as start:
             start(self._run_shared)
+            if self._common.follows():
+                await stop.bound(self._connection.feed.catch_up(decoding.POD))
             await stop.bound(self._services.shared.wait_ready())
             if not stop.is_set():
                 await self._scheduler.run(stop)

@@ -80,6 +80,7 @@ class LeaderElector:
         self._seen = ObservedLease(clock, LONGEST_DURATION)
         self._lease: Object = {}  # as it was stored with us as its holder; empty: it was not
         self._renewed_at: float | None = None  # boot time; None: we are not the leader
+        self._follows = False
         self._may_hold = False  # whether the server may have us as the holder
         self._path = LEASES.object(config.name, namespace=config.namespace)
         self._trouble = LogState(log)
@@ -94,6 +95,11 @@ class LeaderElector:
         return (
             renewed is not None and self._clock.boottime() < renewed + self._config.renew_deadline
         )
+
+    @property
+    def follows(self) -> bool:
+        """Whether another replica has had the lease before: its last work may not be seen yet."""
+        return self._follows
 
     def health(self) -> PartHealth:
         """Unhealthy: a leader that has not renewed for long. Degraded: the Lease is not reached."""
@@ -245,6 +251,7 @@ class LeaderElector:
         except NotFound:
             return None
         self._seen.see(_versioned(found, self._path))
+        self._follows = self._follows or self._seen.holder != self._config.identity
         return found
 
     async def _create(self) -> bool:

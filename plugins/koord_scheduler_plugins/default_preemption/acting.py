@@ -34,6 +34,7 @@ from koord_scheduler.plugin import (
 PART = "preemption"
 PATIENCE = 30.0  # seconds for all requests about one victim
 AT_ONCE = 16  # victims of one preemptor
+FAILED_PAUSE = 1.0  # seconds from a failure until its preemptor is tried again
 
 DISRUPTION_TARGET, BY_SCHEDULER = "DisruptionTarget", "PreemptionByScheduler"
 
@@ -158,11 +159,14 @@ class Preemptions(SharedPart):
             result = "error"
             facts = {"pod": preemption.pod.key, "node": preemption.chosen.node}
             log.warning("preemption.failed", **facts, error=str(errors.exceptions[0]))
-        if not self._is_current(preemption):  # something failed, or the room is of no use
-            self._forget(preemption)
-            self._services.activate([preemption.pod.uid])
         self.metrics.runs.labels(result).inc()
         self.metrics.durations.labels(result).observe(self._clock.monotonic() - began)
+        if not self._is_current(preemption):  # something failed, or the room is of no use
+            self._forget(preemption)
+            try:
+                await self._clock.sleep(FAILED_PAUSE if result == "error" else 0.0)
+            finally:
+                self._services.activate([preemption.pod.uid])
 
     async def _remove(
         self, victim: ClusterPod, preemption: Preemption, turns: asyncio.Semaphore

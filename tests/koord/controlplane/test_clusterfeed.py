@@ -348,3 +348,47 @@ async def test_events_that_come_together_leave_the_loop_to_others(
         steps.append(sum(1 for _ in following.state.keys(POD)))
 
     assert max(after - before for before, after in itertools.pairwise(steps)) <= 200
+
+
+async def test_catching_up_waits_for_the_watch(
+    server: ApiServer, following: Following, clock
+) -> None:
+    """It says how far it has come; then nothing is listed again."""
+    server.silent = True
+    server.objects.create(PODS_PATH, pod("b"))
+    caught_up = asyncio.ensure_future(following.feed.catch_up(POD))
+    await clock.until(lambda: len(server.asked("list")) == 2)  # of one pod: which version is it?
+    assert not caught_up.done()
+    assert following.has("default/a")
+    server.silent = False
+    server.bookmark()
+    await asyncio.wait_for(caught_up, 60)
+    assert following.has("default/a", "default/b")
+    assert [one.query["limit"] for one in server.asked("list")] == ["500", "1"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_catching_up_does_not_wait_for_a_watch_that_lags(
+    server: ApiServer, following: Following, clock, pass_time, fails: bool
+) -> None:
+    """All is listed again, also if the server does not say how far it is itself."""
+    server.silent = True
+    server.objects.create(PODS_PATH, pod("b"))
+    if fails:
+        server.script(refuse(500), path=PODS_PATH, watch=False)
+    caught_up = asyncio.ensure_future(following.feed.catch_up(POD))
+    await pass_time(caught_up.done)
+    assert following.has("default/a", "default/b")
+    assert server.asked("list")[-1].query == {"limit": "500"}
+    server.silent = False
+    await clock.until(lambda: server.watching == 1)
+    server.objects.create(PODS_PATH, pod("c"))
+    await clock.until(lambda: following.has("default/a", "default/b", "default/c"))
+
+
+async def test_catching_up_with_a_server_whose_versions_are_no_numbers(
+    server: ApiServer, following: Following, clock, pass_time
+) -> None:
+    """They cannot be compared: all is listed again, once."""
+    await following.feed._kinds[POD.name].protocol.catch_up("newer", 0.0)
+    assert len(server.asked("list")) == 2

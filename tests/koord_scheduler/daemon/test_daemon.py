@@ -201,6 +201,25 @@ async def test_of_two_replicas_one_schedules(
     assert holder(server) not in ("", first)
 
 
+async def test_a_leader_whose_watch_lags_catches_up_first(
+    leading: Replica, start: Start, server: ApiServer, pass_time: PassTime
+) -> None:
+    """It knows what the one before it has bound, before it binds anything itself."""
+    with capture_logs() as logs:
+        start()
+        await pass_time(lambda: any(log["event"] == "scheduler.ready" for log in logs), step=0.2)
+        server.silent = True
+        for name in ("n1", "n2"):
+            full = pending(f"bound-{name}", cpu="4")
+            server.objects.create(PODS, {**full, "spec": full["spec"] | {"nodeName": name}})
+        server.objects.create(PODS, pending("second"))
+        leading.stop.set()
+        await pass_time(lambda: any(log["event"] == "kind.listed_again" for log in logs), step=0.2)
+        failed = "/api/v1/namespaces/default/pods/second/status"
+        await pass_time(lambda: bool(server.asked("patch", failed)), step=0.2)
+    assert "second" not in placed(server)
+
+
 async def test_a_lost_lease_ends_the_process_and_its_bindings(
     leading: Replica, server: ApiServer, pass_time: PassTime
 ) -> None:

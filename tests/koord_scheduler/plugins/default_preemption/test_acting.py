@@ -11,7 +11,7 @@ from koord.cluster.facts import ClusterPod
 from koord.util.errors import KoordError
 from koord_scheduler.framework.events import QueueingHint
 from koord_scheduler.framework.status import Code, Status
-from koord_scheduler_plugins.default_preemption.acting import PATIENCE
+from koord_scheduler_plugins.default_preemption.acting import FAILED_PAUSE, PATIENCE
 
 A, B = "/api/v1/namespaces/default/pods/a", "/api/v1/namespaces/default/pods/b"
 GATED = Status.unresolvable("waiting for the preemption for this pod to be finished")
@@ -126,13 +126,15 @@ async def test_a_victim_that_has_gone_is_no_failure(method: str, path: str, answ
 async def test_after_a_failure_the_pod_is_tried_again(
     method: str, path: str, answer: int | str
 ) -> None:
-    """At once, and it may choose anew; a request without an answer is given up after a time."""
+    """Soon, and it may choose anew; a request without an answer is given up after a time."""
     here, new = await decided(victims=1)
     here.answers[method, path] = answer
     async with here.leading():
         if answer == "hang":
             assert here.plugin.pre_enqueue(new) == GATED
             await here.kit.clock.advance(PATIENCE)
+        assert here.kit.activated == []  # at once it would go round and round with its refusal
+        await here.kit.clock.advance(FAILED_PAUSE)
         assert here.kit.activated == [new.uid]
         assert here.plugin.pre_enqueue(new) is None
         assert here.events == []
@@ -155,6 +157,7 @@ async def test_one_failure_spares_the_victims_whose_turn_has_not_come() -> None:
     async with here.leading():
         assert here.deleted() == []
         assert len(here.requests) <= 16
+        await here.kit.clock.advance(FAILED_PAUSE)
         assert here.kit.activated == [new.uid]
 
 
