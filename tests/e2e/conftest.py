@@ -5,13 +5,15 @@ import itertools
 import os
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from apiserver import ApiServer
-from controlplane import REPOSITORY, ControlPlane, build, kubeconfig_of_a_cluster, missing
+from controlplane import ControlPlane, kubeconfig_of_a_cluster, missing
+from programs import CRD_SERVER, KUSTOMIZE, REPOSITORY, Program
 from rights import Right, wanted_by
 from served import PATIENCE, until_served
 
@@ -59,21 +61,17 @@ def asked_by_all_tests(request: pytest.FixtureRequest) -> dict[str, set[Right]]:
 
 
 @pytest.fixture(scope="session")
-def go_program() -> Callable[..., Path]:
-    """Builds a program of the tests."""
+def go_program() -> Callable[[Program], Path]:
+    """Builds a program of the tests, once in a run, and returns its file."""
     if lacking := missing("go"):
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"needs {lacking}")
-    return build
+    return cache(Program.build)
 
 
 @pytest.fixture(scope="session")
-def render(go_program: Callable[..., Path]) -> Callable[[Path], list[dict[str, Any]]]:
+def render(go_program: Callable[[Program], Path]) -> Callable[[Path], list[dict[str, Any]]]:
     """Renders a directory as `kubectl apply -k` does."""
-    kustomize = go_program(
-        "sigs.k8s.io/kustomize/kustomize/v5",
-        REPOSITORY / "build" / "kustomize",
-        source=Path(__file__).with_name("kustomize"),
-    )
+    kustomize = go_program(KUSTOMIZE)
 
     def render(directory: Path) -> list[dict[str, Any]]:
         done = subprocess.run(
@@ -91,7 +89,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
     lacking = missing()
     if lacking:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"needs {lacking}")
-    build()
+    CRD_SERVER.build()
     plane = ControlPlane(tmp_path_factory.mktemp("controlplane"))
     try:
         plane.start()

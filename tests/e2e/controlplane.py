@@ -10,13 +10,11 @@ import time
 import urllib.request
 from pathlib import Path
 
+from programs import CRD_SERVER
+
 from koord.kube.access.config import ApiConfig
 
-SOURCE = Path(__file__).with_name("crdserver")
-REPOSITORY = Path(__file__).parents[2]
-BINARY = REPOSITORY / "build" / "crdserver"
 START_SECONDS = 60.0
-BUILD_SECONDS = 1800.0  # some minutes for two slow cores and an empty cache
 
 
 _PROGRAMS = {
@@ -30,18 +28,6 @@ def missing(*programs: str) -> str:
     """What this machine lacks of them, by default of the control plane's; "" when nothing."""
     lacking = (name for name in programs or _PROGRAMS if not shutil.which(name))
     return " and ".join({**_PROGRAMS, **_OTHERS}[name] for name in lacking)
-
-
-def build(package: str = ".", binary: Path = BINARY, source: Path = SOURCE) -> Path:
-    """Build a Go program, by default the CRD server; little to do when it was built before."""
-    binary.parent.mkdir(exist_ok=True)
-    subprocess.run(
-        ["go", "build", "-ldflags=-s -w", "-o", binary, package],
-        cwd=source,
-        check=True,
-        timeout=BUILD_SECONDS,
-    )
-    return binary
 
 
 class ControlPlane:
@@ -87,7 +73,7 @@ class ControlPlane:
     def start_server(self) -> None:
         """Start the CRD server, after stop_server on the same port."""
         self._server = self._spawn(
-            BINARY,
+            CRD_SERVER.binary,
             "--etcd-servers", self._etcd_url,
             "--bind-address", "127.0.0.1",
             "--secure-port", str(self._port),

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from controlplane import REPOSITORY
+from programs import REPOSITORY
 
 DEPLOY = REPOSITORY / "deploy"
 

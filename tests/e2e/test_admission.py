@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 from apiserver import Place, Recorded, status
-from controlplane import REPOSITORY
 from front import Front
 from overlay import overlay
+from programs import ADMISSION
 
 from koord.api.pods.pod import Pod
 from koord.kube.access.config import ApiConfig
@@ -110,7 +110,7 @@ OVERLAYS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="session")
 def plugin(go_program: Any) -> Path:
     """The program that asks Kubernetes' plugin."""
-    binary: Path = go_program("./admission", REPOSITORY / "build" / "admission")
+    binary: Path = go_program(ADMISSION)
     return binary
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from controlplane import REPOSITORY
 from front import Front
+from programs import REPOSITORY
 from realcontrolplane import events, running_descheduler
 
 from koord.api import podmigrationjob, reservations

@@ -13,8 +13,8 @@ from typing import Any
 import aiohttp
 import pytest
 from clusters import node, pod
-from controlplane import REPOSITORY
 from daemonflags import kubeconfig
+from programs import BED, KUBE_SCHEDULER, Program
 from realprometheus import free_port
 from scriptedsite import ScriptedSite, serving
 from trafficsite import vector
@@ -26,17 +26,15 @@ TRAFFIC = {"busy": 9_000_000, "busier": 10_000_000, "quiet": 100_000}
 
 
 @pytest.fixture(scope="session")
-def kube_scheduler(go_program: Callable[..., Path]) -> Path:
+def kube_scheduler(go_program: Callable[[Program], Path]) -> Path:
     """Kubernetes' own scheduler."""
-    source = Path(__file__).with_name("kubescheduler")
-    return go_program(binary=REPOSITORY / "build" / "kube-scheduler", source=source)
+    return go_program(KUBE_SCHEDULER)
 
 
 @pytest.fixture(scope="session")
-def bed(go_program: Callable[..., Path]) -> Path:
+def bed(go_program: Callable[[Program], Path]) -> Path:
     """An API server in memory."""
-    source = REPOSITORY / "benchmarks" / "bed"
-    return go_program(binary=REPOSITORY / "build" / "bed", source=source)
+    return go_program(BED)
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 from cgrouptrees import Tree, unusable
-from controlplane import REPOSITORY
 from daemonflags import kubeconfig
 from front import Front
+from programs import REPOSITORY
 from realcontrolplane import events, running_descheduler, running_scheduler
 
 from koord.api import podmigrationjob

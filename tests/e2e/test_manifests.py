@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from controlplane import REPOSITORY
+from programs import REPOSITORY, STRICT, Program
 
 DEPLOY = REPOSITORY / "deploy"
 
 
-@pytest.fixture
-def problems(go_program: Callable[..., Path]) -> Callable[[list[dict[str, Any]]], list[str]]:
+@pytest.fixture(scope="session")
+def problems(go_program: Callable[[Program], Path]) -> Callable[[list[dict[str, Any]]], list[str]]:
     """What Kubernetes' decoder finds wrong with objects, of kinds of its own."""
-    strict = go_program("./strict", REPOSITORY / "build" / "strict")
+    strict = go_program(STRICT)
 
     def problems(objects: list[dict[str, Any]]) -> list[str]:
         done = subprocess.run(

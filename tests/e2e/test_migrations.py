@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
-from controlplane import REPOSITORY
 from daemonflags import kubeconfig
 from front import Front
+from programs import REPOSITORY
 from rights import Right, allows, of_server, rights_of
 
 from koord.api.podmigrationjob import API_VERSION, PLURAL

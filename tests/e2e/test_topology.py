@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 from certificates import Authority
-from controlplane import REPOSITORY
 from front import Front
 from kubelet import TOKEN, Kubelet, make_kubelet, rbac
+from programs import REPOSITORY
 from realdaemon import running
 
 from koord.kube.access.config import ApiConfig

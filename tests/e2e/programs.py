@@ -1,0 +1,58 @@
+"""The Go programs of the tests, and how they are built: `python tests/e2e/programs.py` builds all.
+
+With an empty cache that takes some minutes, which CI spends beside other tests.
+"""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+BUILD_SECONDS = 1800.0  # some minutes for two slow cores and an empty cache
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One program."""
+
+    name: str  # of its file in build/
+    source: Path  # the directory with go.mod
+    package: str = "."
+
+    @property
+    def binary(self) -> Path:
+        """Its file."""
+        return REPOSITORY / "build" / self.name
+
+    def build(self) -> Path:
+        """Build it and return its file; there is little to do when it was built before."""
+        self.binary.parent.mkdir(exist_ok=True)
+        subprocess.run(
+            ["go", "build", "-ldflags=-s -w", "-o", self.binary, self.package],
+            cwd=self.source,
+            check=True,
+            timeout=BUILD_SECONDS,
+        )
+        return self.binary
+
+
+_HERE = Path(__file__).parent
+CRD_SERVER = Program("crdserver", _HERE / "crdserver")
+ADMISSION = Program("admission", _HERE / "crdserver", "./admission")
+STRICT = Program("strict", _HERE / "crdserver", "./strict")
+KUBE_SCHEDULER = Program("kube-scheduler", _HERE / "kubescheduler")
+KUSTOMIZE = Program("kustomize", _HERE / "kustomize", "sigs.k8s.io/kustomize/kustomize/v5")
+BED = Program("bed", REPOSITORY / "benchmarks" / "bed")  # as benchmarks build it
+ALL = (BED, CRD_SERVER, ADMISSION, STRICT, KUBE_SCHEDULER, KUSTOMIZE)
+
+
+def main() -> int:
+    """Build all."""
+    for program in ALL:
+        program.build()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
