@@ -44,7 +44,7 @@ class CommonParts:
         self._exposition = exposition
         self._clock = clock
         self._elector: LeaderElector | None = None
-        self._log = get_logger(f"{program.prefix}.daemon")
+        self._log = get_logger(f"{program.name.replace('-', '_')}.daemon")
 
     def elect(self, work: Run, *, hostname: str, component: str) -> None:
         """Have this replica stand for election; without a call it always leads.

@@ -73,6 +73,8 @@ async def test_koordinators_configuration_starts(
         watched = server.watching
 
     events = [log["event"] for log in logs]
+    started = logs[events.index("daemon.started")]
+    assert started["logger"] == "koord_descheduler.daemon"
     assert events.index("daemon.started") < events.index("cluster.known")
     assert events.index("cluster.known") < events.index("cycle.started")
     assert events.count("cycle.ended") == 2

@@ -52,6 +52,8 @@ async def test_pods_are_scheduled_once_everything_is_watched(
 
     events = [log["event"] for log in logs]
     assert watching == len(FOLLOWED) + 1  # with network topologies
+    started = logs[events.index("daemon.started")]
+    assert started["logger"] == "koord_scheduler.daemon"
     assert events.index("daemon.started") < events.index("scheduler.ready")
     [ready] = [log for log in logs if log["event"] == "scheduler.ready"]
     assert (ready["nodes"], ready["pods"]) == (2, 6)
