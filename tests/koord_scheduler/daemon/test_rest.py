@@ -66,7 +66,7 @@ async def test_what_the_leader_answers(leading: Replica) -> None:
     assert found["GET"] == sorted(
         [
             f"{ROOT}/__services__",
-            f"{ROOT}/nodes/:node",
+            f"{ROOT}/nodes/:nodeName",
             f"{ROOT}{plugin}/node/:node",
             f"{ROOT}{plugin}/broken",
         ]
