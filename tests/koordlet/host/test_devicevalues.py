@@ -16,6 +16,8 @@ IOPS = r.BLKIO_WRITE_IOPS.files[1]
 MAX = r.IO_MAX.files[2]
 LATENCY = r.IO_LATENCY.files[2]
 WEIGHT = r.IO_WEIGHT.files[2]
+WEIGHTS = (r.IO_DEVICE_WEIGHT.files[2], r.BFQ_DEVICE_WEIGHT.files[1], r.BLKIO_COST_WEIGHT.files[1])
+QOS, MODEL = r.BLKIO_COST_QOS.files[2], r.BLKIO_COST_MODEL.files[2]
 
 devices = st.builds("{}:{}".format, st.integers(0, 4095), st.integers(0, 2**20 - 1))
 limits = st.dictionaries(st.sampled_from(["rbps", "wbps", "riops", "wiops"]), st.integers(1, 10**9))
@@ -180,3 +182,54 @@ def test_any_text_is_judged(text):
 
 def test_numbers_are_read_once_per_device():
     assert parse_device_numbers(b"259:0 0\n") == {"259:0": 0}
+
+
+def test_weights_of_single_devices():
+    """The group's own, in the first line of the same file, is neither read nor written."""
+    [by_cost, _, of_anolis] = WEIGHTS
+    shown = b"default 100\n8:16 300\n8:0 40\n"
+    assert by_cost.parse(shown) == {"8:16": 300, "8:0": 40}
+    assert by_cost.text.content("8:0 50", shown) == "8:0 50\n8:16 default"
+    assert of_anolis.parse(b"8:16 100\n8:0 40\n") == {"8:0": 40}
+    assert of_anolis.text.content("", b"8:16 100\n8:0 40\n") == "8:0 100"
+
+
+@given(st.sampled_from(WEIGHTS), st.dictionaries(devices, st.integers(1, 99), max_size=6))
+def test_weights_come_back_as_they_were(file, value):
+    text = file.text.of(value)
+    assert file.text.value(text) == file.parse(f"{text}\n".encode() if text else b"") == value
+    assert file.validate(text)
+    assert file.may_restore(text)
+
+
+COST = (
+    b"7:0 enable=1 ctrl=user rpct=95.00 rlat=3000 wpct=95.50 wlat=4000 min=1.00 max=10000.00\n"
+    b"7:1 enable=0 ctrl=auto rpct=0.00 rlat=250000 wpct=0.00 wlat=250000 min=1.00 max=10000.00\n"
+)
+
+
+def test_settings_of_iocost():
+    """A line that says off is no setting; what is not ours to set stays as it is."""
+    text = QOS.text.shown(COST)
+    assert text == "7:0 enable=1 ctrl=user rpct=95.00 rlat=3000 wpct=95.50 wlat=4000"
+    assert QOS.text.of(QOS.parse(COST)) == text
+    assert QOS.may_restore(text)
+    assert QOS.text.content("", COST) == "7:0 enable=0"
+    assert QOS.text.content(text, b"") == text
+    assert MODEL.text.shown(b"7:0 ctrl=auto model=linear rbps=1 rseqiops=1\n") == ""
+    assert MODEL.text.content("", b"7:0 ctrl=user model=linear rbps=1\n") == "7:0 ctrl=auto"
+
+
+@pytest.mark.parametrize("words", [{"rlat": "1 enable=0"}, {"min": "1"}, {"ctrl": 5}, ["ctrl"]])
+def test_words_that_iocost_does_not_have(words):
+    with pytest.raises(ValueError, match="wanted"):
+        QOS.text.of({"7:0": words})
+
+
+@given(st.sampled_from((*WEIGHTS, QOS, MODEL)), st.binary(max_size=80))
+def test_any_bytes_are_weights_or_costs_or_a_value_error(file, data):
+    try:
+        value = file.parse(data)
+    except ValueError:
+        return
+    assert file.text.value(file.text.of(value)) == value

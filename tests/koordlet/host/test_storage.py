@@ -80,7 +80,10 @@ def test_what_is_not_a_disk(block):
     block.device("nvme0c0n1", "259:3", hidden="1")
     (block.sys / "block/gone").mkdir()
 
-    assert block.read().disk_number == {"/dev/sda": "8:0"}
+    storage = block.read()
+
+    assert storage.disk_number == {"/dev/sda": "8:0"}
+    assert storage.whole_number.items() >= {"/dev/loop0": "7:0", "/dev/md0": "9:0"}.items()
 
 
 def test_a_volume_group_on_one_disk(block):

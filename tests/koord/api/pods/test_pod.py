@@ -309,3 +309,16 @@ def test_resources_of_the_pod_as_a_whole():
     pod = parse_pod(changed)
     assert (pod.requests, pod.limits) == ({"cpu": "2"}, {"memory": "1Gi"})
     assert pod.overhead == {"cpu": "250m"}
+
+
+def test_volumes_of_claims():
+    """And inline ones of CSI drivers; the claim of an ephemeral volume is named by Kubernetes."""
+    volumes = [
+        {"name": "data", "persistentVolumeClaim": {"claimName": "data-0"}},
+        {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {}}},
+        {"name": "inline", "csi": {"driver": "example.com"}},
+        {"name": "config", "configMap": {"name": "config"}},
+    ]
+    found = parse_pod({"metadata": {"name": "web-0", "uid": "1"}, "spec": {"volumes": volumes}})
+
+    assert found.claims == {"data": "data-0", "scratch": "web-0-scratch", "inline": ""}
