@@ -1,6 +1,7 @@
 """The plugin: claims the limits of best-effort pods, of single pods, and of the root cgroup."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 from koord.api.decoding.annotation import place
@@ -98,6 +99,7 @@ class BlkIOReconcile(ReconcilingPlugin[Rule, tuple[Block, ...]]):
 
     def begin(self) -> None:
         super().begin()
+        self._storage: LocalStorage | None = None
         self._places: Places | None = None
         self._good: dict[str, Devices] = {}  # what could be used last, by UID or scope
         self._waiting: dict[str, float] = {}  # pods with an unknown device, by UID: since when
@@ -229,8 +231,10 @@ class BlkIOReconcile(ReconcilingPlugin[Rule, tuple[Block, ...]]):
         if not isinstance(storage, LocalStorage):
             return
         before = self._places
-        if before is None or before.storage != storage:
-            self._places = before = Places(storage, mounts_by_pod(storage), self._volumes.names)
+        if before is None or self._storage != storage:
+            self._storage = storage
+            disks = replace(storage, mount_source={})  # of mounts only those of volumes matter
+            before = self._places = Places(disks, mounts_by_pod(storage), self._volumes.names)
         await self._volumes.look_up(self._unclear(before), self.clock.monotonic())
         if before.volumes is not self._volumes.names:
             self._places = before._replace(volumes=self._volumes.names)

@@ -39,7 +39,7 @@ class VolumeNames:
             found = await self._client.get(path)
             name = Fields(found, path).nested("spec").text("volumeName")
         except KoordError as err:
-            self.problem = str(err)
+            self.problem = f"volumes of claims (the component volume-claims grants that): {err}"
             return
         self.problem = ""
         if name:
