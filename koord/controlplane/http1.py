@@ -94,9 +94,15 @@ class Connections:
         self._closed = False
 
     async def exchange(
-        self, peer: Peer, method: str, request: bytes, answer: Answer, where: str
+        self,
+        peer: Peer,
+        method: str,
+        request: bytes,
+        answer: Answer,
+        where: str,
+        check: Callable[[], None] | None = None,
     ) -> None:
-        """Send a request and fill in its answer.
+        """Send a request and fill in its answer, unless check raises when it is about to be sent.
 
         It is sent a second time only if it is repeatable and a kept connection had ended before
         any byte of the answer came, as a server ends those that idle. Cancelled, or late, it closes
@@ -116,11 +122,11 @@ class Connections:
             kept = self._kept(peer)
             if kept is not None:
                 try:
-                    return await self._over(kept, request, answer, where)
+                    return await self._over(kept, request, answer, where, check)
                 except Cut as err:
                     if err.began or method not in _REPEATABLE:
                         raise
-            await self._over(await self._connect(peer, where), request, answer, where)
+            await self._over(await self._connect(peer, where), request, answer, where, check)
         finally:
             self._turns.release()
 
@@ -133,11 +139,18 @@ class Connections:
         self._end_timer()
 
     async def _over(
-        self, connection: "_Connection", request: bytes, answer: Answer, where: str
+        self,
+        connection: "_Connection",
+        request: bytes,
+        answer: Answer,
+        where: str,
+        check: Callable[[], None] | None,
     ) -> None:
         busy = self._busy
         busy.add(connection)
         try:
+            if check is not None:
+                check()
             await connection.send(request, answer, where)
         finally:
             busy.discard(connection)

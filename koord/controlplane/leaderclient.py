@@ -1,6 +1,8 @@
 """A client for work that only the leader may do."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 from koord.kube.client import ApiClient
 from koord.kube.errors import KubeError
@@ -18,8 +20,8 @@ class NotLeading(KubeError):
 class LeaderClient(ApiClient):
     """Reads always, and sends what changes something only while this process leads.
 
-    That is asked right before each request, so that also a process that was held up for longer than
-    its lease changes nothing.
+    That is asked right before each request is sent, so that also a process that was held up for
+    longer than its lease, or a request that had to wait for its turn, changes nothing.
     """
 
     def __init__(self, transport: Transport, clock: Clock, leads: Callable[[], bool]) -> None:
@@ -27,6 +29,12 @@ class LeaderClient(ApiClient):
         self._leads = leads
 
     async def _exchange(self, call: Call) -> bytes:
-        if call.method != "GET" and not self._leads():
-            raise NotLeading(call.where)
-        return await super()._exchange(call)
+        if call.method == "GET":
+            return await super()._exchange(call)
+        check = partial(self._check, call.where)
+        check()
+        return await super()._exchange(replace(call, check=check))
+
+    def _check(self, where: str) -> None:
+        if not self._leads():
+            raise NotLeading(where)

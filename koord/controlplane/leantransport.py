@@ -108,7 +108,9 @@ class LeanTransport(Transport):
             server = self._server(call)
             peer = self._peer(server, credential)
             request = self._head(call, server, credential) + (call.body or b"")
-            await self._opened_connections().exchange(peer, call.method, request, answer, where)
+            await self._opened_connections().exchange(
+                peer, call.method, request, answer, where, call.check
+            )
         except TimedOut:
             if answer.status < 400:
                 raise  # else the status alone has to do

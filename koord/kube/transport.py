@@ -60,6 +60,7 @@ class Call:
     content_type: str = "application/json"
     accept: str = WHOLE
     server: str = ""  # another one than the transport's, for the same user
+    check: Callable[[], None] | None = None  # raises if it may not be sent when its turn has come
 
     @property
     def where(self) -> str:
@@ -153,6 +154,8 @@ class Transport:
     async def _accepted(self, call: Call) -> AsyncIterator[_Answer]:
         await self._turns.take()
         credential = await self._credentials.current()
+        if call.check is not None:
+            call.check()
         traffic, start = Traffic(call), self._clock.monotonic()
         try:
             async with Deadline(self._clock, call.where) as deadline:

@@ -6,6 +6,7 @@ That it does all that a Transport does is in tests/koord/kube, where both run.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from koord.controlplane.leantransport import LeanTransport
 from koord.kube import errors
 from koord.kube.access.config import ApiConfig
-from koord.kube.transport import Call, Limits
+from koord.kube.transport import Call, Limits, Transport
 from koord.util.simulatedclock import SimulatedClock
 
 GET = Call("GET", "/api/v1/pods")
@@ -337,3 +338,32 @@ async def test_a_path_that_is_not_quoted_is_not_sent(serve, path: str) -> None:
         await transport.exchange(Call("GET", path))
 
     assert server.requests == []
+
+
+@pytest.mark.parametrize("transport_class", [Transport, LeanTransport])
+async def test_a_call_that_waited_for_its_turn_is_asked_about_again(
+    clock: SimulatedClock, transport_class: type[Transport]
+) -> None:
+    """The lead may have been lost meanwhile."""
+    leads = True
+
+    def check() -> None:
+        if not leads:
+            raise errors.KubeError("not sent")
+
+    async with RawServer() as server:
+        config = ApiConfig(server=server.url, source="the test")
+        transport = transport_class(config, clock, limits=Limits(qps=1, burst=1))
+        await transport.exchange(replace(POST, check=check))
+        waiting = asyncio.create_task(transport.exchange(replace(POST, check=check)))
+        await clock.until(lambda: clock.sleepers >= 1)
+        leads = False
+        await clock.advance(1)
+        with pytest.raises(errors.KubeError, match="not sent"):
+            await waiting
+        leads = True
+        await clock.advance(1)
+        await transport.exchange(replace(POST, check=check))
+        await transport.close()
+        assert len(server.requests) == 2
+        assert server.connections == 1
