@@ -1,4 +1,4 @@
-"""What talks to the API server: one client for all, and what it keeps of the cluster."""
+"""What talks to the API server: the clients, and what they keep of the cluster."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -31,6 +31,7 @@ S = TypeVar("S", bound=ClusterState)
 
 _LARGEST_PAGE = 64 << 20  # bytes; 500 pods with all their managedFields
 _CONNECTIONS = 64  # a watch of each kind, and what plugins ask
+_LEASE_CONNECTIONS = 2
 _EVENTS = EventLimits(waiting=2000, remembered=4096, rate=5.0, burst=100)
 
 
@@ -42,6 +43,7 @@ class Connection(Generic[S]):
     transport: Transport
     client: ApiClient
     events_client: ApiClient  # has its own rate of requests
+    lease_client: ApiClient  # the same: answers that are late must not cost the lead
     state: S
     feed: ClusterFeed
     informers: LiveInformers
@@ -52,6 +54,7 @@ class Connection(Generic[S]):
         """Close all connections."""
         await self.client.close()
         await self.events_client.close()
+        await self.lease_client.close()
 
 
 def connect(
@@ -89,12 +92,14 @@ def connect(
     apart = replace(limits, connections=max(2, events.writers))
     of_events = make(limits=apart)
     events_client = ApiClient(of_events, clock)
+    of_lease = make(limits=replace(limits, connections=_LEASE_CONNECTIONS, qps=0))
     count = EventMetrics(registry, program.prefix).count
     return Connection(
         server=config.server,
         transport=transport,
         client=client,
         events_client=events_client,
+        lease_client=ApiClient(of_lease, clock),
         state=state,
         feed=ClusterFeed(client, state, clock, served=served),
         informers=LiveInformers(client, clock),

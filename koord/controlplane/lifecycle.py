@@ -122,7 +122,7 @@ def new_elector(
         retry_period=election.retry_period,
     )
     return LeaderElector(
-        connection.client,
+        connection.lease_client,
         config,
         work,
         clock,
