@@ -137,7 +137,7 @@ class ListWatch:
         if self._has(version):
             return True
         self._version, self._watchable, lists = NEWEST, False, self._lists
-        self._round.set()
+        self._round.set()  # also ends a pause after an error
         while self._lists == lists:
             await self._next_change()
         return False
@@ -156,8 +156,7 @@ class ListWatch:
                 self._backoff.reset()
                 if error is None:
                     continue  # the watch lived its time
-            if await stop.sleep(self._pause(error)):
-                return
+            await stop.bound(self._round.sleep(self._pause(error)))
 
     def _has(self, version: str) -> bool:
         """Whether the copy is as new as a version, so far as versions can be compared."""

@@ -6,6 +6,8 @@ import itertools
 import math
 from collections.abc import Callable
 
+from koord.util.clock import finish
+
 MAX_TURNS = 100_000  # loop turns after which tasks that keep each other busy are called a bug
 REAL_LIMIT = 60.0  # real seconds that `until` waits for a thread before it gives up
 
@@ -38,14 +40,15 @@ class SimulatedClock:
 
     async def sleep(self, seconds: float) -> None:
         """Return once the clock was advanced that far."""
-        if seconds <= 0:
-            await asyncio.sleep(0)
-            return
         await self.timer(seconds)
 
     def timer(self, seconds: float) -> "asyncio.Future[None]":
         """As Clock.timer."""
-        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+        if seconds <= 0:
+            loop.call_soon(finish, woken)
+            return woken
         heapq.heappush(self._sleepers, (self._monotonic + seconds, next(self._order), woken))
         return woken
 

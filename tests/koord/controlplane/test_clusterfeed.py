@@ -387,8 +387,26 @@ async def test_catching_up_does_not_wait_for_a_watch_that_lags(
 
 
 async def test_catching_up_with_a_server_whose_versions_are_no_numbers(
-    server: ApiServer, following: Following, clock, pass_time
+    server: ApiServer, following: Following
 ) -> None:
     """They cannot be compared: all is listed again, once."""
-    await following.feed._kinds[POD.name].protocol.catch_up("newer", 0.0)
+    await _catch_up("newer", following)
     assert len(server.asked("list")) == 2
+
+
+async def test_catching_up_ends_the_pause_after_an_error(
+    server: ApiServer, following: Following, pass_time
+) -> None:
+    """A replica that has just got the lead does not sit out 30 s first: no time passes then."""
+    server.script(refuse(500), path=PODS_PATH, watch=True)
+    server.end_watches()
+    await pass_time(lambda: following.feed.kinds_health()[POD.name].status is not Status.OK)
+    server.objects.create(PODS_PATH, pod("b"))
+    await _catch_up(str(server.objects.version), following)
+    assert following.has("default/a", "default/b")
+
+
+async def _catch_up(version: str, following: Following) -> None:
+    """Without waiting for the watch."""
+    protocol = following.feed._kinds[POD.name].protocol
+    await asyncio.wait_for(protocol.catch_up(version, 0.0), 60)
