@@ -44,7 +44,7 @@ def test_a_pause_is_within_bounds_and_never_shorter_after_a_failure(
             pause = after_failure(pause, WEB, evicted, now)
             if before is not None:
                 assert pause.until >= before.until
-            assert FIRST_PAUSE <= pause.until - now <= LONGEST_PAUSE
+            assert now + FIRST_PAUSE <= pause.until <= now + LONGEST_PAUSE
         elif pause is not None:
             pause = after_success(pause, evicted)
             assert pause is None or pause.until == (before and before.until)
