@@ -58,7 +58,14 @@ _CADENCES = {
     Cadence.CPI: "--cpi-collector-interval",
 }
 _KEEPS = {Keep.NODE: "30 minutes", Keep.POD: "5 minutes"}
-_ROOTS = {Root.CGROUP: "", Root.PROC: "/proc/", Root.SYS: "/sys/"}
+_ROOTS = {
+    Root.CGROUP: "",
+    Root.PROC: "/proc/",
+    Root.SYS: "/sys/",
+    Root.RESCTRL: "/sys/fs/resctrl/{}/",
+    Root.RESCTRL_GROUP: "/sys/fs/resctrl/{}",
+    Root.RESCTRL_TASKS: "/proc/",
+}
 _WITHOUT_DOCSTRING = {
     "NODE_LOCAL_STORAGE": "The name of the node's LocalStorage in the metric cache",
     "WAITS_FOR_EVENTS": "Limits of a plugin whose run only waits, without rounds",

@@ -160,6 +160,12 @@ NEEDS = (
         (table.CGROUP_PROCS, table.TASKS),
         ("PodNetworkCollector", "CoreSched", "Resctrl", "OOMScoreAdj"),
     ),
+    Need(
+        "resctrl",
+        "control groups",
+        (table.RESCTRL_GROUP, table.RESCTRL_L3, table.RESCTRL_MB, table.RESCTRL_TASKS),
+        ("RdtResctrl", "Resctrl"),
+    ),
     Need("process", "oom score", (table.OOM_SCORE_ADJ, table.PROCESS_START), ("OOMScoreAdj",)),
     Need("network", "traffic of a namespace", (table.NET_DEV,), ("PodNetworkCollector",)),
     Need(

@@ -76,7 +76,7 @@ def _row(host: Host, need: Need) -> Finding:
     found = 0
     for row in need.rows:
         try:
-            read_head(Path(_example(host, row)), 1)
+            _look(host, row)
             found += 1
         except (Unsupported, Vanished):
             problems.setdefault("missing", []).append(row.name)
@@ -94,6 +94,9 @@ def _claimable(host: Host, claim: Claimable) -> Finding:
     """Whether a value is there, and this process may write it."""
     row, name = claim.row, f"{claim.plugin} claims {claim.row.name}"
     try:
+        if row.is_object:
+            _look(host, row)
+            return Finding("plugin", name, True, claim.gates, f"like {_example(host, row)}")
         path = _example(host, row)
         if isinstance(row, KernelFile):  # what a plugin declares of it may be wrong
             host.bind(row).parse(read_file(Path(path)))
@@ -107,6 +110,14 @@ def _claimable(host: Host, claim: Claimable) -> Finding:
         detail = f"{path} cannot be written by this process"
         return Finding("plugin", name, False, claim.gates, detail, _WRITABLE)
     return Finding("plugin", name, True, claim.gates, f"like {path}")
+
+
+def _look(host: Host, row: Resource[Any]) -> None:
+    """See that a value of a row can be read. Raises KernelFileError."""
+    if row.is_object:
+        host.bind(row, OWN if "{}" in host.file(row).name else "").text()
+    else:
+        read_head(Path(_example(host, row)), 1)
 
 
 def _example(host: Host, row: Resource[Any]) -> str:

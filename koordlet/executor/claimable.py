@@ -8,14 +8,13 @@ from typing import Any
 
 from koord.api.qos import KubeQoS, QoSClass
 from koord.util.nearest import nearest
+from koordlet.executor.claims import target
 from koordlet.executor.claims.claim import ClaimScope
 from koordlet.executor.claims.combine import combinable
 from koordlet.executor.claims.target import Level
 from koordlet.host.kernelfile import KernelFile
-from koordlet.host.resource import Resource, Root, Support
+from koordlet.host.resource import Resource
 from koordlet.host.resources import BY_NAME
-
-_GROUPS = (Level.QOS, Level.POD, Level.CONTAINER)
 
 
 def is_writable(resource: Resource[Any]) -> bool:
@@ -25,10 +24,7 @@ def is_writable(resource: Resource[Any]) -> bool:
 
 def levels_of(resource: Resource[Any]) -> tuple[Level, ...]:
     """The levels on which a value has a place."""
-    file = next(iter(resource.files.values()))
-    if file.root is Root.CGROUP:
-        return (Level.NODE,) if file.support is Support.ROOT else _GROUPS
-    return (Level.PROCESS,) if "{}" in file.name else (Level.NODE,)
+    return target.levels_of(next(iter(resource.files.values())))
 
 
 def defect_of(may: ClaimScope) -> str:

@@ -47,9 +47,14 @@ class KernelFileError(KoordError):
         return cls(path, wanted="to read it", found=err.strerror or repr(err), hint=hint)
 
     @classmethod
-    def from_write_error(cls, path: str, err: OSError, wanted: str) -> "KernelFileError":
-        """Return the member of this family for what an OSError of a write means."""
-        found = err.strerror or repr(err)
+    def from_write_error(
+        cls, path: str, err: OSError, wanted: str, detail: str = ""
+    ) -> "KernelFileError":
+        """Return the member of this family for what an OSError of a write means.
+
+        detail is the kernel's own explanation, where it has one.
+        """
+        found = (err.strerror or repr(err)) + (f" ({detail})" if detail else "")
         if err.errno in _GONE:
             return Vanished(path, wanted="its cgroup or process", found=found, hint="it has ended")
         hint = _WRITE_HINTS.get(err.errno or 0, "look at the kernel log; it is tried again")

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from koordlet.host.cgroups.layout import Driver, Layout
 from koordlet.host.descriptors import Descriptors
 from koordlet.host.errors import KernelFileError, Unsupported, Vanished
 from koordlet.host.kernelfile import KernelFile
+from koordlet.host.objects import ObjectReader, make_reader
 from koordlet.host.paths import HostPaths
 from koordlet.host.resource import File, Resource, Root, Support
 from koordlet.host.resources import CPU_BVT, MEMORY_WMARK_RATIO
@@ -48,8 +49,11 @@ class Host:
         descriptors: Descriptors | None = None,
         *,
         monotonic: Callable[[], float] = time.monotonic,
+        objects: Mapping[Root, ObjectReader] | None = None,
     ) -> None:
+        """objects: what reads those kinds, in place of the usual."""
         self.paths = paths
+        self._objects = dict(objects or {})
         self.descriptors = descriptors or Descriptors()
         self._monotonic = monotonic
         self._places: dict[Resource[Any], _Place] = {}
@@ -91,6 +95,10 @@ class Host:
         """
         place = self._places.get(resource) or self._find(resource)
         file, path = place.file, place.prefix + group + place.suffix if group else place.root
+        read: Callable[[], bytes]
+        if file.root.is_object:
+            read = partial(self._reader(file.root).read, group)
+            return BoundFile(resource, group, path, file, read, self._absent)
         held = self.descriptors.file(path) if file.hold else None
         read = held.read if held else partial(self.descriptors.read_once, path)
         if if_supported and file.support is Support.KUBEPODS:
@@ -104,6 +112,8 @@ class Host:
             Unsupported: this cgroup version has no such file.
         """
         place = self._places.get(resource) or self._find(resource)
+        if place.file.root.is_object:
+            return self._reader(place.file.root).path(group)
         return place.prefix + group + place.suffix if group else place.root
 
     def version(self, resource: Resource[Any]) -> int:
@@ -170,6 +180,13 @@ class Host:
             raise Unsupported.here(path, "no such file")
         return read()
 
+    def _reader(self, root: Root) -> ObjectReader:
+        """What reads the objects of a kind."""
+        reader = self._objects.get(root)
+        if reader is None:
+            reader = self._objects[root] = make_reader(root, self.paths)
+        return reader
+
     def _absent(self, bound: BoundFile[Any], err: KernelFileError) -> KernelFileError:
         """The error for a missing file: it vanished only if its group or process has ended."""
         if isinstance(err, Vanished) and self._has_ended(bound.resource, bound.group):
@@ -209,6 +226,9 @@ class Host:
         if file.root is Root.CGROUP:
             hierarchy = self.cgroups.hierarchy(file.controller, version)
             return f"{hierarchy}/", f"/{file.name}", f"{hierarchy}/{file.name}"
+        if file.root is Root.RESCTRL:
+            root = self.paths.resctrl
+            return f"{root}/", f"/{file.name}", f"{root}/{file.name}"
         root = self.paths.proc if file.root is Root.PROC else self.paths.sys
         before, _, after = file.name.partition("{}")
         return f"{root}/{before}", after, f"{root}/{before}{after}"

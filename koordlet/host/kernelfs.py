@@ -16,7 +16,8 @@ from koordlet.host.resource import Root
 _TYPES = {
     Root.CGROUP: {0x27E0EB: "cgroup", 0x63677270: "cgroup2"},
     Root.PROC: {0x9FA0: "proc"},
-    Root.SYS: {0x62656572: "sysfs", 0x64626720: "debugfs", 0x7655821: "resctrl"},
+    Root.SYS: {0x62656572: "sysfs", 0x64626720: "debugfs"},
+    Root.RESCTRL: {0x7655821: "resctrl"},
 }
 _BYTES = 256  # of a buffer that every layout of struct statfs fits in; the type comes first
 _WORD = ctypes.c_uint if os.uname().machine == "s390x" else ctypes.c_long
@@ -42,15 +43,20 @@ def check_kernel_file(descriptor: int, root: Root, path: str) -> None:
     """
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise _not_the_kernels(path, root, "something else than a file")
+    check_file_system(descriptor, root, path)
+
+
+def check_file_system(descriptor: int, root: Root, path: str) -> None:
+    """As check_kernel_file, for a file or directory."""
     found = file_system_type(descriptor)
-    if found not in _TYPES[root]:
+    if found not in _TYPES.get(root, ()):  # of objects none is
         raise _not_the_kernels(path, root, f"one on a file system of type {found:#x}")
 
 
 def _not_the_kernels(path: str, root: Root, found: str) -> KernelFileError:
     return KernelFileError(
         path,
-        wanted=f"a kernel file ({' or '.join(_TYPES[root].values())})",
+        wanted=f"a kernel file ({' or '.join(_TYPES.get(root, {}).values())})",
         found=found,
         hint="it is left as it is; check the root directory flags, and the origin of the journal",
     )

@@ -16,6 +16,8 @@ from koordlet.host.cgroups.cpuvalues import shares_to_weight
 
 T = TypeVar("T")
 
+ABSENT = "absent"  # text and value of an object that is not there; see Root
+
 _PAGE = os.sysconf("SC_PAGE_SIZE")  # bytes; the kernel keeps memory limits in pages
 
 
@@ -95,6 +97,17 @@ CPU_WEIGHT: Text[int] = Text(
 CPU_MAX_QUOTA: Text[int] = Text(
     number_or_max, _quota_shown, lambda text: cg.parse_number_or_max(_line(text)), _with_period
 )
+
+
+def or_absent(text: Text[T]) -> Text[Any]:
+    """The text of an object that may also not be there."""
+    return Text(
+        of=lambda value: ABSENT if value == ABSENT else text.of(value),
+        shown=lambda data: ABSENT if data == _line(ABSENT) else text.shown(data),
+        value=lambda found: ABSENT if found == ABSENT else text.value(found),
+        content=lambda wanted, now: wanted if wanted == ABSENT else text.content(wanted, now),
+    )
+
 
 _BY_PARSER: dict[Callable[[bytes], Any], Text[Any]] = {
     cg.parse_number: NUMBER,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from koordlet.host.kernelfs import check_kernel_file
+from koordlet.host.kernelfs import check_file_system, check_kernel_file
 from koordlet.host.resource import Root
 
 HOST_MODE = "hostMode"
@@ -47,6 +47,11 @@ class HostPaths:
             laid_out=True,
         )
 
+    @property
+    def resctrl(self) -> Path:
+        """Where resctrl is mounted, if it is."""
+        return self.sysfs / "resctrl"
+
     def check(self, descriptor: int, root: Root, path: str) -> None:
         """See that an open file is the kernel's, before it is written.
 
@@ -56,6 +61,11 @@ class HostPaths:
         """
         if not self.laid_out:
             check_kernel_file(descriptor, root, path)
+
+    def check_directory(self, descriptor: int, root: Root, path: str) -> None:
+        """As check, for a directory in which something is made or removed."""
+        if not self.laid_out:
+            check_file_system(descriptor, root, path)
 
 
 _KUBELET = Path("/var/lib/kubelet")

@@ -11,11 +11,28 @@ T = TypeVar("T")
 
 
 class Root(Enum):
-    """The directory a file's path is relative to."""
+    """Where a value is: the directory that a file's path is relative to, or a kind of object.
+
+    An object of the kernel is no file (a resctrl group, say). Its value is a text all the same, and
+    "it is not there" is one of its values, kerneltext.ABSENT: to restore that deletes what was
+    made. koordlet.host.objects reads objects; koordlet.executor.kernel.media sets them, and says
+    how to add a kind of them.
+    """
 
     CGROUP = "cgroup"  # v1: <root>/<controller>/<group>/<name>; v2: <root>/<group>/<name>
     PROC = "proc"
     SYS = "sys"
+    RESCTRL = "resctrl"  # <root>/<control group>/<name>, files of a group
+    RESCTRL_GROUP = "resctrl group"  # the group itself
+    RESCTRL_TASKS = "resctrl tasks"  # which group the threads of a process are in
+
+    @property
+    def is_object(self) -> bool:
+        """Whether values here are no files."""
+        return self in _OBJECTS
+
+
+_OBJECTS = frozenset({Root.RESCTRL_GROUP, Root.RESCTRL_TASKS})
 
 
 class Support(Enum):
@@ -79,6 +96,11 @@ class Resource(Generic[T]):
     def copied(self) -> bool:
         """Whether a cgroup version has it copied from the group above; see File.copied."""
         return any(file.copied for file in self.files.values())
+
+    @property
+    def is_object(self) -> bool:
+        """Whether it is no file; see Root."""
+        return any(file.root.is_object for file in self.files.values())
 
     def __repr__(self) -> str:
         """Its name: the files would fill the message that shows it."""

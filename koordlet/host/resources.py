@@ -5,6 +5,7 @@ cgroup-v2, accounting/psi, filesystems/proc).
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from koord.util.cpulist import parse_cpulist_file
@@ -19,6 +20,9 @@ from koordlet.host.kerneltext import Text, text_for
 from koordlet.host.net import netfiles
 from koordlet.host.proc import procfiles, schedfeatures
 from koordlet.host.proc.psi import Pressure, parse_pressure
+from koordlet.host.resctrl import groups as resctrl_groups
+from koordlet.host.resctrl import schemata
+from koordlet.host.resctrl import tasks as resctrl_tasks
 from koordlet.host.resource import File, Resource, Root, Support
 from koordlet.host.validators import Validator, in_range
 
@@ -649,6 +653,46 @@ OOM_SCORE_ADJ = _host(
     cg.parse_number,
     may=in_range(-1000, 1000),
     hold=False,
+)
+
+
+# --- Cache and memory bandwidth ---
+
+
+def _schemata(resource: str, unit: str) -> Resource[str]:
+    """One line of a control group's schemata."""
+    return _host(
+        f"resctrl_{resource.lower()}",
+        unit,
+        "schemata",
+        partial(schemata.parse_line, resource),
+        Root.RESCTRL,
+        may=partial(schemata.is_positive, resource),
+        text=schemata.schemata_text(resource),
+        needs=resctrl_groups.NEEDS,
+        hold=False,
+    )
+
+
+RESCTRL_GROUP = _host(
+    "resctrl_group",
+    "present or absent",
+    "",
+    resctrl_groups.parse_presence,
+    Root.RESCTRL_GROUP,
+    text=resctrl_groups.PRESENCE,
+    needs=resctrl_groups.NEEDS,
+)
+RESCTRL_L3 = _schemata("L3", "ways of each L3 cache, as a mask in hexadecimal")
+RESCTRL_MB = _schemata("MB", "memory bandwidth by L3 cache: percent, on AMD eighths of GB/s")
+RESCTRL_TASKS = _host(
+    "resctrl_tasks",
+    "control group that a process is in; / for the default one",
+    "{}/cpu_resctrl_groups",
+    resctrl_tasks.parse_membership,
+    Root.RESCTRL_TASKS,
+    text=resctrl_tasks.MEMBERSHIP,
+    needs=resctrl_tasks.NEEDS,
 )
 
 RESOURCES: tuple[Resource[Any], ...] = tuple(

@@ -132,9 +132,9 @@ def _group(level: str, target: str) -> str:
     match level:
         case Level.NODE:
             return ""
-        case Level.PROCESS:
-            return target.rpartition(" ")[2]
-    return target
+        case Level.QOS | Level.POD | Level.CONTAINER:
+            return target
+    return target.rpartition(" ")[2]
 
 
 def _defect(desired: DesiredValue) -> str:

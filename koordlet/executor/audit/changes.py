@@ -46,7 +46,7 @@ class ChangeAudit:
 
     def _words(self, change: Change) -> tuple[str, str]:
         """Reason and message; those of dry-run are marked so."""
-        in_cgroup = change.key.target.level not in (Level.NODE, Level.PROCESS)
+        in_cgroup = change.key.target.level.is_cgroup
         words = self._wording(change) or (ANY_CGROUP if in_cgroup else ANY_FILE)
         what = change.what.removeprefix(_DRY_RUN)
         prefix = _DRY_RUN if what != change.what else ""

@@ -50,8 +50,8 @@ def is_about(key: Key, place: str, groups: Collection[str] = ()) -> bool:
     target = key.target
     if not place or place in (target.uid, target.pod, target.pod.partition("/")[2]):
         return True
-    if target.level in (Level.NODE, Level.PROCESS):
-        return False
+    if not target.level.is_cgroup:
+        return place == target.place != "" and target.level is not Level.PROCESS
     return any(_in_line(target.place, group) for group in (place.strip("/"), *groups))
 
 

@@ -4,10 +4,13 @@ import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
+from typing import Any
 
 from koord.api.qos import KubeQoS
 from koord.api.slo.nodeslo import HostApplication
 from koordlet.host.cgroups.layout import Layout, host_app_group
+from koordlet.host.resctrl.names import is_group_name
+from koordlet.host.resource import File, Root, Support
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
 
 _LONGEST = 4096  # characters of a path
@@ -22,6 +25,29 @@ class Level(StrEnum):
     POD = "pod"
     CONTAINER = "container"  # sandboxes too
     PROCESS = "process"
+    RESCTRL = "resctrl"  # a control group of resctrl
+
+    @property
+    def is_cgroup(self) -> bool:
+        """Whether targets of the level are cgroups."""
+        return self in CGROUPS
+
+
+CGROUPS = (Level.QOS, Level.POD, Level.CONTAINER)
+_OF_ROOT = {  # the level of values that are in no cgroup
+    Root.RESCTRL: Level.RESCTRL,
+    Root.RESCTRL_GROUP: Level.RESCTRL,
+    Root.RESCTRL_TASKS: Level.PROCESS,
+}
+
+
+def levels_of(file: File[Any]) -> tuple[Level, ...]:
+    """The levels on which a value has a place."""
+    if file.root is Root.CGROUP:
+        return (Level.NODE,) if file.support is Support.ROOT else CGROUPS
+    if level := _OF_ROOT.get(file.root):
+        return (level,)
+    return (Level.PROCESS,) if "{}" in file.name else (Level.NODE,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +55,7 @@ class Target:
     """A place whose kernel values can be claimed. qos and pod are for rules and for people."""
 
     level: Level
-    place: str  # path of a cgroup; "" for the node; the pid of a process
+    place: str  # path of a cgroup; "" for the node; the pid of a process; the name of an object
     start_time: int = 0  # of a process, in ticks since boot: a pid alone may come again
     qos: str = field(default="", compare=False)  # QoSClass of the pod; KubeQoS at level QOS
     pod: str = field(default="", compare=False)  # namespace/name
@@ -78,10 +104,15 @@ class Target:
         """A process of a pod. start_time is in ticks since boot, as /proc/<pid>/stat has it."""
         return _below(pod, Level.PROCESS, str(pid), start_time)
 
+    @classmethod
+    def resctrl(cls, group: str, pod: PodMeta | None = None) -> "Target":
+        """A control group of resctrl; pod: whose own it is."""
+        return cls(Level.RESCTRL, group) if pod is None else _below(pod, Level.RESCTRL, group)
+
     def __str__(self) -> str:
-        """For people: "kubepods/besteffort", "node" or "process 4711"."""
-        if self.level is Level.PROCESS:
-            return f"process {self.place}"
+        """For people: "kubepods/besteffort", "node", "process 4711" or "resctrl BE"."""
+        if not self.level.is_cgroup and self.place:
+            return f"{self.level.value} {self.place}"
         return self.place or self.level.value
 
 
@@ -92,6 +123,8 @@ def _is_sound(level: Level, place: str) -> bool:
             return not place
         case Level.PROCESS:
             return place.isascii() and place.isdigit()
+        case Level.RESCTRL:
+            return is_group_name(place)
     return len(place) <= _LONGEST and _BAD_STEP.search(f"/{place}/") is None
 
 

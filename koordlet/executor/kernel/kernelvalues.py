@@ -1,33 +1,40 @@
 """Reads and writes kernel values as text, one at a time, each in the very cgroup or process meant.
 
-The only module that writes to the kernel.
+Files are written here, objects by the media of koordlet.executor.kernel.media; no other module
+writes to the kernel.
 """
 
 import errno
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from koordlet.executor.claims.claim import Key
-from koordlet.executor.claims.target import Level
+from koordlet.executor.claims.target import Level, levels_of
 from koordlet.executor.journal.appendlog import StepHook, no_step
+from koordlet.executor.kernel.media import Medium, make_medium
+from koordlet.executor.kernel.processes import check_process
 from koordlet.host.errors import KernelFileError, NoSuchDevice, Unsupported
 from koordlet.host.host import Host
 from koordlet.host.kerneltext import Text
-from koordlet.host.proc.procfiles import parse_start_time
-from koordlet.host.resource import File, Root, Support
-from koordlet.host.resources import CGROUP_PROCS, CPUSET_CPUS
+from koordlet.host.resctrl.status import last_status
+from koordlet.host.resource import Root
+from koordlet.host.resources import CGROUP_PROCS, CPUSET_CPUS, RESCTRL_L3, RESCTRL_MB
 
 # Neither made nor cut nor reached through a link; a pipe in its place must not hang.
 _WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_MOST = 4096  # bytes of a process's stat that are looked at
+_RESCTRL = (RESCTRL_L3, RESCTRL_MB)
+_GROUPS = (Root.CGROUP, Root.RESCTRL)  # whose directories come and go
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A value that was read: its text, and the inode of its cgroup (0: it is in none)."""
+    """A value that was read: its text, and its identity.
+
+    That is the inode of its cgroup (0: it is in none), or what its medium calls its identity.
+    """
 
     text: str
     inode: int
@@ -42,8 +49,15 @@ class _WritePlace(NamedTuple):
 class KernelValues:
     """Reads and writes the values of one host. For one thread, the one that reads this host."""
 
-    def __init__(self, host: Host, step: StepHook = no_step) -> None:
+    def __init__(
+        self,
+        host: Host,
+        step: StepHook = no_step,
+        media: Mapping[Root, Medium] | None = None,
+    ) -> None:
+        """media: what sets objects of those kinds, in place of the usual."""
         self._host = host
+        self._media = dict(media or {})
         self._step = step
         self._raw: dict[Key, tuple[bytes, str]] = {}  # what was read last, and its text
 
@@ -59,7 +73,7 @@ class KernelValues:
             file = self._host.file(key.resource)
         except Unsupported:
             return ""  # there is nothing to write
-        if target.level not in _levels(file):
+        if target.level not in levels_of(file):
             return f"a {target.level.value} has no such value"
         if not file.may_restore(original):
             return f"its original {original!r:.60} is not such a value"
@@ -129,6 +143,8 @@ class KernelValues:
             NoSuchDevice: of a value by device; the lines of other devices are set.
             KernelFileError: the kernel refuses; nothing has changed.
         """
+        if (medium := self._medium(key)) is not None:
+            return self._write_object(medium, key, inode, text)
         place = self._place(key)
         path = f"{place.directory}/{place.name}"
         content = place.text.content(text, self._raw[key][0])
@@ -145,7 +161,9 @@ class KernelValues:
         except OSError as err:
             if err.errno == errno.ENOSPC and not text:
                 return self.write(key, inode, self._all_cpus(key))
-            raise KernelFileError.from_write_error(path, err, f"to write {content!r}") from err
+            detail = last_status(self._host.paths) if key.resource in _RESCTRL else ""
+            wanted = f"to write {content!r}"
+            raise KernelFileError.from_write_error(path, err, wanted, detail) from err
         self._step(f"written {path}")
         if missing:
             raise NoSuchDevice(
@@ -157,6 +175,30 @@ class KernelValues:
         found = self.read(key).text
         self._step(f"read back {path}")
         return found
+
+    def _write_object(self, medium: Medium, key: Key, identity: int, text: str) -> str:
+        """As write, for a value that is no file."""
+        path, content = self._host.path(key.resource, _group(key)), self.text(key)
+        wanted = content.content(text, self._raw[key][0])
+        self._step(f"before writing {path}")
+        try:
+            medium.write(key, identity, wanted)
+        except OSError as err:
+            raise KernelFileError.from_write_error(path, err, f"to set {wanted!r:.200}") from err
+        self._step(f"written {path}")
+        found = self.read(key).text
+        self._step(f"read back {path}")
+        return found
+
+    def _medium(self, key: Key) -> Medium | None:
+        """What sets the value; None: it is a file."""
+        root = self._host.file(key.resource).root
+        if not root.is_object:
+            return None
+        medium = self._media.get(root)
+        if medium is None:
+            medium = self._media[root] = make_medium(root, self._host)
+        return medium
 
     def kill(self, group: str) -> bool:
         """Have the kernel kill all processes of a cgroup and of those below it, at once.
@@ -219,12 +261,18 @@ class KernelValues:
             ) from err
 
     def _inode(self, key: Key) -> int:
-        """The inode of the value's cgroup, 0 outside of cgroups. Raises Vanished."""
+        """The identity of a value that is there; see Found. Raises Vanished."""
+        if (medium := self._medium(key)) is not None:
+            path = self._host.path(key.resource, _group(key))
+            try:
+                return medium.identity(key)
+            except OSError as err:
+                raise KernelFileError.from_write_error(path, err, "to look at it") from err
         place = self._place(key)
         try:
             if key.target.level is Level.PROCESS:
                 os.close(self._open(place, key, 0))
-            if self._host.file(key.resource).root is not Root.CGROUP:
+            if self._host.file(key.resource).root not in _GROUPS:
                 return 0
             return os.stat(place.directory).st_ino
         except OSError as err:
@@ -255,8 +303,8 @@ class KernelValues:
         try:
             if inode and os.fstat(directory).st_ino != inode:
                 raise FileNotFoundError(errno.ENOENT, "another cgroup of the same name")
-            if key.target.level is Level.PROCESS and _start(directory) != key.target.start_time:
-                raise ProcessLookupError(errno.ESRCH, "another process of the same number")
+            if key.target.level is Level.PROCESS:
+                check_process(directory, key.target)
         except OSError:
             os.close(directory)
             raise
@@ -266,26 +314,6 @@ class KernelValues:
         path = self._host.path(key.resource, _group(key))
         directory, _, name = path.rpartition("/")
         return _WritePlace(self.text(key), directory, name)
-
-
-def _start(directory: int) -> int:
-    """When the process of this directory began. Raises OSError."""
-    fd = os.open("stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
-    try:
-        return parse_start_time(os.read(fd, _MOST))
-    except ValueError as err:
-        raise ProcessLookupError(errno.ESRCH, str(err)) from err
-    finally:
-        os.close(fd)
-
-
-def _levels(file: File[Any]) -> frozenset[Level]:
-    """Of which levels targets have the value of a file."""
-    if file.root is Root.CGROUP:
-        if file.support is Support.ROOT:
-            return frozenset({Level.NODE})
-        return frozenset(Level) - {Level.PROCESS}
-    return frozenset({Level.PROCESS if "{}" in file.name else Level.NODE})
 
 
 def _group(key: Key) -> str:

@@ -4,7 +4,8 @@ What loosens a limit goes from parents to children, what tightens it from childr
 child may not have more than its parent (CPU quota and cpuset of v1), and as no child shall have
 less than before in between. A cpuset that shifts goes through the union of both. A value by device
 takes a step for each device, as each is a write of its own. A quota may not be below the burst
-beside it. CPU shares cannot be set while a group is idle, and its end resets them.
+beside it. CPU shares cannot be set while a group is idle, and its end resets them. An object is
+made after those above it (in the path of its place), and deleted before them.
 
 Source: kernel, kernel/sched/core.c (tg_set_cfs_bandwidth, sched_group_set_idle) and
 kernel/cgroup/cpuset-v1.c (cpuset1_validate_change).
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from koordlet.host.kerneltext import ABSENT
 from koordlet.host.resource import Resource
 from koordlet.host.resources import CPU_BURST, CPU_IDLE, CPU_SHARES, OOM_SCORE_ADJ
 
@@ -58,6 +60,8 @@ def _phases(move: Move) -> list[tuple[_Phase, Any]]:
     resource, old, new = move.resource, move.old, move.new
     if resource is CPU_SHARES:
         return [(_Phase.SHARES, None)]
+    if resource.is_object:  # what is made may stand on what is above it
+        return [(_Phase.TIGHTEN if new == ABSENT else _Phase.LOOSEN, None)]
     if resource in (CPU_IDLE, OOM_SCORE_ADJ) or old is None or new is None:
         return [(_Phase.LOOSEN, None)]
     if resource is CPU_BURST:

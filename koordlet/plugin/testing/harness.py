@@ -289,9 +289,10 @@ class PluginHarness:
         self, host: FakeHost, is_dry_run: Callable[[str], Awaitable[bool]]
     ) -> ClaimManager:
         # Files of a directory may vanish under a held descriptor, which those of a kernel cannot.
-        kernel, worker = Host(host.paths, Descriptors(0)), InlineWorker()
+        kernel, worker = Host(host.paths, Descriptors(0), objects=host.objects), InlineWorker()
         self._kernel = kernel
-        values = FakeKernelValues(kernel)
+        media = {root: make(kernel) for root, make in host.media.items()}
+        values = FakeKernelValues(kernel, media=media)
         writer = Writer(kernel, Journal(None, ""), self.clock, values=values)
         manager = ClaimManager(
             writer, worker, self.clock, dry_run=is_dry_run, listeners=[self.changes.append]

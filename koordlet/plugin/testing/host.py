@@ -4,7 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from koord.api.qos import KubeQoS
+from koordlet.executor.kernel.media import MakeMedium
 from koordlet.host.cgroups.layout import Driver, Layout
+from koordlet.host.objects import ObjectReader
+from koordlet.host.resource import Root
 from koordlet.plugin.testing import kernelfiles
 from koordlet.plugin.testing.cgroup import FakeGroup
 from koordlet.plugin.testing.tree import PSI_RESOURCES, FakeTree
@@ -56,6 +59,8 @@ class FakeHost(FakeTree):
         self._devices: dict[str, tuple[int, int]] = {}
         self._write_machine()
         self.root = self.group("")
+        self.objects: dict[Root, ObjectReader] = {}  # what reads objects, in place of the usual
+        self.media: dict[Root, MakeMedium] = {}  # what sets them
         self._qos_groups = {qos: self.group(self.layout.qos_dir(qos)) for qos in KubeQoS}
 
     def group(self, path: str) -> FakeGroup:

@@ -1,0 +1,1 @@
+"""resctrl: control groups of cache and memory bandwidth, and what they use."""

@@ -1,0 +1,73 @@
+"""The schemata of a control group: which ways of each cache, and how much bandwidth, it may use.
+
+A value here is the part of one line behind the colon, ids ascending, without what the kernel fills
+up with: "0=3c;1=3c" for the ways of L3 (hexadecimal), "0=90;1=90" for memory bandwidth (percent on
+Intel, eighths of GB/s on AMD).
+
+Source: kernel docs, filesystems/resctrl.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import partial
+
+from koordlet.host.kerneltext import Text
+
+L3, MB = "L3", "MB"
+MOST_CACHES = 256
+_BASES = {L3: 16, MB: 10}
+_ENTRY = re.compile(r"[0-9]{1,5}=\s*[0-9a-fA-F]{1,16}", re.ASCII)
+
+
+def parse_line(resource: str, data: bytes) -> str:
+    """Return the value of a resource. Raises ValueError: there is no line of it, or it is bad."""
+    for line in data.decode("ascii", "replace").splitlines():
+        name, colon, rest = line.partition(":")
+        if colon and name.strip() == resource:
+            return render(resource, entries(resource, rest))
+    raise ValueError(f"wanted a line {resource}:, found none")
+
+
+def entries(resource: str, text: str) -> dict[int, int]:
+    """Return the numbers of a line by cache id. Raises ValueError."""
+    found: dict[int, int] = {}
+    for entry in text.strip().split(";"):
+        if not entry:
+            continue
+        if not _ENTRY.fullmatch(entry.strip()):
+            raise ValueError(f"wanted <cache id>=<number>, found {entry!r:.40}")
+        cache, _, number = entry.partition("=")
+        found[int(cache)] = int(number, _BASES[resource])
+    if not 0 < len(found) <= MOST_CACHES:
+        raise ValueError(f"wanted 1 to {MOST_CACHES} caches, found {len(found)}")
+    return found
+
+
+def render(resource: str, numbers: Mapping[int, int]) -> str:
+    """Return the text of numbers by cache id."""
+    form = "x" if _BASES[resource] == 16 else "d"
+    return ";".join(f"{cache}={number:{form}}" for cache, number in sorted(numbers.items()))
+
+
+def schemata_text(resource: str) -> Text[str]:
+    """How the line of a resource is read and written; the other lines stay as they are."""
+    return Text(
+        of=partial(_canonical, resource),
+        shown=partial(parse_line, resource),
+        value=partial(_canonical, resource),
+        content=lambda text, now: f"{resource}:{text}",
+    )
+
+
+def is_positive(resource: str, text: str) -> bool:
+    """Whether each cache has a part: the kernel takes no empty mask."""
+    try:
+        return all(number > 0 for number in entries(resource, text).values())
+    except ValueError:
+        return False
+
+
+def _canonical(resource: str, text: str) -> str:
+    if isinstance(text, str):
+        return render(resource, entries(resource, text))
+    raise ValueError(f"wanted a text as 0=3c;1=3c, found {text!r:.60}")
