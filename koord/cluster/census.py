@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from koord.cluster.columns import FrozenColumn, FrozenShards
+from koord.cluster.columns import FrozenColumn, FrozenShards, read_only
 from koord.cluster.facts import (
     AffinityTerm,
     ClusterNamespace,
@@ -304,8 +304,7 @@ class _Tally:
         self.groups: set[_Group] = set()
 
     def read(self) -> Counts:
-        self._column.flags.writeable = False
-        return self._column
+        return read_only(self._column)
 
     def add(self, row: int, amount: int) -> None:
         self._own()

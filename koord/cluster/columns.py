@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain, repeat, zip_longest
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
@@ -17,7 +18,14 @@ _SHARDS = 256
 _EXACT = 2**46  # below it, hundredths of a whole number are exact as floats
 
 T = TypeVar("T")
+S = TypeVar("S", bound=np.generic)
 H = TypeVar("H", bound=Hashable)
+
+
+def read_only(array: NDArray[S]) -> NDArray[S]:
+    """The same array, which cannot be written any more: others get it, too."""
+    array.flags.writeable = False
+    return array
 
 
 class FrozenColumn:
@@ -40,14 +48,13 @@ class FrozenColumn:
     def array(self) -> NDArray[Any]:
         """All rows in one array, which cannot be written; shape (rows,) or (rows, width)."""
         joined = np.concatenate((*self.chunks, self._empty), axis=-1)[..., : self.length]
-        joined.flags.writeable = False
-        return joined.T
+        return read_only(joined).T
 
     def zeros(self, at: int) -> Mask | None:
         """Rows in which one of several values is 0; None: there is none. Computed once."""
         if at not in self._zeros:
             found = self.array[:, at] == 0
-            self._zeros[at] = found if found.any() else None
+            self._zeros[at] = read_only(found) if found.any() else None
         return self._zeros[at]
 
     def floats(self, at: int) -> NDArray[np.float64] | None:
@@ -59,7 +66,7 @@ class FrozenColumn:
         if at not in self._floats:
             values = self.array[:, at]
             exact = not len(values) or 0 <= values.min() <= values.max() < _EXACT
-            self._floats[at] = values.astype(np.float64) if exact else None
+            self._floats[at] = read_only(values.astype(np.float64)) if exact else None
         return self._floats[at]
 
     def __getitem__(self, row: int) -> Any:
@@ -99,8 +106,7 @@ class FrozenColumn:
         begins = range(0, len(self.chunks) * CHUNK, CHUNK)
         chunks = tuple(joined[..., begin : begin + CHUNK] for begin in begins)
         found = FrozenColumn(chunks, self.length, self._empty)
-        whole = joined[..., : self.length]
-        whole.flags.writeable = False
+        whole = read_only(joined[..., : self.length])
         found.__dict__["array"] = whole.T  # the chunks need not be joined again
         return found
 
@@ -210,19 +216,16 @@ class CodedColumn(Generic[H]):
     """A column of values of any type as codes: equal values have equal codes, absent ones -1."""
 
     def __init__(self, values: Iterable[H | None]) -> None:
-        self.index: dict[H, int] = {}
-        index = self.index
-        self.codes: NDArray[np.intp] = np.fromiter(
-            (-1 if value is None else index.setdefault(value, len(index)) for value in values),
-            np.intp,
-        )
+        index: dict[H, int] = {}
+        codes = (-1 if value is None else index.setdefault(value, len(index)) for value in values)
+        self.codes: NDArray[np.intp] = read_only(np.fromiter(codes, np.intp))
+        self.index: Mapping[H, int] = MappingProxyType(index)
 
     @cached_property
     def present(self) -> Mask:
         """Rows that have a value; it cannot be written."""
         present: Mask = self.codes >= 0
-        present.flags.writeable = False
-        return present
+        return read_only(present)
 
     @cached_property
     def complete(self) -> bool:

@@ -11,7 +11,7 @@ from msgspec import Raw
 from numpy.typing import NDArray
 
 from koord.cluster import wire
-from koord.cluster.columns import Column, FrozenColumn, Ids
+from koord.cluster.columns import Column, FrozenColumn, Ids, read_only
 from koord.cluster.facts import NO_IMAGES, Image, ImageSet
 
 MOST_COLUMNS = 64  # that a view keeps; 40 KB each at 5,000 nodes
@@ -106,8 +106,7 @@ class FrozenImages:
         for number, image in found:
             places = np.flatnonzero(numbers == number)
             column[np.searchsorted(ends, places, "right")] = image.size
-        column.flags.writeable = False
-        return column
+        return read_only(column)
 
     @cached_property
     def _table(self) -> tuple[NDArray[np.int32], NDArray[np.intp]]:

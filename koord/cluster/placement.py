@@ -4,11 +4,12 @@ import struct
 from collections.abc import Iterable, Mapping, MutableSequence
 from functools import cached_property
 from itertools import chain
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from koord.cluster.columns import Column, FrozenColumn, Ids
+from koord.cluster.columns import Column, FrozenColumn, Ids, read_only
 from koord.cluster.facts import PODS, ClusterPod, HostPort, LabelSet, PodSpec
 
 BASE_RESOURCES = (PODS, "cpu", "memory", "ephemeral-storage")  # columns that are always there
@@ -71,7 +72,7 @@ class FrozenPlacement:
         self, row: int, allocatable: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """What is taken on a row, and what is left of allocatable: nonzero first, then all."""
-        taken: NDArray[np.int64] = self.amounts[row]
+        taken: NDArray[np.int64] = read_only(self.amounts[row])
         free = -taken
         free[_NONZERO:] += allocatable
         free[0] += allocatable[self.resources["cpu"]]
@@ -85,7 +86,9 @@ class Placement:
     def __init__(self, base: FrozenPlacement | None = None) -> None:
         """base: the placement that this one begins as; it stays as it is."""
         self.resources: Mapping[str, int] = (
-            base.resources if base else {name: at for at, name in enumerate(BASE_RESOURCES)}
+            base.resources
+            if base
+            else MappingProxyType({name: at for at, name in enumerate(BASE_RESOURCES)})
         )
         width = len(self.resources)
         self._amounts = Column(np.int64, _NONZERO + width, base=base.amounts if base else None)
@@ -123,7 +126,7 @@ class Placement:
 
     def widen(self, resources: Mapping[str, int]) -> None:
         """Have a column for each of these resources; those that were there keep theirs."""
-        self.resources = resources
+        self.resources = MappingProxyType({**resources})
         width = len(resources)
         self._amounts = Column(np.int64, _NONZERO + width)
         for row in range(len(self._pods)):
@@ -285,22 +288,22 @@ class Placed:
         self._table = np.frombuffer(b"".join(texts), np.int32).reshape(-1, 4)
         counts = np.fromiter(map(len, texts), np.intp, len(texts)) // ENTRY_BYTES
         self.nodes = len(texts)
-        self.row = np.repeat(np.arange(self.nodes), counts)
+        self.row = read_only(np.repeat(np.arange(self.nodes), counts))
 
     @cached_property
     def label_set(self) -> NDArray[np.intp]:
         """Numbers that View.pods_matching uses."""
-        return self._table[:, 0].astype(np.intp)
+        return read_only(self._table[:, 0].astype(np.intp))
 
     @cached_property
     def spec(self) -> NDArray[np.intp]:
         """Numbers in View.specs."""
-        return self._table[:, 1].astype(np.intp)
+        return read_only(self._table[:, 1].astype(np.intp))
 
     @cached_property
     def deleting(self) -> NDArray[np.bool_]:
         found: NDArray[np.bool_] = self._table[:, 2] != 0
-        return found
+        return read_only(found)
 
     @cached_property
     def priority(self) -> NDArray[np.int32]:

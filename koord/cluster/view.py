@@ -3,12 +3,20 @@
 from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
 from itertools import count
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from koord.cluster.census import Census, Counts, Wish, labels_of, means
-from koord.cluster.columns import CodedColumn, Column, FrozenColumn, FrozenShards, Mask
+from koord.cluster.columns import (
+    CodedColumn,
+    Column,
+    FrozenColumn,
+    FrozenShards,
+    Mask,
+    read_only,
+)
 from koord.cluster.facts import (
     PREFER_NO_SCHEDULE,
     AffinityTerm,
@@ -36,7 +44,7 @@ def imagined_generation() -> int:
 class Traits:
     """What rarely changes about nodes: names, labels, taints, flags. Each computed when needed.
 
-    Views between which none of that has changed share one.
+    Views between which none of that has changed share one; nothing of it can be written.
     """
 
     def __init__(self, nodes: FrozenColumn) -> None:
@@ -46,7 +54,7 @@ class Traits:
     @cached_property
     def rows(self) -> Mapping[str, int]:
         """Rows by the name of the node."""
-        return {node.name: row for row, node in enumerate(self._nodes)}
+        return MappingProxyType({node.name: row for row, node in enumerate(self._nodes)})
 
     @cached_property
     def names(self) -> CodedColumn[str]:
@@ -63,7 +71,7 @@ class Traits:
 
     @cached_property
     def unschedulable(self) -> Mask:
-        return np.fromiter((node.unschedulable for node in self._nodes), np.bool_)
+        return read_only(np.fromiter((node.unschedulable for node in self._nodes), np.bool_))
 
     @cached_property
     def preferences(self) -> tuple[tuple[Taint, ...], ...]:
@@ -76,14 +84,12 @@ class Traits:
 
     @cached_property
     def schedulable(self) -> Mask:
-        """Nodes that are not cordoned; it cannot be written."""
-        found: Mask = ~self.unschedulable
-        found.flags.writeable = False
-        return found
+        """Nodes that are not cordoned."""
+        return read_only(~self.unschedulable)
 
     @cached_property
     def ready(self) -> Mask:
-        return np.fromiter((node.ready for node in self._nodes), np.bool_)
+        return read_only(np.fromiter((node.ready for node in self._nodes), np.bool_))
 
     def label(self, key: str) -> CodedColumn[str]:
         """The values of a label."""
@@ -144,7 +150,7 @@ class View:
         return self._allocatable.array
 
     def floats(self, column: int) -> NDArray[np.float64] | None:
-        """What nodes have of a resource, as FrozenColumn.floats; not to be changed."""
+        """What nodes have of a resource, as FrozenColumn.floats."""
         return self._allocatable.floats(column)
 
     def lacking(self, column: int) -> Mask | None:
@@ -283,9 +289,9 @@ class View:
         return Placed(self._placement.entries)
 
     @cached_property
-    def specs(self) -> list[PodSpec | None]:
+    def specs(self) -> tuple[PodSpec | None, ...]:
         """By the number that placed has; None: none has that number."""
-        return list(self._placement.specs.array)
+        return tuple(self._placement.specs.array)
 
     def pods_per_node(self, chosen: Mask) -> NDArray[np.intp]:
         """How many of the chosen pods of placed each node has; shape (nodes,)."""

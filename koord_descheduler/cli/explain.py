@@ -18,7 +18,8 @@ _ABOUT = """\
 Ask a running koord-descheduler what its last cycles decided about a node or a pod, and why, the
 newest cycle first. Only the leader decides; another replica says that it is none. Inside its
 container no further option is needed:
-    kubectl -n koordinator-system exec deploy/koord-descheduler -- koord-descheduler explain NODE"""
+    kubectl -n koordlet-system exec deployment/koord-descheduler -- /koord-descheduler explain NODE
+With Koordinator's own manifests the namespace is koordinator-system."""
 
 
 class ExplainOptions(AskOptions):

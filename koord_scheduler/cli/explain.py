@@ -20,7 +20,8 @@ _ABOUT = """\
 Ask a running koord-scheduler about a pod: for one that is pending the cause first and then what
 would help, for one that is placed where it would go now; with the scores by plugin and node. Inside
 its container no further option is needed:
-    kubectl -n koordinator-system exec deploy/koord-scheduler -- koord-scheduler explain POD"""
+    kubectl -n koordlet-system exec deployment/koord-scheduler -- /koord-scheduler explain POD
+With Koordinator's own manifests the namespace is koordinator-system."""
 
 
 class ExplainOptions(AskOptions):

@@ -144,6 +144,11 @@ class Manifests:
             if {"list", "watch"} <= set(rule["verbs"])
         }
 
+    def command(self, subcommand: str) -> str:
+        """The line that has the container run a command."""
+        pods = f"kubectl -n {NAMESPACE} exec deployment/{self.name}"
+        return f"{pods} -- /{self.name} {subcommand}"
+
 
 def group_of(api_version: str) -> str:
     """ "" of "v1", "apps" of "apps/v1"."""

@@ -11,6 +11,7 @@ from replicated import NAMESPACE, Manifests, group_of
 
 from koord.api import podmigrationjob, reservations
 from koord.controlplane.kinds import SERVED
+from koord_descheduler.cli import explain
 from koord_descheduler.config.intree import IN_TREE
 from koord_descheduler.config.points import Point
 from koord_descheduler.config.read import ReadConfig, parse_configuration
@@ -167,3 +168,10 @@ def test_the_definitions_are_of_the_kinds_that_it_writes() -> None:
     assert job["spec"].keys() <= fields.keys()
     assert job["spec"]["podRef"].keys() <= fields["podRef"]["properties"].keys()
     assert job["spec"]["mode"] in fields["mode"]["enum"]
+
+
+def test_the_help_of_explain_asks_these_pods(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line to be copied, as the documentation has it."""
+    with pytest.raises(SystemExit):
+        explain.main(["--help"])
+    assert MANIFESTS.command("explain ") in capsys.readouterr().out

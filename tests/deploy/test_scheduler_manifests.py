@@ -9,6 +9,7 @@ from component import patched
 from replicated import Manifests, group_of
 
 from koord.component.plugins.discovery import discover
+from koord_scheduler.cli import explain
 from koord_scheduler.config.defaults import DEFAULT_WEIGHTS
 from koord_scheduler.config.known import KnownPlugins
 from koord_scheduler.config.points import Point
@@ -130,3 +131,10 @@ def test_the_example_of_make_run_scheduler(known: KnownPlugins) -> None:
     [profile] = found.configuration.profiles
     assert profile.scheduler_name == "koord-scheduler"
     assert profile.enabled(Point.BIND)
+
+
+def test_the_help_of_explain_asks_these_pods(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line to be copied, as the documentation has it."""
+    with pytest.raises(SystemExit):
+        explain.main(["--help"])
+    assert MANIFESTS.command("explain ") in capsys.readouterr().out

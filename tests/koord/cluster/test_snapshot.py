@@ -231,13 +231,27 @@ def test_rows_move_between_chunks():
 def test_a_view_cannot_be_written():
     view = Cluster([node("a")], [pod("p", "a")]).snapshot().view()
 
-    for table in (view.allocatable, view.requested, view.usage, view.generation):
+    traits, placed = view.traits, view.placed
+    tables = [
+        view.allocatable,
+        view.requested,
+        view.usage,
+        view.generation,
+        *view.amounts_of(0)[:1],
+    ]
+    tables += [traits.ready, traits.unschedulable, traits.schedulable, traits.names.codes]
+    tables += [placed.row, placed.spec, placed.label_set, placed.deleting, placed.priority]
+    for column in (view.resources["cpu"], view.resources["memory"]):
+        tables += [one for one in (view.floats(column), view.lacking(column)) if one is not None]
+    for table in tables:
         with pytest.raises(ValueError, match="read-only"):
             table[0] = 1
+    mappings = [view.resources, view.traits.rows, view.traits.label("a").index]
+    for mapping in (*mappings, view.node(0).labels, view.pods(0)[0].labels):
+        with pytest.raises(TypeError):
+            mapping["a"] = 1  # type: ignore[index]
     with pytest.raises(TypeError):
-        view.node(0).labels["a"] = "b"  # type: ignore[index]
-    with pytest.raises(TypeError):
-        view.pods(0)[0].labels["a"] = "b"  # type: ignore[index]
+        view.specs[0] = None  # type: ignore[index]
 
 
 def test_usage_is_what_the_caller_has_set():
