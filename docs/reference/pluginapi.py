@@ -56,6 +56,7 @@ _CADENCES = {
     Cadence.PSI: "--psi-collector-interval",
     Cadence.NETWORK: "--network-collector-interval",
     Cadence.CPI: "--cpi-collector-interval",
+    Cadence.COLD_PAGE: "--coldpage-collector-interval",
 }
 _KEEPS = {Keep.NODE: "30 minutes", Keep.POD: "5 minutes"}
 _ROOTS = {

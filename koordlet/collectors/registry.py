@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from koordlet.collectors.be_resource import BEResourceCollector
+from koordlet.collectors.cold_page import ColdPageCollector
 from koordlet.collectors.container_cpi import ContainerCpiCollector, CpiOptions
 from koordlet.collectors.engine.base import Collector
 from koordlet.collectors.host_application import HostApplicationCollector
@@ -37,6 +38,7 @@ class CollectorOptions:
     outdated: float = 10.0  # how old a part of the system's usage may be
     exporter_compat: bool = False  # export network figures under other exporters' names too
     cpi_window: float = 10.0  # that cycles are counted in each of their periods
+    cold_page_cpu: float = 0.025  # of CPU time for each round of idle page tracking
     constant_label: ConstantLabel | None = None  # added to node_exporter's names
 
 
@@ -72,6 +74,7 @@ def build_collectors(
         HostApplicationCollector(node, usage),
         SystemResourceCollector(node, options.outdated),
         PageCacheCollector(page_cache_wanted),
+        ColdPageCollector(node, paths, options.cold_page_cpu),
         ContainerCpiCollector(
             node,
             paths,

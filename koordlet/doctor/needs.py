@@ -113,7 +113,7 @@ NEEDS = (
     ),
     Need(
         "cgroup",
-        "cold pages",
+        "cold pages by kidled",
         (table.MEMORY_IDLE_PAGES, table.KIDLED_PERIOD, table.KIDLED_USE_HIERARCHY),
         ("ColdPageCollector",),
     ),

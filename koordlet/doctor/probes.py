@@ -12,6 +12,7 @@ from koordlet.doctor.finding import Finding
 from koordlet.doctor.privileges import CAPABILITIES, missing_capabilities
 from koordlet.host.descriptors import DEFAULT_BUDGET
 from koordlet.host.errors import KernelFileError
+from koordlet.host.idlefiles import BITMAP, COUNTS, NEEDS
 from koordlet.host.net.network import NodeNetwork
 from koordlet.host.paths import HostPaths
 from koordlet.host.proc.namespaces import INIT, OWN, sees_host_pids
@@ -33,6 +34,7 @@ def probe_host(paths: HostPaths) -> Iterator[Finding]:
     yield _huge_pages(paths.sys)
     yield from _resctrl(paths)
     yield _hardware_counters(paths.sys)
+    yield _idle_pages(paths)
     yield _core_scheduling()
     yield _storage(paths)
     yield _host_pids(paths.proc)
@@ -110,6 +112,17 @@ def _hardware_counters(sys: Path) -> Finding:
     detail = "the kernel has a driver" if present else "no driver, as in most virtual machines"
     fix = "a machine whose hypervisor passes the performance counters on"
     return _finding("cpu", "hardware counters", detail, fix, "CPICollector", "Libpfm4", ok=present)
+
+
+def _idle_pages(paths: HostPaths) -> Finding:
+    bitmap = paths.sys / BITMAP
+    files = (bitmap, *(paths.proc / name for name in COUNTS))
+    lacking = [path for path in files if not path.exists()]
+    if not lacking and not os.access(bitmap, os.W_OK):
+        lacking = [bitmap]
+    usable = not lacking
+    detail = "for kernels without kidled" if usable else f"{lacking[0]} is missing or read only"
+    return _finding("node", "idle page tracking", detail, NEEDS, "ColdPageCollector", ok=usable)
 
 
 def _core_scheduling() -> Finding:

@@ -34,6 +34,7 @@ class Cadence(Enum):
     PSI = "psi"  # --psi-collector-interval
     NETWORK = "network"  # --network-collector-interval
     CPI = "CPI"  # --cpi-collector-interval
+    COLD_PAGE = "cold page"  # --coldpage-collector-interval
     NODE_INFO = "node info"  # --collect-node-cpu-info-interval; no kinds: topology, not usage
     STORAGE = "storage"  # --collect-node-storage-info-interval; no kinds either
 
@@ -43,6 +44,7 @@ DEFAULT_INTERVALS = {
     Cadence.PSI: 10.0,
     Cadence.NETWORK: 5.0,
     Cadence.CPI: 60.0,
+    Cadence.COLD_PAGE: 5.0,
     Cadence.NODE_INFO: 60.0,
     Cadence.STORAGE: 1.0,
 }
@@ -265,6 +267,38 @@ CONTAINER_CPI = Kind(
     Keep.POD,
     Cadence.CPI,
 )
+
+
+def _cold_page_size(subject: str, key: Callable[P, K]) -> Kind[P, K]:
+    return Kind(
+        f"{subject}_memory_cold_page_size",
+        "bytes",
+        "pages of files that were not used for 300 s",
+        key,
+        Keep.POD,
+        Cadence.COLD_PAGE,
+    )
+
+
+def _with_hot_page_usage(subject: str, key: Callable[P, K], keep: Keep = Keep.POD) -> Kind[P, K]:
+    return Kind(
+        f"{subject}_memory_with_hot_page_usage",
+        "bytes",
+        "memory in use with page cache, less those pages",
+        key,
+        keep,
+        Cadence.COLD_PAGE,
+    )
+
+
+NODE_MEMORY_COLD_PAGE_SIZE = _cold_page_size("node", no_key)
+NODE_MEMORY_WITH_HOT_PAGE_USAGE = _with_hot_page_usage("node", no_key, Keep.NODE)
+POD_MEMORY_COLD_PAGE_SIZE = _cold_page_size("pod", PodKey)
+POD_MEMORY_WITH_HOT_PAGE_USAGE = _with_hot_page_usage("pod", PodKey)
+CONTAINER_MEMORY_COLD_PAGE_SIZE = _cold_page_size("container", ContainerKey)
+CONTAINER_MEMORY_WITH_HOT_PAGE_USAGE = _with_hot_page_usage("container", ContainerKey)
+HOST_APP_MEMORY_COLD_PAGE_SIZE = _cold_page_size("host_application", AppKey)
+HOST_APP_MEMORY_WITH_HOT_PAGE_USAGE = _with_hot_page_usage("host_application", AppKey)
 # Own kinds.
 QOS_CPU_USAGE = Kind(
     "qos_cpu_usage", "cores", "CPU that the pods of a QoS class use", QosKey, Keep.POD

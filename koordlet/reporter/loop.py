@@ -39,6 +39,7 @@ class ReportOptions:
 
     node: str
     collect_interval: float = 1.0  # seconds between samples of node usage
+    hot_page_interval: float = 5.0  # seconds between samples of memory with hot pages
     interval: float | None = None  # seconds between reports; None: the NodeMetric spec decides
     sharp: float = 0.0  # change of usage, as a share of capacity, that is reported early; 0: none
 
@@ -219,6 +220,7 @@ class NodeMetricReporter:
             host_applications=slo.host_applications if slo is not None else (),
             now=self._clock.boottime(),
             oldest=2 * self._options.collect_interval,
+            oldest_hot=2 * self._options.hot_page_interval,
         )
         status = build_status(self._cache, snapshot, self._predict)
         if self._latest is None:

@@ -3,7 +3,7 @@
 Source: Koordinator's NodeMetric reporter. Deliberately different: a status whose newest node sample
 is old is withheld, updateTime is the time of that sample, finished pods are left out, a window is
 cold when the memory series is too short, not only the CPU series, and pages in the cache count only
-where they are collected.
+while they are collected.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -29,14 +29,17 @@ from koordlet.metriccache.kinds import (
     HOST_APP_CPU_USAGE,
     HOST_APP_MEMORY_USAGE,
     HOST_APP_MEMORY_USAGE_WITH_PAGE_CACHE,
+    HOST_APP_MEMORY_WITH_HOT_PAGE_USAGE,
     NODE_CPU_USAGE,
     NODE_MEMORY_USAGE,
     NODE_MEMORY_USAGE_WITH_PAGE_CACHE,
+    NODE_MEMORY_WITH_HOT_PAGE_USAGE,
     NODE_NUMA_CPU_USAGE,
     NODE_NUMA_MEMORY_USAGE,
     POD_CPU_USAGE,
     POD_MEMORY_USAGE,
     POD_MEMORY_USAGE_WITH_PAGE_CACHE,
+    POD_MEMORY_WITH_HOT_PAGE_USAGE,
     SYS_CPU_USAGE,
     SYS_MEMORY_USAGE,
     SYS_NUMA_CPU_USAGE,
@@ -68,6 +71,11 @@ class Snapshot:
     host_applications: tuple[HostApplication, ...]
     now: float  # seconds since boot: the end of all windows
     oldest: float  # seconds that the newest sample of node CPU and memory may be old
+    oldest_hot: float = 10.0  # that of memory with hot pages, which has a period of its own
+
+    def oldest_of(self, kind: AnyKind) -> float:
+        """Return how old the newest sample of a kind may be, in seconds."""
+        return self.oldest_hot if kind is NODE_MEMORY_WITH_HOT_PAGE_USAGE else self.oldest
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,15 @@ WITH_PAGE_CACHE = MemoryKinds(
     POD_MEMORY_USAGE_WITH_PAGE_CACHE,
     HOST_APP_MEMORY_USAGE_WITH_PAGE_CACHE,
 )
+WITH_HOT_PAGE_CACHE = MemoryKinds(
+    NODE_MEMORY_WITH_HOT_PAGE_USAGE,
+    POD_MEMORY_WITH_HOT_PAGE_USAGE,
+    HOST_APP_MEMORY_WITH_HOT_PAGE_USAGE,
+)
+_BY_POLICY = {
+    MemoryPolicy.WITH_PAGE_CACHE: WITH_PAGE_CACHE,
+    MemoryPolicy.WITH_HOT_PAGE_CACHE: WITH_HOT_PAGE_CACHE,
+}
 
 
 def build_status(
@@ -121,14 +138,12 @@ def build_status(
 
 
 def memory_kinds(cache: MetricCache, snapshot: Snapshot) -> MemoryKinds:
-    """Return the series of the spec's policy; without page cache where its series does not exist.
-
-    This daemon has no collector of hot pages.
-    """
-    if snapshot.spec.memory_policy is MemoryPolicy.WITH_PAGE_CACHE:
-        newest = cache.newest(WITH_PAGE_CACHE.node)
-        if newest is not None and snapshot.now - newest.boot <= snapshot.oldest:
-            return WITH_PAGE_CACHE
+    """Return the series of the spec's policy; without page cache where they have no new sample."""
+    kinds = _BY_POLICY.get(snapshot.spec.memory_policy)
+    if kinds is not None:
+        newest = cache.newest(kinds.node)
+        if newest is not None and snapshot.now - newest.boot <= snapshot.oldest_of(kinds.node):
+            return kinds
     return WITHOUT_PAGE_CACHE
 
 
@@ -140,14 +155,13 @@ def _measured_at(cache: MetricCache, memory: AnyKind, snapshot: Snapshot) -> flo
         if newest is None:
             raise Withheld(f"wanted a sample of {kind.name}, found none yet; wait for one")
         stamps.append(newest)
-    older = min(stamps, key=lambda stamp: stamp.boot)
-    age = snapshot.now - older.boot
-    if age > snapshot.oldest:
-        raise Withheld(
-            f"wanted node CPU and memory samples of the last {snapshot.oldest:g} s, "
-            f"found the newest {age:.1f} s old; see which collector fails"
-        )
-    return older.wall
+        age, oldest = snapshot.now - newest.boot, snapshot.oldest_of(kind)
+        if age > oldest:
+            raise Withheld(
+                f"wanted node CPU and memory samples of the last {oldest:g} s, "
+                f"found the newest {age:.1f} s old; see which collector fails"
+            )
+    return min(stamps, key=lambda stamp: stamp.boot).wall
 
 
 class _Reader:

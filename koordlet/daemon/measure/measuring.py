@@ -93,6 +93,7 @@ def _periods(settings: Settings) -> dict[Cadence, float]:
         Cadence.PSI: options.psi_collector_interval.value,
         Cadence.NETWORK: options.network_collector_interval.value,
         Cadence.CPI: options.cpi_collector_interval.value,
+        Cadence.COLD_PAGE: options.coldpage_collector_interval.value,
         Cadence.NODE_INFO: options.collect_node_cpu_info_interval.value,
         Cadence.STORAGE: options.collect_node_storage_info_interval.value,
     }
@@ -116,6 +117,7 @@ def _sampling(
             exporter_compat=options.exporter_compat.value.settle(settings.mode.standalone),
             constant_label=(label, settings.node_name) if label else None,
             cpi_window=options.collect_cpi_timewindow.value,
+            cold_page_cpu=periods[Cadence.COLD_PAGE] * options.coldpage_cpu_percent.value / 100,
         ),
         paths,
         cache.put,

@@ -44,6 +44,7 @@ def build_reporter(
         ReportOptions(
             node=settings.node_name,
             collect_interval=options.collect_res_used_interval.value,
+            hot_page_interval=options.coldpage_collector_interval.value,
             interval=interval,
             sharp=sharp,
         ),

@@ -395,6 +395,18 @@ class DaemonFlags:
             "time that is counted in each of these periods; at most the period",
             check=lasting(1.0),
         )
+        self.coldpage_collector_interval = flags.duration(
+            "coldpage-collector-interval",
+            DEFAULT_INTERVALS[Cadence.COLD_PAGE],
+            "period of samples of cold memory",
+            check=lasting(1.0),
+        )
+        self.coldpage_cpu_percent = flags.float(
+            "coldpage-cpu-percent",
+            0.5,
+            "percent of one CPU that going over idle pages may take where there is no kidled",
+            check=percent,
+        )
         self.network_collector_interval = flags.duration(
             "network-collector-interval",
             DEFAULT_INTERVALS[Cadence.NETWORK],

@@ -45,7 +45,6 @@ INERT_FLAGS = (
     InertFlag("enable-pod-taskids", BOOL, False, "collect the task ids of containers"),
     InertFlag("xpu-enforce-collect-from-device-infos", BOOL, False, "never ask NVML"),
     # metric advisor
-    InertFlag("coldpage-collector-interval", DURATION, 5.0, "cold page period"),
     InertFlag("resctrl-collector-interval", DURATION, 10.0, "RDT period"),
     InertFlag("enable-resctrl-collector", BOOL, False, "RDT collector"),
     # metric cache: Koordinator's is a Prometheus TSDB, ours has rings of fixed size

@@ -19,6 +19,18 @@ class IdlePages(NamedTuple):
     buckets: tuple[int, ...]  # idle scans from which on a page is in that bucket
     rows: Mapping[str, tuple[int, ...]]  # kind of page -> bytes in each bucket
 
+    def cold_after(self, seconds: float) -> int | None:
+        """Return the bytes of file pages that were idle for so long, children included.
+
+        None: the scanner is off, leaves out children, or does not count that far.
+        """
+        period = self.settings["scan_period_in_seconds"]
+        if period <= 0 or not self.settings["use_hierarchy"]:
+            return None
+        long_enough = (n for n, scans in enumerate(self.buckets) if scans * period >= seconds)
+        boundary = next(long_enough, None)
+        return None if boundary is None else self.cold_bytes(boundary)
+
     def cold_bytes(self, boundary: int = DEFAULT_BOUNDARY) -> int:
         """Return the bytes of file pages in the buckets from the boundary on."""
         return sum(sum(self.rows[row][boundary:]) for row in _COLD_FILE_ROWS)

@@ -28,6 +28,7 @@ PERIODS = {
     Cadence.NODE_INFO: 60.0,
     Cadence.STORAGE: 60.0,
     Cadence.CPI: 60.0,
+    Cadence.COLD_PAGE: 5.0,
 }
 
 

@@ -36,6 +36,24 @@ def test_cold_bytes_are_those_from_the_boundary_on(boundary, cold):
 
 
 @pytest.mark.parametrize(
+    ("period", "hierarchy", "seconds", "cold"),
+    [
+        (5, 1, 300, 52834304),
+        (5, 1, 75, 445841408),
+        (120, 1, 300, 66531328 + 445841408),
+        (1, 1, 300, None),
+        (0, 1, 300, None),
+        (5, 0, 300, None),
+    ],
+)
+def test_cold_is_what_was_idle_for_so_long(period, hierarchy, seconds, cold):
+    """Whatever the period of the scanner; unknown where it does not count that far, or is off."""
+    text = idle_page_stats().replace("seconds: 120", f"seconds: {period}")
+    pages = parse_idle_pages(text.replace("hierarchy: 1", f"hierarchy: {hierarchy}").encode())
+    assert pages.cold_after(seconds) == cold
+
+
+@pytest.mark.parametrize(
     ("old", "new"),
     [("cfei", "xxxx"), ("# page_scans", "# other"), (": 120", ": x"), ("2633728", "-"), (":", "")],
 )

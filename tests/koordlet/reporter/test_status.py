@@ -12,14 +12,17 @@ from koordlet.metriccache.kinds import (
     HOST_APP_CPU_USAGE,
     HOST_APP_MEMORY_USAGE,
     HOST_APP_MEMORY_USAGE_WITH_PAGE_CACHE,
+    HOST_APP_MEMORY_WITH_HOT_PAGE_USAGE,
     NODE_CPU_USAGE,
     NODE_MEMORY_USAGE,
     NODE_MEMORY_USAGE_WITH_PAGE_CACHE,
+    NODE_MEMORY_WITH_HOT_PAGE_USAGE,
     NODE_NUMA_CPU_USAGE,
     NODE_NUMA_MEMORY_USAGE,
     POD_CPU_USAGE,
     POD_MEMORY_USAGE,
     POD_MEMORY_USAGE_WITH_PAGE_CACHE,
+    POD_MEMORY_WITH_HOT_PAGE_USAGE,
     SYS_CPU_USAGE,
     SYS_MEMORY_USAGE,
     SYS_NUMA_CPU_USAGE,
@@ -285,7 +288,8 @@ def test_host_applications_carry_what_the_slo_says(measure, build):
         (MemoryPolicy.WITHOUT_PAGE_CACHE, True, 100),
         (MemoryPolicy.WITH_PAGE_CACHE, True, 900),
         (MemoryPolicy.WITH_PAGE_CACHE, False, 100),
-        (MemoryPolicy.WITH_HOT_PAGE_CACHE, True, 100),
+        (MemoryPolicy.WITH_HOT_PAGE_CACHE, True, 500),
+        (MemoryPolicy.WITH_HOT_PAGE_CACHE, False, 100),
     ],
 )
 def test_the_memory_policy_chooses_the_series(measure, build, policy, collected, mebibytes):
@@ -306,6 +310,9 @@ def test_the_memory_policy_chooses_the_series(measure, build, policy, collected,
         samples += [
             Sample(NODE_MEMORY_USAGE_WITH_PAGE_CACHE, 900 * MIB),
             Sample(POD_MEMORY_USAGE_WITH_PAGE_CACHE, 900 * MIB, pod),
+            Sample(NODE_MEMORY_WITH_HOT_PAGE_USAGE, 500 * MIB),
+            Sample(POD_MEMORY_WITH_HOT_PAGE_USAGE, 500 * MIB, pod),
+            Sample(HOST_APP_MEMORY_WITH_HOT_PAGE_USAGE, 500 * MIB, app),
         ]
     measure(*samples, seconds=3)
 

@@ -130,6 +130,7 @@ one_output bool false
 """
 TABLE = [tuple(line.split()) for line in KOORDINATOR.split("\n") if line]
 OURS = {
+    "coldpage-cpu-percent": "0.5",
     "config": "",
     "standalone": "false",
     "run-dir": "/host-var-run-koordlet",
