@@ -40,6 +40,7 @@ class Attempt:
     began: float  # monotonic seconds
     node: str = ""  # that was chosen
     state: CycleState = field(default_factory=CycleState)
+    asked: bool = False  # whether the API server may have been asked to bind it
 
     @property
     def uid(self) -> str:

@@ -112,6 +112,7 @@ class BindingCycle:
             if not status.ok:
                 return status
             self._statuses.drop(attempt.pod)
+            attempt.asked = True
             if self._extenders is not None:
                 try:
                     if await self._extenders.bind(attempt.pod, attempt.node):

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from random import Random
 
 from koord.cluster import decoding
+from koord.util.firstof import first_of
 from koord.util.health import OK, PartHealth, Status
 from koord.util.logs import LimitedLog, get_logger
 from koord.util.stop import Stop
@@ -39,6 +40,7 @@ from koord_scheduler.scheduling.podstatus import PodStatuses
 
 TURN = 0.005  # real seconds of cycles in a row before others on the event loop have their turn
 USUAL_PATIENCE = Patience()
+LAST_SECONDS = 2.0  # for bindings that were asked for when the end comes; the lease is held so long
 MOST_BINDINGS = 1000  # that are ready to be bound, or almost; then the next cycle waits for them
 
 log = get_logger("koord_scheduler.scheduling")
@@ -157,10 +159,11 @@ class Scheduler:
         return OK
 
     async def run(self, stop: Stop) -> None:
-        """Schedule pods until stop; bindings that are on their way then are given up.
+        """Schedule pods until stop; then bindings that were asked for have LAST_SECONDS to end.
 
-        Whether one of them was carried out says the API server: until its word comes such a pod is
-        on no node, and in the queue.
+        Others, and all that are on their way when this is cancelled, are given up. Whether such a
+        binding was carried out says the API server: until its word comes the pod is on no node, and
+        in the queue.
         """
         beside = Stop(self._clock)
         with self._limits:
@@ -171,8 +174,9 @@ class Scheduler:
                 group.create_task(self._dump.run(beside), name="diagnoses")
                 try:
                     await stop.bound(self._schedule())
+                    await self._finish_bindings()
                 finally:
-                    await self._give_up_bindings()
+                    await self._give_up(tuple(self._bindings))
                     beside.set()
 
     async def _schedule(self) -> None:
@@ -289,8 +293,16 @@ class Scheduler:
         self._monitor.ended(self._bindings.pop(task))
         self._ended.set()
 
-    async def _give_up_bindings(self) -> None:
-        tasks = tuple(self._bindings)
+    async def _finish_bindings(self) -> None:
+        """Wait for answers about bindings that were asked for, as long as they may take."""
+        await self._give_up([task for task, one in self._bindings.items() if not one.asked])
+        asked = tuple(self._bindings)
+        if asked:
+            timer = self._clock.timer(LAST_SECONDS)
+            await first_of(asyncio.wait(asked), timer)
+            timer.cancel()
+
+    async def _give_up(self, tasks: Sequence["asyncio.Task[None]"]) -> None:
         for task in tasks:
             task.cancel()
         if tasks:

@@ -242,6 +242,27 @@ async def test_a_lost_lease_ends_the_process_and_its_bindings(
     assert placed(server).keys() == {"first"}
 
 
+async def test_at_the_end_the_lease_is_released_when_no_binding_is_on_its_way(
+    leading: Replica, server: ApiServer, clock, pass_time: PassTime
+) -> None:
+    """One that hangs has two seconds, and nothing is sent after the release."""
+    path = "/api/v1/namespaces/default/pods/second"
+    server.script(hang, path=path)
+    server.objects.create(PODS, pending("second"))
+    await pass_time(lambda: bool(server.asked("create", path)))
+    stopped = clock.monotonic()
+    leading.stop.set()
+    await pass_time(lambda: clock.monotonic() >= stopped + 1, step=0.1)
+    assert holder(server)
+    server.objects.create(PODS, pending("third"))
+    await pass_time(lambda: holder(server) == "", step=0.1)
+    assert 2 <= clock.monotonic() - stopped < 4
+    await pass_time(leading.task.done, step=0.1)
+    assert leading.task.exception() is None
+    assert placed(server).keys() == {"first"}
+    assert server.asked("create", "/api/v1/namespaces/default/pods/third") == []
+
+
 async def test_without_leader_election(start: Start, server: ApiServer, pass_time) -> None:
     """Its end is an error, as Koordinator's."""
     server.objects.create(PODS, pending("first"))

@@ -268,6 +268,18 @@ class Loop(Kit):
         assert self._running.done()
         await self._running
 
+    async def lose_lead(self) -> None:
+        """Cancel the loop, as an elector does; it must end without time."""
+        assert self._running is not None
+        self._running.cancel()
+        await self.clock.settle()
+        assert self._running.cancelled()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the loop has returned."""
+        return self._running is not None and self._running.done()
+
     def where(self, key: str) -> str:
         """The node of a pod, as the API server has it."""
         found: str = self.api.pods[key]["spec"].get("nodeName", "")

@@ -99,12 +99,20 @@ class Replica(Kit):
         self.leads = True
         self.working = asyncio.create_task(self._work(self.stop))
 
-    async def end(self) -> None:
+    async def end(self, *, lost: bool = False) -> None:
+        """Stop, as the daemon does: the lease is held until the work has ended. lost: it is not."""
         self.stop.set()
+        if self.working is not None:
+            if lost:
+                self.working.cancel()
+            await self.clock.settle()
+            while not self.working.done():
+                await self.clock.advance(0.5)
+            if not self.working.cancelled():
+                self.working.result()
         self.background.set()
-        for task in (self.working, self.following):
-            if task is not None:
-                await task
+        if self.following is not None:
+            await self.following
 
     def events(self, reason: str) -> list[tuple[str, str]]:
         """Pods by uid, and messages of the events."""

@@ -492,7 +492,7 @@ async def test_when_the_lead_is_lost_nothing_more_is_bound(where: str) -> None:
     loop.api.hang = where == "bind"
     keys = [loop.api.add_pod(f"w{at}", cpu="8" if where == "post_filter" else "1") for at in (1, 2)]
     await loop.settle()
-    await loop.end()
+    await loop.lose_lead()
     loop.api.hang = False
     for each in loop.api.hanging:
         each.set()
@@ -500,6 +500,72 @@ async def test_when_the_lead_is_lost_nothing_more_is_bound(where: str) -> None:
     assert loop.api.bindings == []
     assert (loop.state.assumed_count, account.reserved) == (0, set())
     assert [loop.place(key) for key in keys] == ["active", "active"]
+
+
+async def test_at_the_end_bindings_that_were_sent_have_a_moment() -> None:
+    """They are reported as ever; what was not sent is given up at once, and nothing is begun."""
+    account, gate = Account(), Gate(600)
+    loop = await started(account, permit={"Gate": gate}, preBind={"Gate": gate})
+    await loop.settle()
+    waits = loop.api.add_pod("waits")
+    await loop.settle()
+    gate.seconds = 0
+    loop.api.hang = True
+    sent = [loop.api.add_pod(f"sent{at}") for at in (1, 2)]
+    await loop.settle()
+    loop.stop.set()
+    loop.api.hang = False
+    new = loop.api.add_pod("new")
+    await loop.settle()
+    assert not loop.ended
+    assert account.reserved == {"sent1", "sent2"}
+    await loop.advance(0.5)
+    loop.api.hanging[-2].set()
+    loop.api.faults.append(answers(500))
+    await loop.settle()
+    assert not loop.ended
+    loop.api.hanging[-1].set()
+    await loop.settle()
+    assert loop.ended
+    assert loop.api.bindings == [(sent[1], "a")]
+    assert account.bound == ["sent2"]
+    assert [one for one in loop.events if one[1] == "Scheduled"] == [
+        ("sent2", "Scheduled", "Successfully assigned default/sent2 to a")
+    ]
+    assert loop.place(sent[0]) == "backoff"
+    assert [loop.place(key) for key in (waits, new)] == ["active", "active"]
+    assert (loop.state.assumed_count, account.reserved) == (0, {"sent2"})
+
+
+async def test_at_the_end_a_binding_that_hangs_is_given_up_soon() -> None:
+    """Its pod is where the API server says; the next leader finds it out."""
+    account = Account()
+    loop = await started(account)
+    await loop.settle()
+    loop.api.hang = True
+    key = loop.api.add_pod("web")
+    await loop.settle()
+    loop.stop.set()
+    await loop.advance(1.9)
+    assert not loop.ended
+    await loop.advance(0.2)
+    assert loop.ended
+    assert (loop.state.assumed_count, account.reserved) == (0, set())
+    assert loop.place(key) == "active"
+
+
+async def test_a_lead_that_is_lost_at_the_end_ends_that_moment() -> None:
+    """Another replica may lead then."""
+    loop = await started()
+    await loop.settle()
+    loop.api.hang = True
+    loop.api.add_pod("web")
+    await loop.settle()
+    loop.stop.set()
+    await loop.settle()
+    assert not loop.ended
+    await loop.lose_lead()
+    assert (loop.state.assumed_count, loop.api.bindings) == (0, [])
 
 
 async def test_a_new_process_binds_only_what_is_not_bound() -> None:
@@ -523,7 +589,7 @@ async def test_a_new_process_binds_only_what_is_not_bound() -> None:
     assert again.where(bound) == "a"
     assert cpu_of(again, "a") == 2000
     await again.end()
-    await loop.end()
+    await loop.lose_lead()
 
 
 async def test_free_cpu_is_never_overcommitted_by_pods_on_their_way() -> None:
@@ -536,4 +602,4 @@ async def test_free_cpu_is_never_overcommitted_by_pods_on_their_way() -> None:
     await loop.settle()
     assert loop.state.assumed_count == 4
     assert loop.scheduler.queue.pending["unschedulable"] == 2
-    await loop.end()
+    await loop.lose_lead()

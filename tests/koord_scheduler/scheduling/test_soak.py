@@ -254,7 +254,7 @@ class Soak:
             new.lead()
             for _ in range(self.draw.randrange(20)):
                 await asyncio.sleep(0)
-        await old.end()
+        await old.end(lost=hangs)
         self.scheduled += [uid for uid, _ in old.events("Scheduled")]
         self.server.lines.remove(old.line)
         old.leads = False
