@@ -158,7 +158,7 @@ async def _bind(binder: DefaultBinder, code: PluginCode, number: int) -> None:
 async def _post(client: ApiClient, number: int) -> None:
     pod = _pod(number)
     path = PODS.object(pod.name, namespace=pod.namespace, subresource="binding")
-    await client.post(path, binding(pod, "node-1"))
+    await client.submit(path, binding(pod, "node-1"), attempts=1)
 
 
 async def _patch(client: ApiClient, number: int) -> None:

@@ -16,6 +16,7 @@ from koord.controlplane.informers import LiveInformers
 from koord.controlplane.kinds import Served
 from koord.controlplane.leantransport import LeanTransport
 from koord.controlplane.program import Program
+from koord.controlplane.quickjson import encode_quickly
 from koord.controlplane.sections import ClientConnection
 from koord.kube.access.config import ApiConfig
 from koord.kube.access.findconfig import find_config
@@ -91,7 +92,7 @@ def connect(
     client = ApiClient(transport, clock)
     apart = replace(limits, connections=max(2, events.writers))
     of_events = make(limits=apart)
-    events_client = ApiClient(of_events, clock)
+    events_client = ApiClient(of_events, clock, encode=encode_quickly)
     of_lease = make(limits=replace(limits, connections=_LEASE_CONNECTIONS, qps=0))
     count = EventMetrics(registry, program.prefix).count
     return Connection(

@@ -1,9 +1,9 @@
 """A client for work that only the leader may do."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
+from koord.controlplane.quickjson import encode_quickly
 from koord.kube.client import ApiClient
 from koord.kube.errors import KubeError
 from koord.kube.transport import Call, Transport
@@ -25,7 +25,7 @@ class LeaderClient(ApiClient):
     """
 
     def __init__(self, transport: Transport, clock: Clock, leads: Callable[[], bool]) -> None:
-        super().__init__(transport, clock)
+        super().__init__(transport, clock, encode=encode_quickly)
         self._leads = leads
 
     async def _exchange(self, call: Call) -> bytes:
@@ -33,7 +33,7 @@ class LeaderClient(ApiClient):
             return await super()._exchange(call)
         check = partial(self._check, call.where)
         check()
-        return await super()._exchange(replace(call, check=check))
+        return await super()._exchange(call._replace(check=check))
 
     def _check(self, where: str) -> None:
         if not self._leads():

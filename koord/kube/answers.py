@@ -47,6 +47,13 @@ async def read_object(data: bytes, where: str) -> Object:
     return decode_object(data, where)
 
 
+def check_object(data: bytes, where: str) -> None:
+    """Raise BadAnswer unless it begins and ends as a JSON object; what is inside is not read."""
+    text = data.strip()
+    if text[:1] != b"{" or text[-1:] != b"}":
+        raise BadAnswer(where, wanted="a JSON object", found=_short(data))
+
+
 def decode_object(data: bytes, where: str) -> Object:
     """Return the JSON object; see read_object."""
     if not data.lstrip()[:1] == b"{":

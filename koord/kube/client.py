@@ -4,10 +4,16 @@ import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from koord.kube.answers import ListPage, Object, ObjectList, read_object, read_page
+from koord.kube.answers import (
+    ListPage,
+    Object,
+    ObjectList,
+    check_object,
+    read_object,
+    read_page,
+)
 from koord.kube.errors import ServerError, TooManyRequests
 from koord.kube.transport import METADATA, WHOLE, Call, Transport
 from koord.kube.watch import WatchEvent, WatchLimits, WatchLines, watch, watch_lines
@@ -18,9 +24,14 @@ JSON_PATCH = "application/json-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 PAGE_SIZE = 100  # objects; a page of pods is about a megabyte
 # Not ASCII only: names in other scripts would be three times as long.
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 ATTEMPTS = 4  # of a request that the server asks to repeat later
 PATIENCE = 30.0  # seconds; when the server asks to wait longer, the caller decides
+
+
+def encode_json(body: object) -> bytes:
+    """Return the body of a request. Raises TypeError or ValueError for what JSON cannot say."""
+    return _ENCODER.encode(body).encode()
 
 
 class Paged(Protocol):
@@ -42,11 +53,18 @@ class ApiClient:
     """
 
     def __init__(
-        self, transport: Transport, clock: Clock, *, draw: Callable[[], float] = random.random
+        self,
+        transport: Transport,
+        clock: Clock,
+        *,
+        draw: Callable[[], float] = random.random,
+        encode: Callable[[object], bytes] = encode_json,
     ) -> None:
+        """draw returns a number from 0 to 1. encode makes bodies of requests, as encode_json."""
         self._transport = transport
         self._clock = clock
-        self._draw = draw  # a number from 0 to 1
+        self._draw = draw
+        self._encode = encode
 
     async def get(
         self,
@@ -136,7 +154,7 @@ class ApiClient:
 
         field_manager is the name in its managedFields; "" means our user agent.
         """
-        call = _call("POST", path, body, field_manager=field_manager)
+        call = self._call("POST", path, body, field_manager=field_manager)
         return await self._ask(call, attempts=attempts)
 
     async def replace(self, path: str, body: Object, *, attempts: int = ATTEMPTS) -> Object:
@@ -145,14 +163,22 @@ class ApiClient:
         Raises:
             Conflict: the object has changed since the version that body was made from.
         """
-        return await self._ask(_call("PUT", path, body), attempts=attempts)
+        return await self._ask(self._call("PUT", path, body), attempts=attempts)
 
     async def post(self, path: str, body: Object) -> Object:
         """Post to a subresource such as eviction or token, once, and return the answer.
 
         Never repeated: a 429 of an eviction is the answer of a PodDisruptionBudget.
         """
-        return await self._ask(_call("POST", path, body), attempts=1)
+        return await self._ask(self._call("POST", path, body), attempts=1)
+
+    async def submit(self, path: str, body: Object, *, attempts: int = ATTEMPTS) -> None:
+        """Post an object, and do not read what the server answers beside that it has taken it.
+
+        To read it costs more than to send it. client-go does not read it of a binding, either.
+        """
+        call = self._call("POST", path, body)
+        check_object(await self._patiently(call, attempts), call.where)
 
     async def patch(
         self,
@@ -169,9 +195,9 @@ class ApiClient:
 
         field_manager as for create. With dry_run the server decides as always and stores nothing.
         """
-        call = _call("PATCH", path, body, content_type, accept, field_manager)
+        call = self._call("PATCH", path, body, content_type, accept, field_manager)
         if dry_run:
-            call = replace(call, query={**call.query, "dryRun": "All"})
+            call = call._replace(query={**call.query, "dryRun": "All"})
         return await self._ask(call, attempts=attempts)
 
     async def merge_patch(self, path: str, body: Object) -> Object:
@@ -230,7 +256,7 @@ class ApiClient:
         if uid:
             body["preconditions"] = {"uid": uid}
         bare = not uid and not options
-        await self._ask(Call("DELETE", path) if bare else _call("DELETE", path, body))
+        await self._ask(Call("DELETE", path) if bare else self._call("DELETE", path, body))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -255,15 +281,15 @@ class ApiClient:
             # Not exactly: all that were sent away together would come back together.
             await self._clock.sleep(wanted + self._draw())
 
-
-def _call(
-    method: str,
-    path: str,
-    body: object,
-    content_type: str = "application/json",
-    accept: str = WHOLE,
-    field_manager: str = "",
-) -> Call:
-    query = {"fieldManager": field_manager} if field_manager else {}
-    encoded = _encode(body).encode()
-    return Call(method, path, query, body=encoded, content_type=content_type, accept=accept)
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: object,
+        content_type: str = "application/json",
+        accept: str = WHOLE,
+        field_manager: str = "",
+    ) -> Call:
+        query = {"fieldManager": field_manager} if field_manager else {}
+        encoded = self._encode(body)
+        return Call(method, path, query, body=encoded, content_type=content_type, accept=accept)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
+from typing import NamedTuple
 
 from koord.kube.answers import Object
 
@@ -19,8 +21,7 @@ class EventType(StrEnum):
     WARNING = "Warning"
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectRef:
+class ObjectRef(NamedTuple):
     """The object that an event is about. namespace is empty where the kind has none."""
 
     api_version: str
@@ -30,8 +31,7 @@ class ObjectRef:
     uid: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """An event to report. Two that are equal are one event that happened twice.
 
     message is for every reader of events in the object's namespace, so it must hold nothing
@@ -43,10 +43,6 @@ class Event:
     reason: str  # one word in camel case
     message: str
     component: str
-
-    def __hash__(self) -> int:
-        # An event is looked up a dozen times until it is written: that of all fields costs more.
-        return hash((self.about.name, self.reason, self.message))
 
 
 @dataclass(slots=True)
@@ -111,8 +107,12 @@ def repeated(series: Series) -> Object:
 
 
 def _time(seconds: float) -> str:
-    moment = datetime.fromtimestamp(int(seconds), UTC)
-    return f"{moment.isoformat()[:19]}Z"
+    return _whole_second(int(seconds))
+
+
+@lru_cache(maxsize=4)  # hundreds of events are of the same second
+def _whole_second(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}Z"
 
 
 def _cut(message: str) -> str:

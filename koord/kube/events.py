@@ -241,7 +241,7 @@ class EventRecorder:
         series.name = series.name or event_name(event, self._moment())
         try:
             body = new_event(event, series, self._node)
-            await self._client.create(EVENTS.collection(namespace_of(event)), body)
+            await self._client.submit(EVENTS.collection(namespace_of(event)), body)
         except AlreadyExists:  # the answer to an earlier attempt was lost
             await self._raise_count(event, series)
         series.stored = True

@@ -2,9 +2,10 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
+from typing import NamedTuple
 from urllib.parse import urlencode
 
 import aiohttp
@@ -30,6 +31,7 @@ METADATA = f"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{WHOLE
 METADATA_LIST = f"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{WHOLE}"
 # Longer than the minute between two reports, shorter than the 90 s after which the server hangs up.
 KEEPALIVE = 75.0
+_NO_QUERY: Mapping[str, str] = MappingProxyType({})
 
 log = get_logger("koord.kube")
 
@@ -49,13 +51,12 @@ class Limits:
     keepalive: float = KEEPALIVE  # that a connection waits for its next request; 0: it closes
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One request. path is quoted already."""
 
     method: str
     path: str
-    query: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = _NO_QUERY
     body: bytes | None = None
     content_type: str = "application/json"
     accept: str = WHOLE

@@ -28,7 +28,7 @@ class DefaultBinder(BindPlugin):
     async def bind(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
         path = PODS.object(pod.name, namespace=pod.namespace, subresource="binding")
         try:
-            await self._client.post(path, binding(pod, node_name))
+            await self._client.submit(path, binding(pod, node_name), attempts=1)
         except KoordError as err:
             return Status.failed(err)
         return None

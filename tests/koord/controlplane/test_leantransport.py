@@ -6,7 +6,6 @@ That it does all that a Transport does is in tests/koord/kube, where both run.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -354,8 +353,8 @@ async def test_a_call_that_waited_for_its_turn_is_asked_about_again(
     async with RawServer() as server:
         config = ApiConfig(server=server.url, source="the test")
         transport = transport_class(config, clock, limits=Limits(qps=1, burst=1))
-        await transport.exchange(replace(POST, check=check))
-        waiting = asyncio.create_task(transport.exchange(replace(POST, check=check)))
+        await transport.exchange(POST._replace(check=check))
+        waiting = asyncio.create_task(transport.exchange(POST._replace(check=check)))
         await clock.until(lambda: clock.sleepers >= 1)
         leads = False
         await clock.advance(1)
@@ -363,7 +362,7 @@ async def test_a_call_that_waited_for_its_turn_is_asked_about_again(
             await waiting
         leads = True
         await clock.advance(1)
-        await transport.exchange(replace(POST, check=check))
+        await transport.exchange(POST._replace(check=check))
         await transport.close()
         assert len(server.requests) == 2
         assert server.connections == 1

@@ -53,6 +53,27 @@ async def test_create_get_patch_delete(server: ApiServer, client: ApiClient) -> 
         await client.delete(path)
 
 
+async def test_what_is_submitted_is_there_and_what_comes_back_is_not_read(
+    server: ApiServer, client: ApiClient
+) -> None:
+    await client.submit(NODES.collection(), node())
+    assert (await client.get(NODES.object("worker-1")))["metadata"]["name"] == "worker-1"
+    with pytest.raises(errors.AlreadyExists):
+        await client.submit(NODES.collection(), node())
+    server.script(answer(b' {"kind": not read} \n', 201), method="POST")
+    await client.submit(NODES.collection(), node())
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b'{"kind": "No', b"[]"])
+async def test_what_is_submitted_to_no_api_server_is_an_error(
+    server: ApiServer, client: ApiClient, body: bytes
+) -> None:
+    """Some proxy on the way answers, with success, or an answer that was cut."""
+    server.script(answer(body), method="POST")
+    with pytest.raises(errors.BadAnswer):
+        await client.submit(NODES.collection(), node())
+
+
 async def test_replacing_an_outdated_object_is_a_conflict(
     server: ApiServer, client: ApiClient
 ) -> None:
