@@ -66,6 +66,7 @@ _ROOTS = {
     Root.RESCTRL: "/sys/fs/resctrl/{}/",
     Root.RESCTRL_GROUP: "/sys/fs/resctrl/{}",
     Root.RESCTRL_TASKS: "/proc/",
+    Root.COOKIE: "/proc/",
 }
 _WITHOUT_DOCSTRING = {
     "NODE_LOCAL_STORAGE": "The name of the node's LocalStorage in the metric cache",

@@ -166,6 +166,7 @@ NEEDS = (
         (table.RESCTRL_GROUP, table.RESCTRL_L3, table.RESCTRL_MB, table.RESCTRL_TASKS),
         ("RdtResctrl", "Resctrl"),
     ),
+    Need("process", "core scheduling cookies", (table.CORE_SCHED_COOKIE,), ("CoreSched",)),
     Need("process", "oom score", (table.OOM_SCORE_ADJ, table.PROCESS_START), ("OOMScoreAdj",)),
     Need("network", "traffic of a namespace", (table.NET_DEV,), ("PodNetworkCollector",)),
     Need(

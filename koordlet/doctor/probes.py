@@ -1,6 +1,5 @@
 """Questions to the host that no row of the resource table answers, for `koordletctl doctor`."""
 
-import ctypes
 import os
 import resource as limits
 from collections.abc import Iterator
@@ -15,6 +14,8 @@ from koordlet.host.errors import KernelFileError
 from koordlet.host.idlefiles import BITMAP, COUNTS, NEEDS
 from koordlet.host.net.network import NodeNetwork
 from koordlet.host.paths import HostPaths
+from koordlet.host.proc.cookies import GET, prctl
+from koordlet.host.proc.cookies import NEEDS as COOKIES
 from koordlet.host.proc.namespaces import INIT, OWN, sees_host_pids
 from koordlet.host.topology.cpuinfo import CpuInfo, read_cpuinfo
 from koordlet.host.topology.cputopology import read_topology
@@ -23,7 +24,6 @@ from koordlet.host.topology.storage import read_local_storage
 
 _ALLOCATION = frozenset({"cat_l3", "mba"})
 _MONITORING = frozenset({"cqm_mbm_total", "cqm_mbm_local", "cqm_llc", "cqm_occup_llc"})
-_PR_SCHED_CORE, _GET, _THREAD = 62, 0, 0
 _OTHER_FILES = 256  # descriptors beside those of kernel files: sockets, rings, logs
 
 
@@ -127,24 +127,19 @@ def _idle_pages(paths: HostPaths) -> Finding:
 
 def _core_scheduling() -> Finding:
     reason = core_scheduling_problem()
-    fix = "CONFIG_SCHED_CORE (Linux 5.14) and a CPU with hyper-threading"
-    return _finding("cpu", "core scheduling", reason, fix, "CoreSched", ok=not reason)
+    return _finding("cpu", "core scheduling", reason, COOKIES, "CoreSched", ok=not reason)
 
 
 def core_scheduling_problem() -> str:
     """Return why core scheduling cannot be used; "" when it can.
 
     Asks for this thread's own cookie, which needs no privilege.
-
-    Source: kernel docs, admin-guide/hw-vuln/core-scheduling; prctl(2).
     """
-    cookie = ctypes.c_ulong()
-    libc = ctypes.CDLL(None, use_errno=True)
-    unsigned = ctypes.c_ulong
-    failed = libc.prctl(
-        _PR_SCHED_CORE, unsigned(_GET), unsigned(0), unsigned(_THREAD), ctypes.byref(cookie)
-    )
-    return f"the kernel answers {os.strerror(ctypes.get_errno())!r}" if failed else ""
+    try:
+        prctl(GET, 0)
+    except OSError as err:
+        return f"the kernel answers {err.strerror!r}"
+    return ""
 
 
 def _storage(paths: HostPaths) -> Finding:

@@ -35,6 +35,7 @@ MakeReader = Callable[[HostPaths], ObjectReader]
 _MODULES: Mapping[Root, str] = {
     Root.RESCTRL_GROUP: "koordlet.host.resctrl.groups",
     Root.RESCTRL_TASKS: "koordlet.host.resctrl.tasks",
+    Root.COOKIE: "koordlet.host.proc.cookies",
 }
 
 

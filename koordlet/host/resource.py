@@ -25,6 +25,7 @@ class Root(Enum):
     RESCTRL = "resctrl"  # <root>/<control group>/<name>, files of a group
     RESCTRL_GROUP = "resctrl group"  # the group itself
     RESCTRL_TASKS = "resctrl tasks"  # which group the threads of a process are in
+    COOKIE = "cookie"  # of core scheduling, of a process
 
     @property
     def is_object(self) -> bool:
@@ -32,7 +33,7 @@ class Root(Enum):
         return self in _OBJECTS
 
 
-_OBJECTS = frozenset({Root.RESCTRL_GROUP, Root.RESCTRL_TASKS})
+_OBJECTS = frozenset({Root.RESCTRL_GROUP, Root.RESCTRL_TASKS, Root.COOKIE})
 
 
 class Support(Enum):

@@ -18,7 +18,7 @@ from koordlet.host.cgroups.idlepages import parse_idle_pages
 from koordlet.host.cgroups.numastat import parse_v1_numa_stat, parse_v2_numa_stat
 from koordlet.host.kerneltext import Text, text_for
 from koordlet.host.net import netfiles
-from koordlet.host.proc import procfiles, schedfeatures
+from koordlet.host.proc import cookies, procfiles, schedfeatures
 from koordlet.host.proc.psi import Pressure, parse_pressure
 from koordlet.host.resctrl import groups as resctrl_groups
 from koordlet.host.resctrl import schemata
@@ -653,6 +653,16 @@ OOM_SCORE_ADJ = _host(
     cg.parse_number,
     may=in_range(-1000, 1000),
     hold=False,
+)
+CORE_SCHED_COOKIE = _host(
+    "core_sched_cookie",
+    "core scheduling cookie of a process, 0 for none, -1 for a new one",
+    "{} (core scheduling cookie)",
+    cookies.parse_cookie,
+    Root.COOKIE,
+    shows=cookies.is_cookie,
+    text=cookies.COOKIE,
+    needs=cookies.NEEDS,
 )
 
 

@@ -27,13 +27,19 @@ from koordlet.plugin import (
     Target,
     resources,
 )
-from koordlet.plugin.pods import PodRoundsPlugin, containers_of, pods_of
+from koordlet.plugin.pods import (
+    PodRoundsPlugin,
+    Process,
+    ProcessLists,
+    by_pid,
+    containers_of,
+    pods_of,
+)
 
 NAME = "OOMScoreAdj"
 SCORES = "koordinator.sh/oom-score-adj-spec"  # annotation: JSON map of container name to score
 SCORE = "koordinator.sh/oom-score-adj"  # annotation: score of the other containers
 LOWEST, HIGHEST = -1000, 1000
-MOST_PER_CONTAINER, MOST = 200, 2000  # processes that get a claim
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _GAUGE = "koordlet_container_oom_score_adj"
 _LABELS = ("node", "pod_name", "pod_namespace", "pod_uid", "container_name")
@@ -89,14 +95,6 @@ class ScoredContainer:
     score: int
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
-    """A process. start_time is in ticks since boot: a pid alone may be reused."""
-
-    pid: int
-    start_time: int
-
-
 class OOMScoreAdj(PodRoundsPlugin[Scores]):
     """Keeps the OOM scores of processes; those that a process starts inherit its own."""
 
@@ -105,9 +103,9 @@ class OOMScoreAdj(PodRoundsPlugin[Scores]):
 
     def setup(self, client: Client, metric_cache: MetricCache, states_informer: States) -> None:
         super().setup(client, metric_cache, states_informer)
+        self._lists = ProcessLists(self)
         self._processes: dict[str, frozenset[Process]] = {}  # of the latest round, by cgroup
         self._claimed: dict[str, tuple[Claim, ...]] = {}  # by the pod's UID
-        self._full = False
         self._gauge = self.metrics.upstream_gauge(
             _GAUGE, "OOM score adjustment that the container's processes have.", _LABELS
         )
@@ -118,11 +116,12 @@ class OOMScoreAdj(PodRoundsPlugin[Scores]):
     def begin(self) -> None:
         super().begin()
         self._claimed.clear()
+        self._lists.begin()
 
     async def reconcile(self) -> None:
         """List the processes of all containers with a score, and claim it for them."""
         wanted = list(self._wanted())
-        self._processes = await self._list_processes(wanted)
+        self._processes = await self._lists.of([one.container.cgroup for one in wanted])
         claims: dict[str, list[Claim]] = {}
         for one in wanted:
             claims.setdefault(one.meta.uid, []).extend(self._claims_on(one))
@@ -145,43 +144,9 @@ class OOMScoreAdj(PodRoundsPlugin[Scores]):
                 if score is not None:
                     yield ScoredContainer(meta, container, score)
 
-    async def _list_processes(
-        self, wanted: Iterable[ScoredContainer]
-    ) -> dict[str, frozenset[Process]]:
-        """The processes by cgroup; where one cannot be read now, those of the round before."""
-        groups = [one.container.cgroup for one in wanted]
-        if not groups:
-            return {}
-        lists = await self.kernel.read_many([(resources.CGROUP_PROCS, group) for group in groups])
-        pids = {
-            group: sorted(found.value)[:MOST_PER_CONTAINER]
-            for group, found in zip(groups, lists, strict=True)
-            if found is not None
-        }
-        started = await self._start_times([pid for group in pids for pid in pids[group]])
-        kept = {group: self._processes.get(group, frozenset()) for group in groups}
-        return kept | {
-            group: frozenset(Process(pid, started[pid]) for pid in members if pid in started)
-            for group, members in pids.items()
-        }
-
-    async def _start_times(self, pids: list[int]) -> dict[int, int]:
-        """Start times by pid; ended processes are absent."""
-        full = len(pids) > MOST
-        if full and not self._full:
-            self.log.warning("processes.too_many", found=len(pids), looked_after=MOST)
-        self._full = full
-        reads = [(resources.PROCESS_START, str(pid)) for pid in pids[:MOST]]
-        found = await self.kernel.read_many(reads)
-        return {
-            pid: reading.value
-            for pid, reading in zip(pids, found, strict=False)
-            if reading is not None
-        }
-
     def _claims_on(self, one: ScoredContainer) -> Iterator[Claim]:
         processes = self._processes.get(one.container.cgroup, frozenset())
-        for process in sorted(processes, key=lambda process: process.pid):
+        for process in by_pid(processes):
             yield Claim(
                 target=Target.of_process(one.meta, process.pid, process.start_time),
                 resource=resources.OOM_SCORE_ADJ,

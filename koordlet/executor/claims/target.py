@@ -38,6 +38,7 @@ _OF_ROOT = {  # the level of values that are in no cgroup
     Root.RESCTRL: Level.RESCTRL,
     Root.RESCTRL_GROUP: Level.RESCTRL,
     Root.RESCTRL_TASKS: Level.PROCESS,
+    Root.COOKIE: Level.PROCESS,
 }
 
 

@@ -98,6 +98,13 @@ class KernelValues:
             raise Unsupported.here(path, "that it is read only", "another row of the table")
         return file.text
 
+    def made(self, key: Key) -> str | None:
+        """Return the text for which the kernel makes up another one; None: there is none."""
+        try:
+            return self.text(key).made or None
+        except Unsupported:
+            return None
+
     def text_of(self, key: Key, value: Any) -> str:
         """Return the text of a value to be written.
 

@@ -56,6 +56,7 @@ MakeMedium = Callable[[Host], Medium]
 _MODULES: Mapping[Root, str] = {
     Root.RESCTRL_GROUP: "koordlet.executor.kernel.resctrlgroups",
     Root.RESCTRL_TASKS: "koordlet.executor.kernel.resctrltasks",
+    Root.COOKIE: "koordlet.executor.kernel.cookies",
 }
 
 

@@ -136,7 +136,7 @@ class Planner:
         plan.target = plan.original = record.original
         if self._is_set_aside(plan.key, plans):
             plan.applied = self.applied(plan, ClaimState.WAITING, _IDLE)
-        elif plan.found.text == plan.target or plan.found.text not in record.ours:
+        elif plan.found.text == plan.target or not self._is_ours(plan.key, plan.found.text, record):
             plan.applied = self.applied(plan, ClaimState.GONE)
         else:
             plan.applied = self._refusals.find(plan.key, plan.target)
@@ -173,8 +173,15 @@ class Planner:
     def _is_foreign(self, key: Key, found: str, record: Record | None) -> bool:
         """Whether another agent changed a value of ours, or one that was as desired."""
         if record is not None:
-            return found not in record.ours
+            return not self._is_ours(key, found, record)
         return self._applied_values.in_force.get(key, found) != found
+
+    def _is_ours(self, key: Key, found: str, record: Record) -> bool:
+        """Whether we made a value what it is.
+
+        A record of a text for which the kernel makes up another one is of a crash in between.
+        """
+        return found in record.ours or record.intended == self._values.made(key)
 
     def _inherited(self, plan: Plan) -> str:
         """Return the text to restore one day of a value that was not ours so far.

@@ -4,6 +4,7 @@ from koordlet.executor.claims.combine import scaled_quota
 from koordlet.host.cgroups.cpuvalues import milli_to_quota, milli_to_shares
 from koordlet.plugin.pods.noderatio import NodeRatio
 from koordlet.plugin.pods.perpod import PerPod
+from koordlet.plugin.pods.processes import Process, ProcessLists, by_pid
 from koordlet.plugin.pods.reconcile import (
     PodRoundsPlugin,
     ReconcilingPlugin,
@@ -20,8 +21,11 @@ __all__ = [
     "PerPod",
     "PodRoundsPlugin",
     "PodSettings",
+    "Process",
+    "ProcessLists",
     "ReconcilingPlugin",
     "Rejections",
+    "by_pid",
     "containers_of",
     "host_applications",
     "milli_to_quota",
