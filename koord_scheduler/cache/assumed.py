@@ -24,6 +24,7 @@ OnStateChange = Callable[[Kind[Any], Any, Any], None]
 
 log = get_logger("koord_scheduler.cache")
 
+_SCHEDULED = "PodScheduled"
 _COUNTED_TOGETHER = 256  # changes: after a list of 150,000 pods the first cycle would take 0.1 s
 
 
@@ -42,7 +43,9 @@ class SchedulerState(ClusterState):
     """The cluster, in which assumed pods are on their nodes.
 
     What the API server says of a pod that is bound confirms it, or corrects it. What it says of one
-    that is not bound yet does not take it from its node. Belongs to one thread.
+    that is not bound yet does not take it from its node. A confirmation with no other news than
+    the condition PodScheduled changes nothing: that comes with the next change of the pod. Belongs
+    to one thread.
     """
 
     def __init__(self, clock: Clock, *, expiry: float = 0.0) -> None:
@@ -189,6 +192,8 @@ class SchedulerState(ClusterState):
             super()._put_pod(replace(pod, node=assumed.node))
             return
         del self._assumed[pod.uid]
+        if known is not None and _is_no_news(known, pod):
+            return  # each row would be looked at twice for each pod: when it comes, and again here
         if pod.node not in ("", assumed.node):
             log.warning(
                 "assumed_pod.elsewhere", pod=pod.key, assumed=assumed.node, bound_to=pod.node
@@ -201,6 +206,17 @@ class SchedulerState(ClusterState):
         if known is not None and uid in ("", known.uid):
             self._assumed.pop(known.uid, None)
         super()._remove_pod(key, uid)
+
+
+def _is_no_news(placed: ClusterPod, confirmed: ClusterPod) -> bool:
+    """Whether a pod that had not been rejected is as it was placed, but for PodScheduled."""
+    if any(one.type == _SCHEDULED for one in placed.conditions):
+        return False
+    both = zip(confirmed.conditions, confirmed.condition_times, strict=False)
+    others = [each for each in both if each[0].type != _SCHEDULED]
+    conditions = tuple([condition for condition, _ in others])
+    times = tuple([at for _, at in others])
+    return replace(confirmed, conditions=conditions, condition_times=times) == placed
 
 
 def _ignore(kind: Kind[Any], old: object, new: object) -> None:

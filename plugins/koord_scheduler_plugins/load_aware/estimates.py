@@ -164,7 +164,8 @@ def _estimated(
 def _times(pod: ClusterPod) -> tuple[float, float | None]:
     """When the pod was scheduled, since which it counts, and initialized.
 
-    One that is only assumed to be on its node has no condition yet: no report knows of it.
+    One that is only assumed to be on its node, or of which nothing has come since its binding, has
+    no condition yet: no report knows of it.
     """
     scheduled: float | None = None
     initialized: float | None = None

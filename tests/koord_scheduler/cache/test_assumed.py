@@ -258,3 +258,70 @@ def test_a_confirmation_without_news_changes_no_row() -> None:
     made.state.put(POD, web("a"))
     assert made.state.assumed_count == 0
     assert made.state.view() is before
+
+
+def with_conditions(
+    bound: str, *types: str, status: str = "True", **status_more: Any
+) -> ClusterPod:
+    made = pod("web", bound, requests={"cpu": "1"})
+    at = "2026-07-24T06:52:45Z"
+    conditions = [{"type": one, "status": status, "lastTransitionTime": at} for one in types]
+    made["status"] = {**made.get("status", {}), "conditions": conditions, **status_more}
+    return read_pod(made)
+
+
+def test_that_the_pod_is_scheduled_is_no_news() -> None:
+    """API servers say so in each confirmation; a row is looked at once for a pod, not twice."""
+    made = World()
+    made.state.assume(web(), "a")
+    before, seen = made.state.view(), Seen(made.state)
+    made.state.put(POD, with_conditions("a", "PodScheduled"))
+    assert made.state.view() is before
+    assert made.state.assumed_count == 0
+    assert seen.take() == [("pod", web().uid, "a")]
+
+    later = with_conditions("a", "PodScheduled", "Initialized")
+    made.state.put(POD, later)
+    assert made.state.pods_of_node("a") == (later,)
+
+
+@pytest.mark.parametrize(
+    "news",
+    [
+        replace(web("a"), node="b"),
+        replace(web("a"), deleting=True),
+        replace(web("a"), started=1.0),
+        replace(web("a"), priority=5),
+        read_pod(pod("web", "a", requests={"cpu": "2"})),
+        read_pod(pod("web", "a", requests={"cpu": "1"}, labels={"zone": "z"})),
+        with_conditions("a", "PodScheduled", "Ready"),
+        with_conditions("a", "PodScheduled", phase="Succeeded"),
+    ],
+)
+def test_any_other_news_in_a_confirmation_count(news: ClusterPod) -> None:
+    made = World()
+    made.state.assume(web(), "a")
+    before = made.state.view()
+    made.state.put(POD, news)
+    assert made.state.pods_of_node(news.node) == (news,)
+    assert made.state.get(POD, news.key) == news
+    assert made.state.view() is not before
+
+
+def test_a_pod_that_had_been_rejected_is_not_taken_for_one_still() -> None:
+    """Its condition said that it is not scheduled."""
+    made = World()
+    made.state.put(POD, with_conditions("", "PodScheduled", status="False"))
+    made.state.assume(web(), "a")
+    confirmed = with_conditions("a", "PodScheduled")
+    made.state.put(POD, confirmed)
+    assert made.state.pods_of_node("a") == (confirmed,)
+
+
+def test_a_resized_pod_is_as_the_api_server_says_once_it_is_confirmed() -> None:
+    made = World()
+    larger = read_pod(pod("web", "", requests={"cpu": "3"}))
+    made.state.assume(larger, "a")
+    assert made.cpu() == {"a": 3000, "b": 0}
+    made.state.put(POD, with_conditions("a", "PodScheduled"))
+    assert made.cpu() == {"a": 1000, "b": 0}
