@@ -58,6 +58,12 @@ _KUBERNETES: Mapping[str, FeatureSpec] = {
     "SidecarContainers": _GA,
     "StorageCapacityScoring": _OFF,
 }
+_BUILT = (
+    "CrossSchedulerNomination",
+    "DynamicSchedulerCheck",
+    "ResizePod",
+    "SkipFilterWithNominatedPods",
+)
 GATES: Mapping[str, FeatureSpec] = {**_KOORDINATOR, **_KUBERNETES}
 
 
@@ -65,5 +71,5 @@ def feature_gates() -> FeatureGates:
     """Return the table with all gates at their defaults; those of the framework are built."""
     gates = FeatureGates(GATES, NAME)
     gates.mark_built(name for name, spec in _KUBERNETES.items() if spec.default)
-    gates.mark_built(("CrossSchedulerNomination", "DynamicSchedulerCheck", "ResizePod"))
+    gates.mark_built(_BUILT)
     return gates

@@ -123,6 +123,9 @@ class ServerError(ApiError):
     """5xx: the server has a trouble of its own."""
 
 
+PASSING = (Unreachable, ServerError, TooManyRequests, Unauthorized, ConfigError)
+"""Errors that pass; whatever else the server says about an object, it would say again."""
+
 _BY_STATUS: Mapping[int, type[ApiError]] = {
     400: BadRequest,
     401: Unauthorized,

@@ -12,17 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from koord.kube.client import ApiClient
-from koord.kube.errors import (
-    AlreadyExists,
-    ApiError,
-    ConfigError,
-    KubeError,
-    NotFound,
-    ServerError,
-    TooManyRequests,
-    Unauthorized,
-    Unreachable,
-)
+from koord.kube.errors import PASSING, AlreadyExists, ApiError, KubeError, NotFound
 from koord.kube.eventobjects import Event, Series, event_name, namespace_of, new_event, repeated
 from koord.kube.resource import EVENTS
 from koord.util.backoff import Backoff
@@ -34,9 +24,6 @@ from koord.util.tokenbucket import TokenBucket
 REPEAT_GAP = 60.0  # seconds between two writes of an event that goes on happening
 FORGOTTEN_AFTER = 3600.0  # seconds; API servers delete events after an hour
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds between attempts while the server is in trouble
-
-# ReadErrors that pass. Whatever else the server says about an event, it would say again.
-_PASSING = (Unreachable, ServerError, TooManyRequests, Unauthorized, ConfigError)
 
 log = get_logger("koord.kube")
 
@@ -217,7 +204,7 @@ class EventRecorder:
         try:
             outcome = await self._store(event, series)
         except KubeError as err:
-            if isinstance(err, _PASSING):
+            if isinstance(err, PASSING):
                 return self._put_off(event, err)
             self._refused.failed("events.refused", event_reason=event.reason, error=str(err))
             outcome = "refused"

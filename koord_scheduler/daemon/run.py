@@ -138,6 +138,7 @@ class Daemon:
         )
         if settings.gates.enabled("CrossSchedulerNomination"):
             self._services.nominator.others = Nominator()
+        self._services.nominator.suffices = settings.gates.enabled("SkipFilterWithNominatedPods")
         self._debugging = settings.own.debugging()
         self._metrics = SchedulingMetrics(exposition.internal)
         self._profiles: list[ProfilePlugins] = []

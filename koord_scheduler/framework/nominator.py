@@ -17,6 +17,11 @@ class Nominator:
 
         None, unless the feature gate CrossSchedulerNomination is on.
         """
+        self.suffices = False
+        """Whether a node that a pod fits beside nominated pods need not fit without them.
+
+        The feature gate SkipFilterWithNominatedPods; DefaultPreemption asks both all the same.
+        """
         self._version = 0
         self._by_node: dict[str, dict[str, ClusterPod]] = {}  # by key of the pod
         self._nodes: dict[str, str] = {}  # by key of the pod

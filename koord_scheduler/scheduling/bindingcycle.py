@@ -7,14 +7,7 @@ import asyncio
 
 from koord.cluster import decoding
 from koord.kube.client import ApiClient
-from koord.kube.errors import (
-    ConfigError,
-    KubeError,
-    ServerError,
-    TooManyRequests,
-    Unauthorized,
-    Unreachable,
-)
+from koord.kube.errors import PASSING, KubeError
 from koord.kube.eventobjects import EventType
 from koord.kube.resource import PODS
 from koord.util.backoff import Backoff
@@ -32,9 +25,6 @@ from koord_scheduler.scheduling.podevents import PodEvents
 from koord_scheduler.scheduling.podstatus import PodStatuses
 
 AT_ONCE = 64  # requests for bindings on their way
-
-# Errors that pass. Whatever else the server says about a pod, it would say again.
-_PASSING = (Unreachable, ServerError, TooManyRequests, Unauthorized, ConfigError)
 
 log = get_logger("koord_scheduler.scheduling")
 
@@ -132,7 +122,7 @@ class BindingCycle:
         while self._state.is_assumed(attempt.uid):
             try:
                 found = await self._client.get(path)
-            except _PASSING as err:
+            except PASSING as err:
                 self._doubts.warning("binding.unknown", pod=pod.key, error=str(err))
                 await self._clock.sleep(pauses.next())
             except KubeError:

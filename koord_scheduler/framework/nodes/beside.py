@@ -23,6 +23,7 @@ from koord_scheduler.framework.nodes.forms import Rows, filter_answers
 from koord_scheduler.framework.nodes.kept import KeptResults, KindResults
 from koord_scheduler.framework.nodes.prefiltering import PreFiltering
 from koord_scheduler.framework.nodes.walk import Walk
+from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.profiles.profile import ProfilePlugins
 
 FEW_RIVALS = 4  # nodes with nominated pods that are imagined one by one
@@ -40,11 +41,16 @@ class FilterBeside:
     """Filter of one profile, beside pods that are nominated. Raises PointFailed as Filters."""
 
     def __init__(
-        self, plugins: ProfilePlugins, filters: Filters, pre_filtering: PreFiltering
+        self,
+        plugins: ProfilePlugins,
+        filters: Filters,
+        pre_filtering: PreFiltering,
+        nominator: Nominator,
     ) -> None:
         self._calls: PluginCalls = plugins.calls
         self._filters = filters
         self._pre_filtering = pre_filtering
+        self._nominator = nominator
         self._kept = KeptResults()  # with the nominated pods on their nodes
 
     def walk(
@@ -57,7 +63,10 @@ class FilterBeside:
         wanted: Mask,
         kept: KindResults | None,
     ) -> None:
-        """Filter; a node must also pass with the pods that are nominated to it."""
+        """Filter; a node must also pass with the pods that are nominated to it.
+
+        Where the nominator says that this suffices, it need not pass without them.
+        """
         if crowd is not None:
             rows = crowd.rows(nodes)
             rows = rows[wanted[rows]]
@@ -70,6 +79,10 @@ class FilterBeside:
                     if not status.ok:
                         walk.reject(row, status)
                         wanted[row] = False
+            if self._nominator.suffices:
+                passed = rows[wanted[rows]]
+                walk.numbers[passed] = FEASIBLE
+                wanted[passed] = False
             if not wanted.any():
                 return
         self._filters.walk(walk, state, pod, nodes, wanted, kept)

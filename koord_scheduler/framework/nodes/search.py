@@ -96,7 +96,7 @@ class NodeSearch:
         self._nominator = nominator
         self._pre_filtering = PreFiltering(plugins)
         self._filters = Filters(plugins)
-        self._beside = FilterBeside(plugins, self._filters, self._pre_filtering)
+        self._beside = FilterBeside(plugins, self._filters, self._pre_filtering, nominator)
         self._scored = choosing or bool(plugins.at(Point.SCORE))
         self._percentage = plugins.settings.percentage_of_nodes_to_score
         self._kept = KeptResults()

@@ -25,7 +25,7 @@ class Audit:
         self.orphans: set[str] = set()  # uids; bound by requests that were given up
         self.bound: Counter[str] = Counter()  # by uid
         self.answered: dict[str, object] = {}  # uid -> line; the client knows that it has bound it
-        self.unwritten: set[str] = set()  # keys of pods whose status could not be written once
+        self.unwritten: set[str] = set()  # keys of pods whose status was refused for good
         self.faults: list[str] = []
 
     def check_log(self) -> None:
@@ -35,7 +35,7 @@ class Audit:
                 self.faults.append(f"sent without the lead: {request.call.where}")
             if request.call.path.endswith("/binding"):
                 self._check_binding(request)
-            elif request.call.path.endswith("/status") and request.answer not in ("", "ok"):
+            elif request.call.path.endswith("/status") and _for_good(request.answer):
                 *_, namespace, _, name, _ = request.call.path.split("/")
                 self.unwritten.add(f"{namespace}/{name}")
         self.server.log.clear()
@@ -115,3 +115,8 @@ def _requests(pod: Json, resource: str) -> int:
 
 def _ports(pod: Json) -> set[int]:
     return {one["hostPort"] for one in pod["spec"]["containers"][0].get("ports", ())}
+
+
+def _for_good(answer: str) -> bool:
+    """Whether it is an error that does not pass."""
+    return any(f"refused with {status} " in answer for status in (404, 409))

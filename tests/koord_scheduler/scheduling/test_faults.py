@@ -12,6 +12,7 @@ from schedulerkit import FreeCpu, PlainFilter, PlainScore, VectorFilter, VectorS
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord.controlplane.testing.server import refusal
+from koord.kube.errors import Unreachable
 from koord.kube.transport import Call
 from koord_scheduler.framework.calls import TimeLimits
 from koord_scheduler.framework.cyclestate import CycleState
@@ -465,17 +466,99 @@ async def test_an_unchanged_status_is_not_written_again() -> None:
     await loop.end()
 
 
-async def test_a_status_that_could_not_be_written_is_tried_with_the_next_attempt() -> None:
-    """Nothing waits for it."""
+def away(call: Call) -> None:
+    raise Unreachable(f"{call.where}: no route")
+
+
+@pytest.mark.parametrize("fault", [answers(500), answers(429), answers(401), away])
+async def test_a_status_that_could_not_be_written_is_written_later(
+    fault: Callable[[Call], None],
+) -> None:
+    """After growing pauses, without another attempt to schedule the pod; others are not kept."""
     loop = await started()
     await loop.settle()
-    loop.api.faults.append(answers(500))
+    loop.api.faults += [fault] * 12
+    keys = [loop.api.add_pod(f"w{at}", cpu="8") for at in range(3)]
+    await loop.settle()
+    await loop.advance(0.5)
+    assert loop.api.patches == []
+    asked = loop.api.requests
+    await loop.advance(60)
+    assert sorted(key for key, _ in loop.api.patches) == keys
+    assert loop.api.requests - asked <= 15
+    assert len(loop.events) == 3
+    conditions = [loop.api.pods[key]["status"]["conditions"][0] for key in keys]
+    assert {one["reason"] for one in conditions} == {"Unschedulable"}
+    await loop.end()
+
+
+@pytest.mark.parametrize("status", [403, 404, 409, 422])
+async def test_a_status_that_is_refused_for_good_is_tried_with_the_next_attempt(
+    status: int,
+) -> None:
+    """The server would say the same again."""
+    loop = await started()
+    await loop.settle()
+    loop.api.faults.append(answers(status))
     key = loop.api.add_pod("web", cpu="8")
     await loop.settle()
-    assert loop.api.patches == []
+    asked = loop.api.requests
+    await loop.advance(60)
+    assert (loop.api.patches, loop.api.requests) == ([], asked)
     loop.scheduler.activate(["uid-default-web"])
     await loop.advance(2)
     assert [patched for patched, _ in loop.api.patches] == [key]
+    await loop.end()
+
+
+@pytest.mark.parametrize("end", ["bound", "deleted"])
+async def test_a_status_that_is_void_is_not_written_later(end: str) -> None:
+    """The pod was bound, or deleted, while it waited or was on its way."""
+    loop = await started()
+    await loop.settle()
+    loop.api.hang = True
+    key = loop.api.add_pod("web", cpu="8")
+    await loop.settle()
+    loop.api.hang = False
+    if end == "bound":
+        loop.api.add_node("b", cpu="16")
+        await loop.advance(15)
+        assert loop.where(key) == "b"
+    else:
+        loop.api.delete_pod(key)
+        await loop.settle()
+    loop.api.faults.append(answers(500))
+    loop.api.hanging[0].set()
+    await loop.advance(60)
+    assert loop.api.patches == []
+    assert loop.api.faults == []
+    await loop.end()
+
+
+@pytest.mark.parametrize("on_its_way", [False, True])
+@pytest.mark.parametrize(("later", "wanted"), [(None, "a"), ("", None)])
+async def test_a_later_status_takes_the_place_of_one_that_failed(
+    later: str | None, wanted: str | None, *, on_its_way: bool
+) -> None:
+    """And what that one says of the nomination, if it says nothing itself."""
+    plugin = MakesRoom(PostFilterResult("a", Status.unschedulable("made room")))
+    loop = await started(postFilter={"Makes": plugin})
+    await loop.settle()
+    loop.api.faults.append(answers(500))
+    loop.api.hang = on_its_way
+    key = loop.api.add_pod("web", cpu="8")
+    await loop.settle()
+    loop.api.hang = False
+    plugin.answer = PostFilterResult(later, Status.unschedulable("waits"))
+    loop.scheduler.activate(["uid-default-web"])
+    await loop.settle()
+    for each in loop.api.hanging:
+        each.set()
+    await loop.advance(60)
+    assert loop.api.faults == []
+    status = loop.api.pods[key]["status"]
+    assert status.get("nominatedNodeName") == wanted
+    assert status["conditions"][0]["message"].endswith("waits")
     await loop.end()
 
 

@@ -66,10 +66,28 @@ class FewInPair(FilterPlugin, VectorFilterPlugin):
         ]
 
 
+class NearOne(FilterPlugin, VectorFilterPlugin):
+    """Needs a pod of one label on the node, as an affinity does; a nominated one will do."""
+
+    rejection = Status.unschedulable("none of them is there")
+
+    def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        near = any(one.labels.get("group") == "x" for one in node.pods)
+        return None if near else self.rejection
+
+    def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask:
+        rows = (NodeInfo(nodes, row) for row in range(len(nodes)))
+        return np.array([self.filter(state, pod, row) is None for row in rows], np.bool_)
+
+
 SETS: dict[str, Any] = {
     "rows": lambda: {"Cpu": OnlyRow()},
     "state": lambda: {"Cpu": OnlyRow(), "Count": CountsPods()},
     "rows beyond": lambda: {"Pair": FewInPair(keyed=True), "Cpu": OnlyRow()},
+    "near": lambda: {"Near": NearOne(), "Cpu": OnlyRow()},
     "unknown": lambda: {"Cpu": OnlyRow(), "Pair": FewInPair(keyed=False), "Free": FreeCpu()},
 }
 
@@ -84,7 +102,10 @@ async def build(kind: str) -> tuple[Kit, NodeSearch]:
 
 
 def plainly(search: NodeSearch, kit: Kit, pod: ClusterPod) -> list[Status | None]:
-    """The status of each node: with the pods nominated to it, and then without them."""
+    """The status of each node: with the pods nominated to it, and then without them.
+
+    With the gate SkipFilterWithNominatedPods only once.
+    """
     state, view = CycleState(), kit.cluster.state.view()
     assert search.pre_filter(state, pod, view).status.ok
     rivals = kit.services.nominator.rivals(pod)
@@ -97,7 +118,7 @@ def plainly(search: NodeSearch, kit: Kit, pod: ClusterPod) -> list[Status | None
                 what_if.add(rival, name)
                 search.add_pod(imagined, pod, rival, what_if.view(), row)
         status = search.filter_row(imagined, pod, what_if.view(), row)
-        if status.ok:
+        if status.ok and not (kit.services.nominator.suffices and rivals.get(name)):
             status = search.filter_row(state, pod, view, row)
         found.append(None if status.ok else status)
     return found
@@ -125,16 +146,31 @@ EVENTS = st.one_of(
 
 
 @settings(max_examples=40)
-@given(st.sampled_from(sorted(SETS)), st.lists(EVENTS, min_size=8, max_size=25))
+@given(st.sampled_from(sorted(SETS)), st.booleans(), st.lists(EVENTS, min_size=8, max_size=25))
 def test_each_node_is_judged_as_if_it_were_imagined_alone(
-    kind: str, events: list[tuple[Any, ...]]
+    kind: str, once: bool, events: list[tuple[Any, ...]]
 ) -> None:
     """By plugins of all kinds, from cycle to cycle, while pods and nominations come and go."""
-    asyncio.run(_follow(kind, [*events, ("search", 5, 2)]))
+    asyncio.run(_follow(kind, [*events, ("search", 5, 2)], once=once))
 
 
-async def _follow(kind: str, events: list[tuple[Any, ...]]) -> None:
+@pytest.mark.parametrize("nodes", [1, NODES - 1])
+async def test_with_the_gate_a_node_need_not_pass_without_nominated_pods(nodes: int) -> None:
+    """One by one, and all at once; of other nodes nothing changes."""
+    kit, search = await build("near")
+    for at in range(nodes):
+        kit.services.nominator.nominate(rival(f"r{at}", 5, 1), f"n{at}")
+    pod = make_pod("web", priority=0)
+    without = found_by(search, kit, pod)
+    kit.services.nominator.suffices = True
+    found = found_by(search, kit, pod)
+    assert [status is None for status in without] == [False] * NODES
+    assert [status is None for status in found] == [at < nodes for at in range(NODES)]
+
+
+async def _follow(kind: str, events: list[tuple[Any, ...]], *, once: bool) -> None:
     kit, search = await build(kind)
+    kit.services.nominator.suffices = once
     nominator = kit.services.nominator
     for at in range(NODES - 2):
         nominator.nominate(rival(f"r{at}", 5, 1 + at % 2), f"n{at}")
@@ -241,7 +277,7 @@ async def test_crowds_are_kept_for_a_few_priorities() -> None:
     kit.cluster.state.put(decoding.POD, make_pod("other"))
 
 
-@pytest.mark.parametrize("kind", sorted(SETS))
+@pytest.mark.parametrize("kind", sorted(SETS.keys() - {"near"}))
 async def test_with_no_nominated_pods_nothing_is_imagined(kind: str) -> None:
     kit, search = await build(kind)
     pod = make_pod("web", requests={"cpu": "2"})
