@@ -107,6 +107,10 @@ class ClaimManager:
         for owner in {o for key in self._table.claimed() for o in self._table.owners(key).values()}:
             await self._learn_dry_run(owner)
 
+    def is_in_dry_run(self, owner: str) -> Awaitable[bool]:
+        """Return whether a plugin is in dry-run."""
+        return self._dry_run(owner)
+
     def leave_when(self, leaves: Callable[[], bool]) -> None:
         """From the moment this returns True, nothing changes: values in force stay so."""
         self._leaves = leaves

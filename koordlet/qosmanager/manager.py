@@ -16,6 +16,7 @@ from koord.util.stop import Stop
 from koordlet.executor.claims.claim import NoClaims
 from koordlet.executor.evictions.eviction import Evicts, UnavailableEvictor
 from koordlet.executor.kernel.view import NoKernel
+from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.client import Client
 from koordlet.plugin.publisher import Publisher
 from koordlet.plugin.registry import Registration
@@ -171,6 +172,19 @@ class QOSManager:
     def enabled(self) -> list[str]:
         """Names of the plugins that have a gate that is on."""
         return [runner.name for runner in self.runners if _has_gate_on(runner, self._gates)]
+
+    def running(self) -> list[tuple[str, ExtensionPlugin, Meter]]:
+        """The plugins that run now, by name, and what accounts for their code."""
+        return [
+            (runner.name, runner.registration.plugin, runner.meter)
+            for runner in self.runners
+            if runner.state is PluginState.RUNNING
+        ]
+
+    def have_begun(self) -> bool:
+        """Whether every plugin that is on was started, or cannot be."""
+        wanted = [runner for runner in self.runners if runner.wanted]
+        return bool(wanted) and all(each.state is not PluginState.DISABLED for each in wanted)
 
     def release(self, plugin: str) -> bool:
         """Take a plugin out of quarantine by hand. Returns whether it was in."""

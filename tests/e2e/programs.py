@@ -19,6 +19,7 @@ class Program:
     name: str  # of its file in build/
     source: Path  # the directory with go.mod
     package: str = "."
+    flags: tuple[str, ...] = ()
 
     @property
     def binary(self) -> Path:
@@ -29,7 +30,7 @@ class Program:
         """Build it and return its file; there is little to do when it was built before."""
         self.binary.parent.mkdir(exist_ok=True)
         subprocess.run(
-            ["go", "build", "-ldflags=-s -w", "-o", self.binary, self.package],
+            ["go", "build", "-ldflags=-s -w", *self.flags, "-o", self.binary, self.package],
             cwd=self.source,
             check=True,
             timeout=BUILD_SECONDS,
@@ -44,7 +45,13 @@ STRICT = Program("strict", _HERE / "crdserver", "./strict")
 KUBE_SCHEDULER = Program("kube-scheduler", _HERE / "kubescheduler")
 KUSTOMIZE = Program("kustomize", _HERE / "kustomize", "sigs.k8s.io/kustomize/kustomize/v5")
 BED = Program("bed", REPOSITORY / "benchmarks" / "bed")  # as benchmarks build it
-ALL = (BED, CRD_SERVER, ADMISSION, STRICT, KUBE_SCHEDULER, KUSTOMIZE)
+NRI_RUNTIME = Program("nriruntime", _HERE / "nriruntime")
+NRI_RUNTIME_08 = Program(
+    "nriruntime08", _HERE / "nriruntime", flags=("-modfile=nri08.mod", "-tags=nri08")
+)
+ALL = (
+    BED, CRD_SERVER, ADMISSION, STRICT, KUBE_SCHEDULER, KUSTOMIZE, NRI_RUNTIME, NRI_RUNTIME_08,
+)  # fmt: skip
 
 
 def main() -> int:

@@ -46,13 +46,37 @@ def view(found: _Json, pod: str | None, now: datetime) -> Iterator[RenderableTyp
         ]
     )
     values, decisions = found["values"], found["decisions"]
-    if not values and not decisions:
+    asked = found.get("runtimeHooks", ())
+    if not values and not decisions and not asked:
         yield prose("")
         yield prose(f"nothing was decided about {pod}" if pod else "nothing was decided yet")
     if values:
         yield from (_details(values, now) if pod else _overview(values, now))
     if decisions:
         yield from (_stories(decisions) if pod else _decisions(decisions))
+    if asked:
+        yield from _hooks(asked)
+
+
+def _hooks(answers: Sequence[_Json]) -> Iterator[RenderableType]:
+    """The answers to the container runtime, before containers were made or updated."""
+    rows = table("<AT", "<POD", "<CONTAINER", "<VALUE", ">ASKED", ">GIVEN", "<BY", "WHY")
+    for answer in answers:
+        head = (figure(answer["at"]), figure(answer["pod"]), figure(answer["container"]))
+        for kind, note in (("adjusted", ""), ("inDryRun", "in dry-run: ")):
+            for one in answer[kind]:
+                rows.add_row(
+                    *head,
+                    figure(one["resource"]),
+                    figure(kernel_value(one["asked"], one["unit"])),
+                    figure(kernel_value(one["value"], one["unit"])),
+                    figure(", ".join(one["plugins"])),
+                    prose(note + one["reason"]),
+                )
+        for why in answer["left"]:
+            rows.add_row(*head, figure(""), figure(""), figure(""), figure(""), prose(why))
+    yield prose("")
+    yield rows
 
 
 def budget_text(used: int, per_hour: int) -> str:

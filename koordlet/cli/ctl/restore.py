@@ -102,7 +102,7 @@ def _restore(run_dir: Path, options: Options) -> dict[str, Any]:
         with RunDir.open(run_dir, create=False) as held:
             journal = Journal(held.directory, boot_id)
             writer = Writer(host, journal, SystemClock())
-            keys = writer.unclaimed()
+            keys = list(writer.ledger)
             values = list(map(_as_json, keys, writer.restore(keys, at_once=True)))
             values += [
                 {"value": value, "outcome": "refused", "message": why}

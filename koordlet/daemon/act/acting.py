@@ -11,6 +11,7 @@ from koordlet.daemon.act.actions import Actions, build_actions
 from koordlet.daemon.act.audit import Audit, build_audit
 from koordlet.daemon.act.dryrun import DryRunSwitch
 from koordlet.daemon.act.explain import Explainer
+from koordlet.daemon.act.runtimehooks import HooksPart
 from koordlet.daemon.agents.otheragent import OtherAgent
 from koordlet.daemon.measure.measuring import Measuring
 from koordlet.daemon.measure.statesources import StateSources
@@ -34,6 +35,7 @@ class Acting:
     plugins: QOSManager
     explainer: Explainer
     dry_run: DryRunSwitch
+    hooks: HooksPart | None  # None: --enable-nri-runtime-hook=false
 
     def add_to(self, components: ComponentSet) -> None:
         """Have run what plugins act through, and register its health.
@@ -46,6 +48,7 @@ class Acting:
         components.add("evictions", actions.evictor)
         components.runs["claims"] = actions.claims.run
         components.add("executor", actions.restorer)
+        components.add("runtime hooks", self.hooks)
         self.audit.add_to(components)
 
 
@@ -92,13 +95,37 @@ def build_acting(
         boot_id=boot_id,
         problems=settings.plugin_problems,
     )
-    explainer = Explainer(settings=settings, states=states, actions=actions, host=host, clock=clock)
+    hooks = _build_hooks(settings, states, actions, plugins, clock, exposition)
+    explainer = Explainer(
+        settings=settings, states=states, actions=actions, host=host, clock=clock, hooks=hooks
+    )
     return Acting(
         actions=actions,
         audit=audit,
         plugins=plugins,
         explainer=explainer,
         dry_run=DryRunSwitch(settings=settings, actions=actions),
+        hooks=hooks,
+    )
+
+
+def _build_hooks(
+    settings: Settings,
+    states: StatesInformer,
+    actions: Actions,
+    plugins: QOSManager,
+    clock: Clock,
+    exposition: Exposition,
+) -> HooksPart | None:
+    if not settings.options.hooks.nri.value:
+        return None
+    return HooksPart(
+        settings=settings,
+        states=states,
+        actions=actions,
+        plugins=plugins,
+        clock=clock,
+        registry=exposition.internal,
     )
 
 

@@ -1,6 +1,6 @@
 """Builds what acts on the node's pods: claims, evictions, and the record of both."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -15,7 +15,7 @@ from koordlet.executor.audit.log import AuditLog
 from koordlet.executor.claimmanager import ClaimManager
 from koordlet.executor.claimmetrics import ClaimMetrics
 from koordlet.executor.claims.claim import ClaimState
-from koordlet.executor.claims.desired import Listener
+from koordlet.executor.claims.desired import Expected, Listener
 from koordlet.executor.evictions.budget import EvictionBudget
 from koordlet.executor.evictions.decisions import Decisions
 from koordlet.executor.evictions.eviction import EvictionApi, Fallback
@@ -49,6 +49,8 @@ class Actions:
     kernel: KernelView
     other_agent: OtherAgent  # while there is one, every plugin is in dry-run
     lock: ActingLock  # while another koordlet has it, the same
+    listeners: Sequence[Listener]  # notified of every changed value
+    expect: Callable[[Sequence[Expected]], Awaitable[list[str]]]  # as Writer.expect
 
     def observe_only(self) -> str:
         """Why no plugin acts; "" when those may that are not in dry-run."""
@@ -120,6 +122,10 @@ def build_actions(
     all_listeners = [audit_listener(settings, audit), claim_metrics.note, *listeners]
     claims = ClaimManager(writer, worker, clock, dry_run=is_dry_run, listeners=all_listeners)
     claim_metrics.watch(claims.count, journal)
+
+    async def expect(expected: Sequence[Expected]) -> list[str]:
+        return await worker.do(lambda: writer.expect(expected))
+
     return Actions(
         decisions=decisions,
         budget=budget,
@@ -129,6 +135,8 @@ def build_actions(
         kernel=_kernel(settings, clock, layout),
         other_agent=other_agent,
         lock=lock,
+        listeners=all_listeners,
+        expect=expect,
     )
 
 

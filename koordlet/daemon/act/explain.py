@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from koord.util.clock import Clock
 from koord.util.slices import in_slices
 from koordlet.daemon.act.actions import Actions
+from koordlet.daemon.act.runtimehooks import HooksPart
 from koordlet.daemon.settings.settings import Settings
 from koordlet.executor.claims.inforce import ClaimedValue, as_json, is_about
 from koordlet.executor.lookups import look_at
@@ -23,6 +24,7 @@ class Explainer:
     actions: Actions
     host: Host
     clock: Clock
+    hooks: HooksPart | None
 
     async def explain(self, place: str) -> Callable[[], Mapping[str, object]]:
         """Look now and return what makes the answer on any thread.
@@ -40,6 +42,7 @@ class Explainer:
             (each, seen.get(each.key) or actions.claims.last_seen(each.value)) for each in about
         ]
         decisions = actions.decisions.explain(pod)
+        asked = self.hooks.explain(pod) if self.hooks else []
         head = {
             "dryRun": self.settings.dry_run.to_json(),
             "observeOnly": actions.observe_only(),
@@ -47,7 +50,8 @@ class Explainer:
         }
 
         def answer() -> Mapping[str, object]:
-            return {**head, "values": [as_json(*each) for each in values], "decisions": decisions}
+            shown = [as_json(*each) for each in values]
+            return {**head, "values": shown, "decisions": decisions, "runtimeHooks": asked}
 
         return answer
 

@@ -23,6 +23,7 @@ from koord.component.inertflags import define_inert_flags
 from koord.util.errors import OptionError
 from koordlet.daemon.rundir import default_run_dir
 from koordlet.daemon.settings.flagkinds import DRY_RUN, DUTY_MODE
+from koordlet.daemon.settings.hookflags import HookFlags
 from koordlet.daemon.settings.inertflags import INERT_FLAGS
 from koordlet.daemon.settings.mode import Mode
 from koordlet.daemon.settings.predictionflags import PredictionFlags
@@ -69,6 +70,7 @@ class DaemonFlags:
         self._define_states(flags)
         self._define_collection(flags)
         self.prediction = PredictionFlags(flags)
+        self.hooks = HookFlags(flags)
         define_inert_flags(flags, INERT_FLAGS)
 
     def adopt_mode(self, mode: Mode, *, uid: int, environ: Mapping[str, str]) -> None:

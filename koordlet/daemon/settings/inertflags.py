@@ -5,16 +5,11 @@ belongs to, together with the feature that gives it a meaning.
 """
 
 from koord.component.flagchecks import at_least, one_of
-from koord.component.flagkinds import BOOL, DURATION, FLOAT, INT, STRING, STRING_LIST
+from koord.component.flagkinds import BOOL, DURATION, INT, STRING
 from koord.component.inertflags import InertFlag
 
 HOUR = 3600.0
 _POLICY = one_of("Fail", "Ignore")
-
-
-def _two_digits(value: str) -> str:
-    usable = len(value) == 2 and value.isascii() and value.isdigit()
-    return "" if usable else "use two digits, for example 00"
 
 
 INERT_FLAGS = (
@@ -28,7 +23,6 @@ INERT_FLAGS = (
     InertFlag("containerd-endpoint", STRING, "", "socket file of containerd"),
     InertFlag("docker-endpoint", STRING, "", "socket file of docker"),
     InertFlag("pouch-endpoint", STRING, "", "socket file of pouch"),
-    InertFlag("default-runtime-type", STRING, "containerd", "runtime of ids without a scheme"),
     InertFlag(
         "hami-core-library-directory-path",
         STRING,
@@ -61,7 +55,12 @@ INERT_FLAGS = (
     InertFlag("tsdb-max-block-duration", DURATION, 600.0, "longest compacted range"),
     InertFlag("tsdb-head-chunks-write-buffer-size", INT, 1048576, "bytes of the write buffer"),
     # runtime hooks
-    InertFlag("runtime-hooks-network", STRING, "unix", "network of the hook server"),
+    InertFlag(
+        "runtime-hooks-network",
+        STRING,
+        "unix",
+        "hook server of koord-runtime-proxy, which is not supported",
+    ),
     InertFlag("runtime-hooks-addr", STRING, "/host-var-run-koordlet/koordlet.sock", "its address"),
     InertFlag(
         "runtime-hooks-host-endpoint",
@@ -69,23 +68,11 @@ INERT_FLAGS = (
         "/var/run/koordlet/koordlet.sock",
         "its address as seen from the host",
     ),
-    InertFlag("runtime-hooks-failure-policy", STRING, "Ignore", "passed to the proxy", _POLICY),
+    InertFlag("runtime-hooks-failure-policy", STRING, "Ignore", "for koord-runtime-proxy", _POLICY),
     InertFlag(
-        "runtime-hooks-plugin-failure-policy", STRING, "Ignore", "after a failed hook", _POLICY
+        "runtime-hooks-config-path", STRING, "/host-etc-hookserver/", "its registration directory"
     ),
-    InertFlag(
-        "runtime-hooks-config-path", STRING, "/host-etc-hookserver/", "registration directory"
-    ),
-    InertFlag("runtime-hooks-disable-stages", STRING_LIST, (), "stages to skip; repeat the flag"),
-    InertFlag("enable-nri-runtime-hook", BOOL, True, "NRI mode"),
-    InertFlag("runtime-hooks-nri-connect-timeout", DURATION, 6.0, "NRI connection timeout"),
-    InertFlag("runtime-hooks-nri-backoff-duration", DURATION, 1.0, "first pause"),
-    InertFlag("runtime-hooks-nri-backoff-cap", DURATION, (2**62 - 1) / 1e9, "longest pause"),
-    InertFlag("runtime-hooks-nri-backoff-steps", INT, 2147483647, "attempts"),
-    InertFlag("runtime-hooks-nri-backoff-factor", FLOAT, 2.0, "growth of the pause"),
-    InertFlag("runtime-hooks-nri-socket-path", STRING, "nri/nri.sock", "below the var-run root"),
-    InertFlag("runtime-hooks-nri-plugin-name", STRING, "koordlet_nri", "NRI plugin name"),
-    InertFlag("runtime-hooks-nri-plugin-index", STRING, "00", "NRI plugin index", _two_digits),
+    InertFlag("runtime-hooks-nri-backoff-steps", INT, 2147483647, "it never gives up"),
     # resource executor
     InertFlag("resource-force-update-seconds", INT, 60, "age at which a value is written again"),
     # klog; use --log-level and --log-format

@@ -37,6 +37,19 @@ class ApplyResult:
     news: str = ""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expected:
+    """A value that a container's cgroup will be made with, or changed to, by its runtime.
+
+    original is what the runtime was asked for.
+    """
+
+    key: Key
+    value: Any
+    original: Any
+    owners: tuple[str, ...]
+
+
 class Applies(Protocol):
     """Brings desired values into force."""
 

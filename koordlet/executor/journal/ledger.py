@@ -98,6 +98,12 @@ class Ledger:
             record.earlier = _earlier(key, record)
             record.confirmed = record.intended = text
 
+    def adopt(self, key: Key, inode: int, found: str) -> None:
+        """The cgroup of a record that was made before it is there. Raises JournalError."""
+        _, number = self._entries[_slot(key)]
+        record = self.journal.records[number]
+        self.journal.revise(number, replace(record, inode=inode, confirmed=found))
+
     def drop(self, keys: Iterable[Key]) -> None:
         """Forget values that are restored, or gone, or another agent's."""
         slots = filter(self._entries.__contains__, map(_slot, keys))

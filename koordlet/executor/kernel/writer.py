@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 from koord.util.clock import Clock
 from koordlet.executor.claims.claim import ClaimState, Key
-from koordlet.executor.claims.desired import RELEASE, ApplyResult, DesiredValue
+from koordlet.executor.claims.desired import RELEASE, ApplyResult, DesiredValue, Expected
 from koordlet.executor.journal.journal import Journal, JournalError
 from koordlet.executor.journal.ledger import Ledger
 from koordlet.executor.kernel.applied import AppliedValues
 from koordlet.executor.kernel.conflicts import ConflictPolicy, OnForeignChange
+from koordlet.executor.kernel.expectations import Expectations, is_ahead
 from koordlet.executor.kernel.inherited_cpusets import InheritedCpusets
 from koordlet.executor.kernel.kernelvalues import Found, KernelValues
 from koordlet.executor.kernel.ordering import Move, in_order
@@ -44,6 +45,7 @@ class Writer:
         self._applied_values = AppliedValues()
         self._policy = ConflictPolicy(clock, policy)
         self._refusals = Refusals(clock)
+        self._expectations = Expectations(self._values, self._ledger, clock)
         self._inherited = InheritedCpusets(host, self._values, self._ledger)
         self._planner = Planner(
             self._values, self._ledger, self._applied_values, self._policy, self._refusals
@@ -61,6 +63,7 @@ class Writer:
                 self._applied_values.desired_values.pop(desired.key, None)
             else:
                 self._applied_values.desired_values[desired.key] = desired
+                self._expectations.seen(desired.key)
         plans = [
             Plan(desired) for desired in (*desired_values, *self._bursts_beside(desired_values))
         ]
@@ -70,10 +73,16 @@ class Writer:
         self._carry_out([plan for plan in plans if plan.applied is None])
         for plan in plans:
             self._settle(plan)
-        self._forget_restored([plan.key for plan in plans if plan.restored])
+        self._forget_restored(
+            [plan.key for plan in plans if plan.restored and not self._waits(plan)]
+        )
         self._set_shares_again(plans)
         self._stats.skips += sum(plan.in_force and not plan.wrote for plan in plans)
         return [plan.answer for plan in plans[: len(desired_values)]]
+
+    def expect(self, expected: Sequence[Expected]) -> list[str]:
+        """Record values that a runtime will set for us; return for each why it must not, or ""."""
+        return self._expectations.add(expected)
 
     def sweep(self) -> list[Key]:
         """Look at all values in force; return those that are not any more what they should be."""
@@ -91,6 +100,7 @@ class Writer:
             key
             for key in self._ledger
             if key not in desired_values
+            and not self._expectations.waits(key)
             and not (key.resource is CPU_SHARES and Key(key.target, CPU_IDLE) in desired_values)
         ]
 
@@ -110,14 +120,16 @@ class Writer:
             plan.found = self._values.read(plan.key)
             plan.before = plan.found.text
             record = self._ledger.get(plan.key)
-            if record is not None and record.inode != plan.found.inode:
+            if record is not None and is_ahead(plan.key, record):
+                self._ledger.adopt(plan.key, plan.found.inode, plan.found.text)
+            elif record is not None and record.inode != plan.found.inode:
                 self._forget(plan.key)  # another group of that name; ours has ended
             self._planner.decide(plan, plans)
         except Unsupported as err:
             self._lost(plan, ClaimState.UNSUPPORTED, err)
         except Vanished as err:
             self._lost(plan, ClaimState.GONE, err)
-        except KernelFileError as err:
+        except (KernelFileError, JournalError) as err:
             self._fail(plan, err)
 
     def _bursts_beside(self, desired_values: Sequence[DesiredValue]) -> list[DesiredValue]:
@@ -289,9 +301,14 @@ class Writer:
         plan.wrote = False
 
     def _lost(self, plan: Plan, state: ClaimState, err: KernelFileError) -> None:
-        """The value is not there any more."""
+        """The value is not there any more, unless its group is still to be made."""
         plan.applied = ApplyResult(state, message=str(err))
-        self._forget(plan.key)
+        if not self._waits(plan):
+            self._forget(plan.key)
+
+    def _waits(self, plan: Plan) -> bool:
+        """Whether its cgroup is not there because it is still to be made."""
+        return not plan.found.inode and self._expectations.waits(plan.key)
 
     # --- afterwards ---
 
@@ -303,6 +320,7 @@ class Writer:
     def _forget(self, *keys: Key) -> None:
         self._ledger.drop(keys)
         for key in keys:
+            self._expectations.seen(key)
             self._values.forget(key)
             self._applied_values.forget(key)
             self._refusals.over(key)

@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar
 
 from koord.util.stop import Stop
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 W = TypeVar("W")
 
+ARRIVAL = 60.0  # seconds that a pod may take from its preparation until its sandbox is there
 KATA = "kata"  # runtime class whose containers have no cgroups on this host
 
 
@@ -123,8 +124,35 @@ class ReconcilingPlugin(PodRoundsPlugin[W], Generic[R, W]):
     def claims(self, meta: PodMeta, wants: W, rule: R) -> Iterable[Claim]:
         """Return the claims of a pod, the pod's before those of its containers. Pure."""
 
+    def claims_ahead(self, meta: PodMeta) -> tuple[Claim, ...]:
+        """Return what it would claim of a pod now, before its containers are there.
+
+        The container runtime asks for it (koordlet.runtimehooks). The pod may not be among the
+        states yet, and have just the containers that it is asked about.
+
+        Raises:
+            InvalidObject: the pod's settings cannot be used.
+        """
+        rule = self.rule()
+        wants = None if rule is None else self.wants(meta.pod)
+        return () if rule is None or wants is None else tuple(self.claims(meta, wants, rule))
+
+    async def prepare(self, meta: PodMeta) -> None:
+        """Bring the claims of a pod into force whose cgroup is there, but no container so far.
+
+        They stay so until its sandbox is seen, which may take ARRIVAL seconds.
+
+        Raises:
+            InvalidObject: as claims_ahead.
+        """
+        claims = self.claims_ahead(meta)
+        if claims and meta.uid not in self._reconciled:
+            self._arriving[meta.uid] = self.clock.monotonic() + ARRIVAL
+            await self.bring_into_force(claims, scope=meta.uid)
+
     def setup(self, client: Client, metric_cache: "MetricCache", states_informer: States) -> None:
         super().setup(client, metric_cache, states_informer)
+        self._arriving: dict[str, float] = {}  # UIDs; until when, monotonic
         self._reconciled: dict[str, _Reconciled[R]] = {}  # by UID
         self._rule: R | None = None
         self._anew: set[str] = set()  # UIDs
@@ -132,6 +160,7 @@ class ReconcilingPlugin(PodRoundsPlugin[W], Generic[R, W]):
     def begin(self) -> None:
         super().begin()
         self._reconciled.clear()
+        self._arriving.clear()
 
     def make_anew(self, uids: Iterable[str]) -> None:
         """Have the claims of these pods made anew in the next round, also without a change."""
@@ -149,10 +178,21 @@ class ReconcilingPlugin(PodRoundsPlugin[W], Generic[R, W]):
         for uid in self._reconciled.keys() - uids:
             del self._reconciled[uid]
             await self.withdraw_all(scope=uid)
+        await self._end_arrivals(uids, over=rule is None)
         if rule is not None:
             for meta in pods:
                 await self._reconcile_pod(meta, rule)
             self._anew.clear()
+
+    async def _end_arrivals(self, uids: Container[str], *, over: bool) -> None:
+        """Forget announced pods that are there; those that did not come lose their claims."""
+        now = self.clock.monotonic()
+        for uid, until in list(self._arriving.items()):
+            if uid in uids:
+                del self._arriving[uid]
+            elif over or until <= now:
+                del self._arriving[uid]
+                await self.withdraw_all(scope=uid)
 
     async def _reconcile_pod(self, meta: PodMeta, rule: R) -> None:
         before = self._reconciled.get(meta.uid)

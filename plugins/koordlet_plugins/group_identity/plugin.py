@@ -70,6 +70,9 @@ class GroupIdentity(ReconcilingPlugin[Identities, PodIdentity]):
     def claims(self, meta: PodMeta, wants: PodIdentity, rule: Identities) -> Iterator[Claim]:
         return identity_claims(meta, wants, rule)
 
+    def claims_ahead(self, meta: PodMeta) -> tuple[Claim, ...]:
+        return super().claims_ahead(meta) if self._supported else ()
+
     async def reconcile(self) -> None:
         """As ReconcilingPlugin.reconcile, on kernels with identities, once their switch is on."""
         if not await self._is_supported():

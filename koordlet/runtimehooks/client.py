@@ -1,0 +1,139 @@
+"""Keeps a connection to the container runtime: registers, serves, and comes again."""
+
+import asyncio
+import os
+import socket
+import stat
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+from koord.util.backoff import Backoff
+from koord.util.clock import Clock
+from koord.util.errors import UnsafeFile
+from koord.util.health import OK, PartHealth, Status
+from koord.util.logs import get_logger
+from koord.util.stop import Stop
+from koordlet.host.proc.pids import is_trusted
+from koordlet.runtimehooks.answers import Answers
+from koordlet.runtimehooks.connection import CallError, Connection
+from koordlet.runtimehooks.handlers import Plugin
+from koordlet.runtimehooks.options import HookOptions
+from koordlet.runtimehooks.wire.errors import WireError
+from koordlet.runtimehooks.wire.messages import RUNTIME_SERVICE, RegisterPluginRequest
+
+LONGEST_PAUSE = 60.0  # seconds between attempts, whatever the flags allow
+ABSENT = 10.0  # seconds between looks, at most, for a socket that is not there
+
+log = get_logger("koordlet.runtimehooks")
+
+
+class RuntimeHooks:
+    """The part of the daemon that serves the runtime. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        path: Path,
+        options: HookOptions,
+        plugin: Callable[[], Plugin],
+        answers: Answers,
+        clock: Clock,
+    ) -> None:
+        """path: the runtime's socket. plugin makes what answers on a new connection."""
+        self._path = path
+        self._options = options
+        self._plugin = plugin
+        self._clock = clock
+        self.answers = answers
+        self._runtime = ""  # that is served now
+        self._problem = ""
+        self.connections = 0
+
+    async def run(self, stop: Stop) -> None:
+        """Serve until stop; a runtime that restarts is connected to again."""
+        options = self._options
+        cap = min(options.backoff_cap, LONGEST_PAUSE)
+        backoff = Backoff(options.backoff, cap, factor=options.backoff_factor)
+        while not stop.is_set():
+            began, longest = self._clock.monotonic(), cap
+            try:
+                await self._attempt(stop)
+            except FileNotFoundError:
+                self._problem, longest = "", ABSENT  # the runtime has NRI off, or restarts
+            except (OSError, WireError, CallError) as err:
+                self._failed(err)
+            if self._clock.monotonic() - began >= options.connect_timeout:
+                backoff.reset()
+            await stop.sleep(min(backoff.next(), longest))
+
+    def health(self) -> PartHealth:
+        """Degraded while there is a socket, but no connection."""
+        facts: dict[str, object] = {"runtime": self._runtime, "connections": self.connections}
+        if self._problem:
+            return PartHealth(Status.DEGRADED, self._problem, facts)
+        return PartHealth(OK.status, detail=facts)
+
+    async def _attempt(self, stop: Stop) -> None:
+        """Connect and serve until stop.
+
+        Raises:
+            FileNotFoundError: there is no socket.
+            OSError, WireError, CallError: it could not be used, or the connection broke.
+        """
+        check_socket(self._path)
+        reader, writer = await asyncio.open_unix_connection(self._path)
+        plugin = self._plugin()
+        connection = Connection(reader, writer, plugin.handle)
+        serving = asyncio.create_task(connection.serve(), name="nri connection")
+        stopped = asyncio.create_task(stop.wait(), name="nri stop")
+        try:
+            check_peer(writer, self._path)
+            register = RegisterPluginRequest(self._options.name, self._options.index).encode()
+            timeout = self._options.connect_timeout
+            await connection.call(RUNTIME_SERVICE, "RegisterPlugin", register, timeout)
+            self._connected(plugin)
+            await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not stop.is_set():
+                serving.result()
+                raise ConnectionError("the runtime has closed the connection")
+        finally:
+            self._runtime = ""
+            stopped.cancel()
+            connection.close()
+            await asyncio.wait({serving}, timeout=self._options.connect_timeout)
+            serving.cancel()
+
+    def _connected(self, plugin: Plugin) -> None:
+        self.connections += 1
+        self._problem, self._runtime = "", plugin.runtime or "unknown"
+        log.info("nri.connected", socket=str(self._path), runtime=self._runtime)
+
+    def _failed(self, err: Exception) -> None:
+        problem = f"{self._path}: {err or repr(err)}"
+        if problem != self._problem:
+            log.warning("nri.disconnected", error=problem)
+        self._problem = problem
+
+
+def check_socket(path: Path) -> None:
+    """See that only root, or this process's user, can have made the socket.
+
+    Raises:
+        FileNotFoundError: there is none.
+        UnsafeFile: it is another user's, or no socket.
+        OSError: it cannot be looked at.
+    """
+    found = os.lstat(path)
+    if not stat.S_ISSOCK(found.st_mode):
+        raise UnsafeFile(path, "no socket", "remove it")
+    if not is_trusted(found.st_uid):
+        raise UnsafeFile(path, f"user {found.st_uid} as its owner", "remove it")
+
+
+def check_peer(writer: asyncio.StreamWriter, path: Path) -> None:
+    """See that root, or this process's user, listens there. Raises UnsafeFile."""
+    peer: socket.socket = writer.get_extra_info("socket")
+    size = struct.calcsize("3i")
+    _, user, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    if not is_trusted(user):
+        raise UnsafeFile(path, f"a process of user {user} that listens there", "end that process")

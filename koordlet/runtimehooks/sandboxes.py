@@ -1,0 +1,94 @@
+"""Pods and containers as the runtime names them, as the rules of plugins see them.
+
+What comes from the runtime is checked before it becomes the path of a cgroup.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from koord.api.pods.pod import Container as PodContainer
+from koord.api.pods.pod import Pod
+from koordlet.executor.claims.target import Level, Target
+from koordlet.host.cgroups.cpuvalues import QUOTA_PERIOD_US
+from koordlet.host.cgroups.layout import Layout, qos_of
+from koordlet.rules.batchresources import EXTENDED_RESOURCES
+from koordlet.runtimehooks.wire.messages import Container, LinuxResources, PodSandbox
+from koordlet.statesinformer.model import ContainerMeta, PodMeta
+from koordlet.statesinformer.pods.podmeta import STATIC_POD_UID
+
+MOST_CONTAINERS = 256  # of a pod
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_CRIO = "cri-o"
+
+
+def pod_meta(sandbox: PodSandbox, known: Iterable[PodMeta], layout: Layout) -> PodMeta | None:
+    """Return a pod without its containers, as it is known or else as the runtime describes it.
+
+    None: it is not a pod of the kubelet.
+    """
+    group = _pod_group(sandbox, layout)
+    if not group or not sandbox.uid:
+        return None
+    for meta in known:
+        uids = (meta.uid, meta.pod.annotations.get(STATIC_POD_UID))
+        if sandbox.uid in uids:
+            return replace(meta, cgroup=group, containers=(), sandbox="")
+    pod = Pod(
+        namespace=sandbox.namespace,
+        name=sandbox.name,
+        uid=sandbox.uid,
+        labels=sandbox.labels,
+        annotations=sandbox.annotations,
+        phase="Pending",
+        qos=qos_of(group),
+        containers=tuple(map(PodContainer, _annotated(sandbox))),
+    )
+    return PodMeta(pod, group, (), pod.qos_class, pod.qos)
+
+
+def with_container(
+    meta: PodMeta, container: Container, layout: Layout, runtime: str
+) -> PodMeta | None:
+    """Return a pod with this one container; None: its id or name cannot be used.
+
+    runtime: of the ids, as Kubernetes writes them.
+    """
+    if not _ID.fullmatch(container.id) or not container.name:
+        return None
+    container_id = f"{_CRIO if _CRIO in runtime else runtime}://{container.id}"
+    group = layout.container_dir(meta.cgroup, container_id)
+    pod = meta.pod
+    if container.name not in {one.name for one in pod.containers + pod.init_containers}:
+        pod = replace(pod, containers=(*pod.containers, _described(container)))
+    return replace(meta, pod=pod, containers=(ContainerMeta(container.name, container_id, group),))
+
+
+def _pod_group(sandbox: PodSandbox, layout: Layout) -> str:
+    """The cgroup of a pod; "" where it is none below that of all pods."""
+    group = sandbox.linux.cgroup_parent.strip("/") if sandbox.linux else ""
+    if "/" not in group and group.endswith(".slice"):  # as systemd alone knows it
+        group = layout.pod_dir(qos_of(group), sandbox.uid)
+    below = group.startswith(f"{layout.root}/")
+    return group if below and Target(Level.POD, group).is_sound else ""
+
+
+def _annotated(sandbox: PodSandbox) -> list[str]:
+    """The containers that the annotation of batch resources names; what is wrong there comes up
+    where it is used."""
+    try:
+        found = json.loads(sandbox.annotations.get(EXTENDED_RESOURCES, "{}"))
+        return [str(name) for name in found.get("containers") or ()][:MOST_CONTAINERS]
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return []
+
+
+def _described(container: Container) -> PodContainer:
+    """A container whose spec is not known: its CPU limit as the runtime has it."""
+    resources = container.linux.resources if container.linux else None
+    cpu = (resources or LinuxResources()).cpu
+    if cpu is None or not cpu.quota or cpu.quota < 0:
+        return PodContainer(container.name)
+    milli = cpu.quota * 1000 // (cpu.period or QUOTA_PERIOD_US)
+    return PodContainer(container.name, limits={"cpu": f"{milli}m"})

@@ -1,0 +1,1 @@
+"""The runtime's protocol on the wire: multiplexed connections, ttrpc, protobuf. No I/O."""

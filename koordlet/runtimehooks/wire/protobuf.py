@@ -1,0 +1,280 @@
+"""Protobuf (proto3), as much of it as NRI needs: messages are dataclasses with numbered fields.
+
+Fields that a message does not name are skipped. Everything is bounded: by the length of the message
+it is in, and repeated fields by MOST_ITEMS.
+
+Source: protobuf.dev, "Encoding".
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, NamedTuple, Self
+
+from koordlet.runtimehooks.wire.errors import malformed
+
+MOST_ITEMS = 65536  # of a repeated field or a map
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_FIXED = {_FIXED64: 8, _FIXED32: 4}  # bytes
+_BITS64 = (1 << 64) - 1
+_LONGEST_VARINT = 10  # bytes
+_KEY = "protobuf"
+
+
+class _Kind(NamedTuple):
+    """How values of a field are written and read: as an int or as bytes, by the wire type."""
+
+    wire: int
+    read: Callable[[Any], Any]
+    write: Callable[[Any], Any]
+    is_default: Callable[[Any], bool] = lambda value: not value
+
+
+class _Numbered(NamedTuple):
+    """A field. merged: a message, which may come in several parts."""
+
+    number: int
+    kind: _Kind
+    repeated: bool = False
+    by_key: bool = False
+    merged: bool = False
+
+
+class Message:
+    """A message; its dataclass fields are made by the functions below."""
+
+    __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def encode(self) -> bytes:
+        """Return the message as bytes; fields in the order of their numbers."""
+        out = bytearray()
+        for name, numbered in _layout(type(self)).in_order:
+            value = getattr(self, name)
+            if numbered.by_key:
+                for key, item in value.items():
+                    _append(out, numbered, _Entry(key, item).encode())
+            elif numbered.repeated:
+                for item in value:
+                    _append(out, numbered, numbered.kind.write(item))
+            elif not numbered.kind.is_default(value):
+                _append(out, numbered, numbered.kind.write(value))
+        return bytes(out)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Return the message in some bytes.
+
+        Raises:
+            WireError: they are cut off, or a field is not of its type.
+        """
+        layout = _layout(cls)
+        values: dict[str, Any] = {}
+        position = 0
+        while position < len(data):
+            tag, position = _varint(data, position)
+            raw, position = _raw(data, position, tag & 7)
+            if (found := layout.by_number.get(tag >> 3)) is None:
+                continue
+            name, numbered = found
+            if numbered.kind.wire != tag & 7:
+                wanted = f"wire type {numbered.kind.wire}"
+                raise malformed(f"{cls.__name__}.{name}", wanted, tag & 7)
+            _take(values, name, numbered, raw)
+        for name, numbered in layout.collected:
+            if name in values:
+                found_one = values[name]
+                values[name] = (
+                    numbered.kind.read(found_one) if numbered.merged else tuple(found_one)
+                )
+        return cls(**values)
+
+
+def text(number: int) -> Any:
+    """A string; absent: ""."""
+    return _field(_Numbered(number, _TEXT), default="")
+
+
+def data(number: int) -> Any:
+    """Bytes; absent: none."""
+    return _field(_Numbered(number, _BYTES), default=b"")
+
+
+def integer(number: int) -> Any:
+    """A signed integer of 32 or 64 bits, or an enumeration; absent: 0."""
+    return _field(_Numbered(number, _INTEGER), default=0)
+
+
+def boolean(number: int) -> Any:
+    """A boolean; absent: False."""
+    return _field(_Numbered(number, _BOOLEAN), default=False)
+
+
+def optional_integer(number: int) -> Any:
+    """A message with a signed integer as its field 1; absent: None."""
+    return _field(_Numbered(number, _optional(_Signed)), default=None)
+
+
+def optional_unsigned(number: int) -> Any:
+    """A message with an unsigned integer as its field 1; absent: None."""
+    return _field(_Numbered(number, _optional(_Unsigned)), default=None)
+
+
+def message(number: int, of: type[Message]) -> Any:
+    """A message; absent: None."""
+    kind = _Kind(_LENGTH, of.decode, of.encode, lambda value: value is None)
+    return _field(_Numbered(number, kind, merged=True), default=None)
+
+
+def messages(number: int, of: type[Message]) -> Any:
+    """Several messages, as a tuple."""
+    return _field(
+        _Numbered(number, _Kind(_LENGTH, of.decode, of.encode), repeated=True), default=()
+    )
+
+
+def texts_by_text(number: int) -> Any:
+    """A map of strings to strings."""
+    return _field(_Numbered(number, _BYTES, by_key=True), default_factory=dict)
+
+
+def _field(numbered: _Numbered, **default: Any) -> Any:
+    return field(metadata={_KEY: numbered}, **default)
+
+
+class _Layout(NamedTuple):
+    """The fields of a message. collected: those that are not complete before its end."""
+
+    in_order: tuple[tuple[str, _Numbered], ...]
+    by_number: Mapping[int, tuple[str, _Numbered]]
+    collected: tuple[tuple[str, _Numbered], ...]
+
+
+_LAYOUTS: dict[type, _Layout] = {}
+
+
+def _layout(of: type[Message]) -> _Layout:
+    found = _LAYOUTS.get(of)
+    if found is None:
+        table = [(each.name, each.metadata[_KEY]) for each in fields(of)]
+        rows = tuple(sorted(table, key=lambda row: row[1].number))
+        found = _LAYOUTS[of] = _Layout(
+            rows,
+            {row[1].number: row for row in rows},
+            tuple(row for row in rows if row[1].merged or row[1].repeated),
+        )
+    return found
+
+
+def _take(values: dict[str, Any], name: str, numbered: _Numbered, raw: Any) -> None:
+    """Add one field that was found to the values of a message."""
+    if numbered.merged:
+        values[name] = values.get(name, b"") + raw
+    elif numbered.by_key:
+        entry = _Entry.decode(raw)
+        items = values.setdefault(name, {})
+        items[entry.key] = entry.value
+        _check_count(name, len(items))
+    elif numbered.repeated:
+        items = values.setdefault(name, [])
+        items.append(numbered.kind.read(raw))
+        _check_count(name, len(items))
+    else:
+        values[name] = numbered.kind.read(raw)
+
+
+def _check_count(name: str, count: int) -> None:
+    if count > MOST_ITEMS:
+        raise malformed(name, f"at most {MOST_ITEMS} items", count)
+
+
+def _append(out: bytearray, numbered: _Numbered, written: Any) -> None:
+    _append_varint(out, numbered.number << 3 | numbered.kind.wire)
+    if numbered.kind.wire == _VARINT:
+        _append_varint(out, written)
+    else:
+        _append_varint(out, len(written))
+        out += written
+
+
+def _append_varint(out: bytearray, value: int) -> None:
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return an integer and the position behind it. Raises WireError."""
+    value = shift = 0
+    for index in range(position, min(position + _LONGEST_VARINT, len(data))):
+        byte = data[index]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & _BITS64, index + 1
+        shift += 7
+    raise malformed(
+        "an integer", f"at most {_LONGEST_VARINT} bytes", data[position : position + 11]
+    )
+
+
+def _raw(data: bytes, position: int, wire: int) -> tuple[int | bytes, int]:
+    """Return the value of a field, and the position behind it. Raises WireError."""
+    if wire == _VARINT:
+        return _varint(data, position)
+    if wire == _LENGTH:
+        length, position = _varint(data, position)
+    elif wire in _FIXED:
+        length = _FIXED[wire]
+    else:
+        raise malformed("a field", "wire type 0, 1, 2 or 5", wire)
+    end = position + length
+    if end > len(data):
+        raise malformed("a field", f"{length} bytes", f"{len(data) - position} bytes")
+    return data[position:end], end
+
+
+def _read_text(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as err:
+        raise malformed("a string", "UTF-8", raw) from err
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _unsigned(value: int) -> int:
+    return value & _BITS64
+
+
+_TEXT = _Kind(_LENGTH, _read_text, lambda value: value.encode())
+_BYTES = _Kind(_LENGTH, bytes, bytes)
+_INTEGER = _Kind(_VARINT, _signed, _unsigned)
+_BOOLEAN = _Kind(_VARINT, bool, int)
+
+
+@dataclass(frozen=True, slots=True)
+class _Signed(Message):
+    value: int = integer(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unsigned(Message):
+    value: int = _field(_Numbered(1, _Kind(_VARINT, _unsigned, _unsigned)), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry(Message):
+    key: str = text(1)
+    value: str = text(2)
+
+
+def _optional(of: Callable[[int], Message]) -> _Kind:
+    wrapper: Any = of
+    return _Kind(
+        _LENGTH,
+        lambda raw: wrapper.decode(raw).value,
+        lambda value: wrapper(value).encode(),
+        lambda value: value is None,
+    )

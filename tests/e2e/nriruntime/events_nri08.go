@@ -1,0 +1,18 @@
+//go:build nri08
+
+package main
+
+import (
+	"context"
+
+	"github.com/containerd/nri/pkg/adaptation"
+	"github.com/containerd/nri/pkg/api"
+)
+
+func runPodSandbox(ctx context.Context, nri *adaptation.Adaptation, pod *api.PodSandbox) error {
+	return nri.RunPodSandbox(ctx, &api.StateChangeEvent{Pod: pod})
+}
+
+func removePodSandbox(ctx context.Context, nri *adaptation.Adaptation, pod *api.PodSandbox) error {
+	return nri.RemovePodSandbox(ctx, &api.StateChangeEvent{Pod: pod})
+}
