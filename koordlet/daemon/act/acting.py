@@ -19,6 +19,7 @@ from koordlet.daemon.settings.settings import Settings
 from koordlet.host.host import Host
 from koordlet.host.proc.otheragent import other_agent_process
 from koordlet.plugin.client import UnavailableClient
+from koordlet.plugin.pods.times import ahead_times
 from koordlet.qosmanager.manager import QOSManager
 from koordlet.statesinformer.informer import StatesInformer
 
@@ -125,7 +126,7 @@ def _build_hooks(
         actions=actions,
         plugins=plugins,
         clock=clock,
-        registry=exposition.internal,
+        times=ahead_times(exposition.internal),
     )
 
 

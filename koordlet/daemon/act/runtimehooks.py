@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import Histogram
 
 from koord.util.clock import Clock
 from koord.util.health import OK, PartHealth
@@ -35,7 +35,7 @@ class HooksPart:
     actions: Actions
     plugins: QOSManager
     clock: Clock
-    registry: CollectorRegistry
+    times: Histogram  # of its invocations
     _hooks: "RuntimeHooks | None" = field(default=None, init=False)
 
     async def run(self, stop: Stop) -> None:
@@ -67,7 +67,6 @@ class HooksPart:
         from koordlet.runtimehooks.answers import Answers
         from koordlet.runtimehooks.client import RuntimeHooks
         from koordlet.runtimehooks.handlers import Plugin
-        from koordlet.runtimehooks.metrics import invocation_times
         from koordlet.runtimehooks.options import FailurePolicy, HookOptions, Stage
         from koordlet.runtimehooks.rules import Rules
 
@@ -84,8 +83,8 @@ class HooksPart:
             backoff_factor=flags.backoff_factor.value,
             backoff_cap=flags.backoff_cap.value,
         )
-        times = invocation_times(self.registry)
-        rules = Rules(self._running, actions.claims.is_in_dry_run, options, self.clock, times)
+        is_dry_run = actions.claims.is_in_dry_run
+        rules = Rules(self._running, is_dry_run, options, self.clock, self.times)
 
         def plugin() -> Plugin:
             return Plugin(

@@ -112,5 +112,5 @@ def _two_digits(value: str) -> str:
 
 def _stages(values: Iterable[str]) -> str:
     known = (*STAGES, *_OTHER_STAGES)
-    wrong = next((value for value in values if value not in known), None)
+    wrong = next((value for value in values if value and value not in known), None)
     return "" if wrong is None else f"the nearest to {wrong} is {nearest(wrong, known)}"

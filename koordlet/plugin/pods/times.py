@@ -8,8 +8,11 @@ from koordlet.executor.claims.target import Level
 from koordlet.host.resource import Resource
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry, Histogram
+
     from koordlet.plugin.metrics import PluginMetrics
 
+AHEAD = "koordlet_runtime_hook_invoked_duration_milliseconds"
 NAME = "koordlet_runtime_hook_reconciler_invoked_duration_milliseconds"
 BUCKETS = tuple(0.01 * 4**power for power in range(8))  # milliseconds
 _LEVELS = {
@@ -18,6 +21,19 @@ _LEVELS = {
     Level.CONTAINER: "container",
     Level.PROCESS: "container",
 }
+
+
+def ahead_times(registry: "CollectorRegistry") -> "Histogram":
+    """Return the durations of decisions on pods that are not there yet; a registry has one."""
+    from prometheus_client import Histogram
+
+    return Histogram(
+        AHEAD,
+        "Time a plugin took to decide on a pod that the container runtime asked about.",
+        ("node", "hook", "stage", "status"),
+        registry=registry,
+        buckets=BUCKETS,
+    )
 
 
 class ReconcileTimes:

@@ -18,11 +18,11 @@ from koordlet.executor.claims.claim import Claim, Part
 from koordlet.executor.claims.target import Target
 from koordlet.host import resources as r
 from koordlet.host.cgroups.layout import Driver, Layout
+from koordlet.plugin.pods.times import AHEAD, ahead_times
 from koordlet.runtimehooks import client, handlers
 from koordlet.runtimehooks.answers import Answers
 from koordlet.runtimehooks.client import RuntimeHooks, check_socket
 from koordlet.runtimehooks.handlers import Plugin
-from koordlet.runtimehooks.metrics import NAME, invocation_times
 from koordlet.runtimehooks.options import FailurePolicy, HookOptions, Stage
 from koordlet.runtimehooks.rules import Hook, Rules
 from koordlet.runtimehooks.wire.messages import (
@@ -118,7 +118,7 @@ class Bench:
             failure_policy=self.policy, stages=self.stages, connect_timeout=5.0,
             backoff=0.01, backoff_factor=1.0, backoff_cap=0.01,
         )  # fmt: skip
-        times = invocation_times(self.registry)
+        times = ahead_times(self.registry)
         hooks = [Hook("Shares", self.rule, Meter("Shares", now=self.clock.monotonic))]
         self.rules = Rules(lambda: hooks, self._is_dry_run, self.options, self.clock, times)
         self.hooks = RuntimeHooks(self.socket, self.options, self._plugin, self.answers, self.clock)
@@ -146,7 +146,7 @@ class Bench:
 
     def invoked(self, stage: str, status: str) -> float:
         labels = {"node": "n1", "hook": "Shares", "stage": stage, "status": status}
-        return self.registry.get_sample_value(f"{NAME}_count", labels) or 0.0
+        return self.registry.get_sample_value(f"{AHEAD}_count", labels) or 0.0
 
     async def create(self, payload: bytes = CREATE) -> CreateContainerResponse:
         response = await self.runtime.call("CreateContainer", payload)

@@ -1,0 +1,61 @@
+"""In the daemon: without a socket nothing is loaded, with one the rules are the plugins' own."""
+
+import subprocess
+import sys
+
+import pytest
+
+from koord.api.pods.pod import Pod
+from koordlet.plugin import Claim, ClaimScope, Level, PodMeta, Target, resources
+from koordlet.plugin.pods import ReconcilingPlugin
+from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
+
+SHARES = resources.CPU_SHARES
+
+
+def test_the_daemon_does_not_load_it_before_there_is_a_socket():
+    """NRI is on by default, and most nodes have none."""
+    code = (
+        "import sys, koordlet.cli.daemon, koordlet.daemon.components\n"
+        "print([name for name in sys.modules if name.startswith('koordlet.runtimehooks')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"
+
+
+class Shares(ReconcilingPlugin[int, int]):
+    """Gives every pod 100 shares."""
+
+    may_claim = (ClaimScope(SHARES, Level.POD),)
+
+    def rule(self) -> int:
+        return 100
+
+    def wants(self, pod: Pod) -> int:
+        return 1
+
+    def claims(self, meta: PodMeta, wants: int, rule: int) -> list[Claim]:
+        return [Claim(target=Target.of_pod(meta), resource=SHARES, value=rule, reason="all")]
+
+
+@pytest.mark.parametrize("comes", [True, False])
+async def test_a_pod_that_is_announced_has_its_values_before_it_is_listed(tmp_path, comes):
+    """And keeps them when it comes; when it does not, they are restored."""
+    host = FakeHost(tmp_path)
+    group = host.add_pod("new").group
+    async with PluginHarness(Shares(), gates=(), host=host) as harness:
+        pod = make_pod("new")
+        await harness.plugin.prepare(pod)
+        assert group.read("cpu/cpu.shares").strip() == "100"
+
+        await harness.advance(30)
+        assert group.read("cpu/cpu.shares").strip() == "100"
+        if comes:
+            harness.set_pods(pod)
+        await harness.advance(60)
+
+        assert group.read("cpu/cpu.shares").strip() == ("100" if comes else "1024")
+        harness.set_pods()
+        await harness.advance(1)
+        assert group.read("cpu/cpu.shares").strip() == "1024"
