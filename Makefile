@@ -97,6 +97,8 @@ lock:  ## Renew the hash-locked dependency lists (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade \
 		pyproject.toml --extra descheduler -o requirements/descheduler.txt
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade \
+		pyproject.toml --extra nvml --extra podresources -o requirements/devices.txt
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade \
 		pyproject.toml --extra descheduler --group dev -o requirements/dev.txt
 	echo 'setuptools>=77' | uv pip compile --universal --python-version 3.11 --generate-hashes \
 		--no-header --no-annotate --quiet --upgrade - -o requirements/build.txt

@@ -55,6 +55,7 @@ GATES: Mapping[str, FeatureSpec] = {
 
 # Those that the agent itself serves; plugins add theirs.
 BUILT_GATES = (
+    "Accelerators",
     "AuditEvents",
     "AuditEventsHTTPHandler",
     "CPICollector",
@@ -65,6 +66,8 @@ BUILT_GATES = (
     "NodeTopologyReport",
     "PSICollector",
     "PodNetworkCollector",
+    "PodResourcesProxy",
+    "RDMADevices",
 )
 
 

@@ -63,16 +63,44 @@ def parse_spec(obj: object) -> NodeMetricSpec:
     )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuUsage:
+    """What is used of one GPU. core: percent; memory and total: bytes."""
+
+    uuid: str
+    minor: int
+    core: float
+    memory: float
+    total: float
+    healthy: bool = False
+
+    def to_json(self) -> Json:
+        ratio = int(100 * self.memory / self.total) if self.total > 0 else 0
+        return {
+            "type": "gpu",
+            "id": self.uuid,
+            "minor": self.minor,
+            "health": self.healthy,
+            "resources": {
+                "koordinator.sh/gpu-core": str(int(self.core)),
+                "koordinator.sh/gpu-memory": memory_text(self.memory),
+                "koordinator.sh/gpu-memory-ratio": str(ratio),
+            },
+        }
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """CPU and memory in use."""
+    """CPU and memory in use, and GPUs where there are any."""
 
     cores: float
     memory_bytes: float
+    gpus: tuple[GpuUsage, ...] = ()
 
     def to_json(self) -> Json:
         cpu, memory = cpu_text(self.cores), memory_text(self.memory_bytes)
-        return {"resources": {"cpu": cpu, "memory": memory}}
+        devices = {"devices": [gpu.to_json() for gpu in self.gpus]} if self.gpus else {}
+        return {"resources": {"cpu": cpu, "memory": memory}, **devices}
 
 
 @dataclass(frozen=True, slots=True)

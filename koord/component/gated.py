@@ -1,12 +1,14 @@
-"""Runs a part of the daemon while its feature gate is on, which may change at any time."""
+"""Parts of the daemon that run while a feature gate is on, which may change at any time."""
 
 import asyncio
+from collections.abc import Callable
 
+from koord.component.components import Part
 from koord.component.features import FeatureGates
 from koord.component.tasks import Run
 from koord.util.clock import Clock
 from koord.util.firstof import first_of
-from koord.util.health import OK, HealthCheck, PartHealth
+from koord.util.health import OK, HealthCheck, PartHealth, Status
 from koord.util.stop import Stop
 
 
@@ -54,3 +56,37 @@ class Gated:
 
     async def _until_switched(self, stop: Stop) -> None:
         await first_of(self._switched.wait(), stop.wait())
+
+
+class Late:
+    """A part whose code is loaded when it runs for the first time: off it costs nothing."""
+
+    def __init__(self, make: Callable[[], Part]) -> None:
+        """make imports and makes the part."""
+        self._make = make
+        self._part: Part | None = None
+
+    async def run(self, stop: Stop) -> None:
+        """Run the part until stop."""
+        if self._part is None:
+            self._part = self._make()
+        await self._part.run(stop)
+
+    def health(self) -> PartHealth:
+        """The part's health; one that has not run yet is well."""
+        return OK if self._part is None else self._part.health()
+
+
+class Lacking:
+    """Stands for a part that cannot run here; its health says why."""
+
+    def __init__(self, problem: str) -> None:
+        self._problem = problem
+
+    async def run(self, stop: Stop) -> None:
+        """Wait for stop."""
+        await stop.wait()
+
+    def health(self) -> PartHealth:
+        """Degraded."""
+        return PartHealth(Status.DEGRADED, self._problem)

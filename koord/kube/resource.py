@@ -36,6 +36,7 @@ ACCESS_REVIEWS = Resource("authorization.k8s.io/v1", "subjectaccessreviews")
 NODE_METRICS = Resource("slo.koordinator.sh/v1alpha1", "nodemetrics")
 NODE_SLOS = Resource("slo.koordinator.sh/v1alpha1", "nodeslos")
 NODE_TOPOLOGIES = Resource("topology.node.k8s.io/v1alpha1", "noderesourcetopologies")
+DEVICES = Resource("scheduling.koordinator.sh/v1alpha1", "devices")
 
 
 def field_selector(fields: Mapping[str, str]) -> str:

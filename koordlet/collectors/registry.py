@@ -1,12 +1,14 @@
 """The list of collectors, in the order in which a pass runs them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from koordlet.collectors.be_resource import BEResourceCollector
 from koordlet.collectors.cold_page import ColdPageCollector
 from koordlet.collectors.container_cpi import ContainerCpiCollector, CpiOptions
 from koordlet.collectors.engine.base import Collector
+from koordlet.collectors.engine.lazy import LazyCollector
 from koordlet.collectors.host_application import HostApplicationCollector
 from koordlet.collectors.net_protocols import NetProtocolsCollector
 from koordlet.collectors.node_exporter import ConstantLabel, NodeExporter
@@ -40,6 +42,7 @@ class CollectorOptions:
     cpi_window: float = 10.0  # that cycles are counted in each of their periods
     cold_page_cpu: float = 0.025  # of CPU time for each round of idle page tracking
     constant_label: ConstantLabel | None = None  # added to node_exporter's names
+    xpu_files: Path = Path("/var/run/koordlet/xpu-device-infos")  # that describe devices
 
 
 def build_collectors(
@@ -48,11 +51,13 @@ def build_collectors(
     publish: Callable[[str, object], None],
     page_cache_wanted: Callable[[], bool],
     enabled: Callable[[str], bool],
+    known: Callable[[str], object | None] = lambda _: None,
 ) -> list[Collector]:
     """Return all collectors; gates decide later which of them run.
 
-    publish(name, object) makes an object known to the rest of the daemon; enabled says whether a
-    gate is on. A collector may use what those before it handed on, so the order matters.
+    publish(name, object) makes an object known to the rest of the daemon, and known(name) returns
+    one; enabled says whether a gate is on. A collector may use what those before it handed on, so
+    the order matters.
     """
     node = options.node
     usage, network = options.periods[Cadence.USAGE], options.periods[Cadence.NETWORK]
@@ -94,4 +99,33 @@ def build_collectors(
             (lambda: interfaces.interfaces) if options.exporter_compat else None,
         ),
         NetProtocolsCollector(node, network, lambda: node_network.process, exporter),
+        *_devices(options, paths, publish, known),
     ]
+
+
+def _devices(
+    options: CollectorOptions,
+    paths: HostPaths,
+    publish: Callable[[str, object], None],
+    known: Callable[[str], object | None],
+) -> Iterator[Collector]:
+    """Those of hardware that few nodes have; their code is loaded when they are switched on."""
+
+    def rdma() -> Collector:
+        from koordlet.collectors.devices import RdmaCollector
+
+        return RdmaCollector(options.node, paths.sys, publish)
+
+    def xpu() -> Collector:
+        from koordlet.collectors.devices import XpuCollector
+
+        return XpuCollector(options.node, options.xpu_files, publish)
+
+    def gpu() -> Collector:
+        from koordlet.collectors.devices import GpuCollector
+
+        return GpuCollector(options.node, options.periods[Cadence.USAGE], known)
+
+    yield LazyCollector("rdma", "RDMADevices", Cadence.DEVICES, rdma)
+    yield LazyCollector("xpu", "Accelerators", Cadence.DEVICES, xpu)
+    yield LazyCollector("gpu", "Accelerators", Cadence.USAGE, gpu)

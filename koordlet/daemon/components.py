@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from koord.component.components import ComponentSet
+from koord.component.components import ComponentSet, Part
+from koord.component.gated import Gated, Late
 from koord.component.http.exposition import Exposition
 from koord.component.http.looplag import LoopLag
 from koord.component.tasks import Run
@@ -93,6 +94,8 @@ def build(
 
     components.add("states", states, ready=True)
     measuring.add_to(components)
+    components.add("GPUs", _gpus(settings, measuring.cache, clock, exposition))
+    components.add("pod resources", _pod_resources(settings, states, measuring.cache, clock))
     sources.add_to(components)
     components.runs["loop lag"] = LoopLag(exposition.internal, exposition.rules.prefix).run
     acting.add_to(components)
@@ -117,6 +120,28 @@ def build(
         cluster=cluster,
         runs=components.runs,
     )
+
+
+def _gpus(settings: Settings, cache: MetricCache, clock: Clock, exposition: Exposition) -> Gated:
+    def make() -> Part:
+        from koordlet.daemon.measure.gpus import build_gpus
+
+        return build_gpus(settings, cache, clock, exposition.internal)
+
+    late = Late(make)
+    return Gated(settings.gates, "Accelerators", clock, late.run, late.health)
+
+
+def _pod_resources(
+    settings: Settings, states: StatesInformer, cache: MetricCache, clock: Clock
+) -> Gated:
+    def make() -> Part:
+        from koordlet.daemon.serve.podresources import build_pod_resources
+
+        return build_pod_resources(settings, states, cache, clock)
+
+    late = Late(make)
+    return Gated(settings.gates, "PodResourcesProxy", clock, late.run, late.health)
 
 
 def _cluster(

@@ -1,5 +1,6 @@
 """Questions to the host that no row of the resource table answers, for `koordletctl doctor`."""
 
+import importlib.util
 import os
 import resource as limits
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from koordlet.doctor.finding import Finding
 from koordlet.doctor.privileges import CAPABILITIES, missing_capabilities
 from koordlet.host.descriptors import DEFAULT_BUDGET
 from koordlet.host.errors import KernelFileError
+from koordlet.host.files import names_in
 from koordlet.host.idlefiles import BITMAP, COUNTS, NEEDS
 from koordlet.host.net.network import NodeNetwork
 from koordlet.host.paths import HostPaths
@@ -37,6 +39,8 @@ def probe_host(paths: HostPaths) -> Iterator[Finding]:
     yield _idle_pages(paths)
     yield _core_scheduling()
     yield _storage(paths)
+    yield _gpus(paths.sys)
+    yield _rdma(paths.sys)
     yield _host_pids(paths.proc)
     yield _network(paths.proc)
     yield _open_files()
@@ -147,6 +151,32 @@ def _storage(paths: HostPaths) -> Finding:
     detail = f"{len(storage.disk_number)} disks, {len(storage.mount_source)} mounts"
     ok = bool(storage.disk_number and storage.mount_source)
     return _finding("node", "local storage", detail, "hostPID: true", "BlkIOReconcile", ok=ok)
+
+
+def _gpus(sys: Path) -> Finding:
+    """Whether NVML can be asked; nothing of it is loaded."""
+    driver = sys / "bus/pci/drivers/nvidia"
+    cards = [name for name in names_in(driver) if ":" in name]
+    package = importlib.util.find_spec("pynvml") is not None
+    if not cards:
+        detail, fix = "no GPU with NVIDIA's driver", "load the driver; other vendors' need files"
+    elif not package:
+        detail, fix = f"{len(cards)} GPUs, nvidia-ml-py is missing", "pip install koordlet[nvml]"
+    else:
+        detail, fix = f"{len(cards)} GPUs", ""
+    return _finding("device", "GPUs", detail, fix, "Accelerators", ok=bool(cards) and package)
+
+
+def _rdma(sys: Path) -> Finding:
+    from koordlet.host.devices.rdma import read_rdma_interfaces  # the daemon imports this module
+
+    try:
+        found = [interface.name for interface in read_rdma_interfaces(sys)]
+        detail = ", ".join(found) or "none"
+    except KernelFileError as err:
+        found, detail = [], str(err)
+    fix = "a network card whose driver makes mlx<n>_<n> below /sys/class/infiniband"
+    return _finding("device", "RDMA interfaces", detail, fix, "RDMADevices", ok=bool(found))
 
 
 def _host_pids(proc: Path) -> Finding:

@@ -9,7 +9,7 @@ from koord.api.slo.sloconfig import SLOConfig
 from koord.kube.answers import Object
 from koord.kube.resource import NODE_METRICS, NODE_SLOS, Resource
 from koordlet.rules.manager_fallback import Problems, node_metric_spec_for, node_slo_for
-from koordlet.rules.noderesourcetopology import Operation
+from koordlet.rules.objectpatch import Operation
 from koordlet.statesinformer.objects.stored import Stored
 
 Field = tuple[str, ...]  # the way to a field, from the spec on

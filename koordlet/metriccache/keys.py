@@ -22,6 +22,8 @@ ContainerId = Annotated[str, 'as in the status of the pod, "containerd://<64 hex
 NumaNodeId = Annotated[str, "number of the NUMA node, in decimal"]
 AppName = Annotated[str, "name of the host application in the NodeSLO"]
 Device = Annotated[str, "name of the network interface"]
+GpuMinor = Annotated[str, "minor number of the GPU, in decimal"]
+GpuUuid = Annotated[str, "UUID of the GPU"]
 QosClass = Annotated[
     Literal["guaranteed", "burstable", "besteffort"], "Kubernetes QoS class, in lower case"
 ]
@@ -82,6 +84,29 @@ class DeviceKey(NamedTuple):
     """A network interface of the node."""
 
     device: Device
+
+
+class GpuKey(NamedTuple):
+    """A GPU of the node."""
+
+    gpu_minor: GpuMinor
+    gpu_device_uuid: GpuUuid
+
+
+class PodGpuKey(NamedTuple):
+    """A GPU that a pod uses."""
+
+    pod_uid: PodUid
+    gpu_minor: GpuMinor
+    gpu_device_uuid: GpuUuid
+
+
+class ContainerGpuKey(NamedTuple):
+    """A GPU that a container uses."""
+
+    container_id: ContainerId
+    gpu_minor: GpuMinor
+    gpu_device_uuid: GpuUuid
 
 
 class QosKey(NamedTuple):

@@ -10,11 +10,14 @@ from koordlet.metriccache.keys import (
     AppKey,
     BeKey,
     ContainerCpiKey,
+    ContainerGpuKey,
     ContainerKey,
     ContainerPsiKey,
     DeviceKey,
+    GpuKey,
     NumaKey,
     PodContainerKey,
+    PodGpuKey,
     PodKey,
     PodPsiKey,
     Property,
@@ -37,6 +40,7 @@ class Cadence(Enum):
     COLD_PAGE = "cold page"  # --coldpage-collector-interval
     NODE_INFO = "node info"  # --collect-node-cpu-info-interval; no kinds: topology, not usage
     STORAGE = "storage"  # --collect-node-storage-info-interval; no kinds either
+    DEVICES = "devices"  # --node-topology-sync-interval; no kinds either
 
 
 DEFAULT_INTERVALS = {
@@ -47,6 +51,7 @@ DEFAULT_INTERVALS = {
     Cadence.COLD_PAGE: 5.0,
     Cadence.NODE_INFO: 60.0,
     Cadence.STORAGE: 1.0,
+    Cadence.DEVICES: 3.0,
 }
 """Seconds between two samples, unless a flag says otherwise."""
 
@@ -299,6 +304,30 @@ CONTAINER_MEMORY_COLD_PAGE_SIZE = _cold_page_size("container", ContainerKey)
 CONTAINER_MEMORY_WITH_HOT_PAGE_USAGE = _with_hot_page_usage("container", ContainerKey)
 HOST_APP_MEMORY_COLD_PAGE_SIZE = _cold_page_size("host_application", AppKey)
 HOST_APP_MEMORY_WITH_HOT_PAGE_USAGE = _with_hot_page_usage("host_application", AppKey)
+_CORE = "share of a GPU's cores in use"
+NODE_GPU_CORE_USAGE = Kind("node_gpu_core_usage", "percent", f"{_CORE}, by all processes", GpuKey)
+NODE_GPU_MEMORY_USAGE = Kind(
+    "node_gpu_memory_usage", "bytes", "memory of a GPU in use by all processes", GpuKey
+)
+NODE_GPU_MEMORY_TOTAL = Kind(
+    "node_gpu_memory_total", "bytes", "memory that a GPU has", GpuKey, Keep.POD
+)
+POD_GPU_CORE_USAGE = Kind(
+    "pod_gpu_core_usage", "percent", f"{_CORE}, by a pod", PodGpuKey, Keep.POD
+)
+POD_GPU_MEMORY_USAGE = Kind(
+    "pod_gpu_memory_usage", "bytes", "memory of a GPU in use by a pod", PodGpuKey, Keep.POD
+)
+CONTAINER_GPU_CORE_USAGE = Kind(
+    "container_gpu_core_usage", "percent", f"{_CORE}, by a container", ContainerGpuKey, Keep.POD
+)
+CONTAINER_GPU_MEMORY_USAGE = Kind(
+    "container_gpu_memory_usage",
+    "bytes",
+    "memory of a GPU in use by a container",
+    ContainerGpuKey,
+    Keep.POD,
+)
 # Own kinds.
 QOS_CPU_USAGE = Kind(
     "qos_cpu_usage", "cores", "CPU that the pods of a QoS class use", QosKey, Keep.POD

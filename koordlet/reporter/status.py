@@ -46,6 +46,7 @@ from koordlet.metriccache.kinds import (
     SYS_NUMA_MEMORY_USAGE,
     AnyKind,
 )
+from koordlet.reporter.gpus import GpuUsages
 from koordlet.statesinformer.model import PodMeta
 
 Predict = Callable[[Collection[Pod]], ProdPrediction | None]
@@ -116,12 +117,14 @@ def build_status(
     memory = memory_kinds(cache, snapshot)
     measured_at = _measured_at(cache, memory.node, snapshot)
     reader = _Reader(cache, snapshot.now)
-    pods = _measured_pods(reader, memory.pod, window, snapshot.pods)
+    gpus = GpuUsages(cache, snapshot.now)
+    pods = gpus.of_pods(_measured_pods(reader, memory.pod, window, snapshot.pods), window)
     return NodeMetricStatus(
         update_time=measured_at,
-        node_usage=reader.mean(NODE_CPU_USAGE, memory.node, window),
+        node_usage=gpus.beside(reader.mean(NODE_CPU_USAGE, memory.node, window), window),
         aggregated_node_usages=tuple(
-            reader.aggregated(NODE_CPU_USAGE, memory.node, duration) for duration in spec.durations
+            gpus.beside_each(reader.aggregated(NODE_CPU_USAGE, memory.node, duration))
+            for duration in spec.durations
         ),
         system_usage=reader.mean(SYS_CPU_USAGE, SYS_MEMORY_USAGE, window),
         aggregated_system_usages=tuple(

@@ -189,6 +189,7 @@ def test_the_default_may_do_little() -> None:
     """What only some need is in the components: to see all pods, to evict, to make objects."""
     default = role()
     others = {"pods", "pods/eviction", "events", "configmaps", "leases", "persistentvolumeclaims"}
+    others |= {"devices"}
     assert others.isdisjoint(default)
     assert default["nodemetrics"] == {"get", "list", "watch"}
     assert default["nodeslos"] == {"list", "watch"}
@@ -198,7 +199,8 @@ def test_the_default_may_do_little() -> None:
     assert role("events")["events"] == {"create", "patch"}
     assert role("volume-claims")["persistentvolumeclaims"] == {"get"}
     assert role("manager-duties")["nodeslos"] == {"list", "watch", "create", "patch"}
-    assert role("measure-only") == default
+    assert role("devices")["devices"] == {"list", "watch", "create", "patch"}
+    assert role("measure-only") == role("nvidia") == role("pod-resources") == default
 
 
 def role(*names: str) -> dict[str, set[str]]:

@@ -33,11 +33,13 @@ KOORDINATORS = "system:serviceaccount:koordinator-system:koordlet"
 MANAGER = "system:serviceaccount:koordinator-system:koord-manager"
 NODE_CLAIM = "authentication.kubernetes.io/node-name"
 SLO, TOPOLOGY = "slo.koordinator.sh", "topology.node.k8s.io"
+SCHEDULING = "scheduling.koordinator.sh"
 METRIC, NODE_SLO, ZONES, EVENT = "NodeMetric", "NodeSLO", "NodeResourceTopology", "Event"
 PLURALS = {
     METRIC: "nodemetrics",
     NODE_SLO: "nodeslos",
     ZONES: "noderesourcetopologies",
+    "Device": "devices",
     EVENT: "events",
     "Eviction": "pods",
 }
@@ -62,7 +64,7 @@ def asks(
         "extra": {NODE_CLAIM: [node]} if node else {},
         "operation": operation,
         "group": group,
-        "version": "v1alpha1" if group in (SLO, TOPOLOGY) else "v1",
+        "version": "v1alpha1" if group in (SLO, TOPOLOGY, SCHEDULING) else "v1",
         "kind": kind,
         "kindGroup": "policy" if kind == "Eviction" else group,
         "resource": PLURALS[kind],
@@ -168,6 +170,8 @@ ALLOWED = {
     "update a NodeSLO": asks("UPDATE", NODE_SLO, "n1"),
     "create zones": asks("CREATE", ZONES, "n1", group=TOPOLOGY),
     "update zones": asks("UPDATE", ZONES, "n1", group=TOPOLOGY),
+    "create devices": asks("CREATE", "Device", "n1", group=SCHEDULING),
+    "update devices": asks("UPDATE", "Device", "n1", group=SCHEDULING),
     "event": tells("n1"),
     "event again": tells("n1", operation="UPDATE"),
     "evict by UID": evicts({"uid": "u1"}),
@@ -189,6 +193,9 @@ FORBIDDEN = {
     "update a NodeSLO": (asks("UPDATE", NODE_SLO, "n2"), OTHERS),
     "create zones": (asks("CREATE", ZONES, "n2", group=TOPOLOGY), OTHERS),
     "update zones": (asks("UPDATE", ZONES, "n2", group=TOPOLOGY), OTHERS),
+    "create devices": (asks("CREATE", "Device", "n2", group=SCHEDULING), OTHERS),
+    "update devices": (asks("UPDATE", "Device", "n2", group=SCHEDULING), OTHERS),
+    "delete devices": (asks("DELETE", "Device", "n2", group=SCHEDULING), OTHERS),
     "a name that only begins like it": (asks("UPDATE", METRIC, "n1-1"), OTHERS),
     "event of another node": (tells("n2"), "events of this node only"),
     "event of no node": (asks("CREATE", EVENT, "e", group="", namespace="shop"), OTHERS),

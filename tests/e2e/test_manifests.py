@@ -57,7 +57,7 @@ def test_the_overlay_of_the_readme(render: Any, problems: Any, tmp_path: Path) -
     objects = render(tmp_path)
 
     crds = {name for name in named(objects) if name.startswith("CustomResourceDefinition/")}
-    assert len(crds) == 3
+    assert len(crds) == 4
     assert "PodMonitor/koordlet" in named(objects)
     [daemonset] = [each for each in objects if each["kind"] == "DaemonSet"]
     [container] = daemonset["spec"]["template"]["spec"]["containers"]

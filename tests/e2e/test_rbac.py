@@ -17,6 +17,9 @@ COMPONENTS = {
     "manager-duties": "test_duties.py",
     "evictions": "test_evictions.py",
     "events": "test_events.py",
+    "devices": "test_devices.py",
+    "nvidia": "",
+    "pod-resources": "",
     "measure-only": "",
 }
 

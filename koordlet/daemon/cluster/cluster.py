@@ -9,7 +9,8 @@ from prometheus_client import CollectorRegistry
 
 from koord.api.nodes.node import AddressType, Node
 from koord.api.slo.nodeslo import NodeSLO
-from koord.component.components import ComponentSet
+from koord.component.components import ComponentSet, Part
+from koord.component.gated import Gated, Late
 from koord.component.http.tokenguard import RATE, TokenGuard
 from koord.kube.access.config import ApiConfig
 from koord.kube.access.credentials import credentials_of
@@ -68,6 +69,7 @@ class Cluster:
     pace: FleetPace
     guard: TokenGuard[User]
     topology: Topology
+    devices: Gated
     duties: ManagerDuties | None  # None: they are left to others
     check_own_node: Callable[[], Awaitable[OwnNodeCheck]]
 
@@ -76,6 +78,7 @@ class Cluster:
         components.health.register("tokens", self.guard.health)
         components.runs["events"] = self.events.run
         components.add("topology report", self.topology.report)
+        components.add("device report", self.devices)
         if self.duties is not None:
             components.health.register_group(self.duties.name, self.duties.health)
             components.runs[self.duties.name] = self.duties.run
@@ -139,6 +142,14 @@ def connect(
             node=own_node,
             observe_only=other_agent.observe_only,
         ),
+        devices=_device_report(
+            settings,
+            cache,
+            clock,
+            client=client,
+            owner=states.node if options.node_file.value else own_node.current,
+            observe_only=other_agent.observe_only,
+        ),
         duties=build_duties(
             options,
             node=own_node,
@@ -153,6 +164,26 @@ def connect(
         ),
         check_own_node=partial(check_own_node, client, node, clock),
     )
+
+
+def _device_report(
+    settings: Settings,
+    cache: MetricCache,
+    clock: Clock,
+    *,
+    client: ApiClient,
+    owner: Callable[[], Node | None],
+    observe_only: Callable[[], str],
+) -> Gated:
+    def make() -> Part:
+        from koordlet.daemon.report.devices import build_device_report
+
+        return build_device_report(
+            settings, cache, clock, client=client, owner=owner, observe_only=observe_only
+        )
+
+    late = Late(make)
+    return Gated(settings.gates, "Accelerators", clock, late.run, late.health)
 
 
 def _pod_sign(config: ApiConfig, states: StatesInformer, namespaces: Collection[str]) -> str:

@@ -1,6 +1,7 @@
 """Measuring: samples of the node and its pods, kept in the metric cache and recorded."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from koord.api.nodemetric import MemoryPolicy
 from koord.component.components import ComponentSet
@@ -96,6 +97,7 @@ def _periods(settings: Settings) -> dict[Cadence, float]:
         Cadence.COLD_PAGE: options.coldpage_collector_interval.value,
         Cadence.NODE_INFO: options.collect_node_cpu_info_interval.value,
         Cadence.STORAGE: options.collect_node_storage_info_interval.value,
+        Cadence.DEVICES: options.node_topology_sync_interval.value,
     }
 
 
@@ -118,6 +120,7 @@ def _sampling(
             constant_label=(label, settings.node_name) if label else None,
             cpi_window=options.collect_cpi_timewindow.value,
             cold_page_cpu=periods[Cadence.COLD_PAGE] * options.coldpage_cpu_percent.value / 100,
+            xpu_files=Path(options.xpu_device_infos_dir.value),
         ),
         paths,
         cache.put,
@@ -126,6 +129,7 @@ def _sampling(
             or states.node_metric_spec().memory_policy is MemoryPolicy.WITH_PAGE_CACHE
         ),
         settings.gates.enabled,
+        cache.get,
     )
     context = SamplingContext(
         enabled=settings.gates.enabled,

@@ -17,7 +17,7 @@ from koordlet.reporter.topology import TopologyReporter
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.kubeletfacts import KubeletSource
 from koordlet.statesinformer.objects.kubesources import OwnObject
-from koordlet.statesinformer.objects.kubetopology import KubeTopology
+from koordlet.statesinformer.objects.published import KubeTopology
 from koordlet.statesinformer.topologysource import TopologySource
 
 GATE = "NodeTopologyReport"

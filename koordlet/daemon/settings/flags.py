@@ -69,6 +69,7 @@ class DaemonFlags:
         self._define_duties(flags)
         self._define_states(flags)
         self._define_collection(flags)
+        self._define_devices(flags)
         self.prediction = PredictionFlags(flags)
         self.hooks = HookFlags(flags)
         define_inert_flags(flags, INERT_FLAGS)
@@ -81,6 +82,8 @@ class DaemonFlags:
         run_dir = default_run_dir(host_mode=mode.host_mode, uid=uid, environ=environ)
         self.run_dir.default = str(run_dir)
         self.prediction.follow_run_dir(self.run_dir.value)
+        self.xpu_device_infos_dir.default = f"{self.run_dir.value}/xpu-device-infos"
+        self.pod_resources_proxy_path.default = f"{self.run_dir.value}/pod-resources"
         if mode.standalone:
             self.addr.default = _LOCAL_ADDRESS
 
@@ -431,6 +434,27 @@ class DaemonFlags:
             "metrics-node-label",
             "",
             "label with the node's name to put on the families that --exporter-compat adds",
+        )
+
+    def _define_devices(self, flags: FlagSet) -> None:
+        self.xpu_device_infos_dir = flags.string(
+            "xpu-device-infos-dir",
+            "/var/run/koordlet/xpu-device-infos/",
+            "directory of files in which vendors' agents describe devices; unless given "
+            "<run-dir>/xpu-device-infos, which is where Koordinator's agent has it on the host",
+            check=absolute,
+        )
+        self.xpu_enforce_collect = flags.bool(
+            "xpu-enforce-collect-from-device-infos",
+            False,
+            "take GPUs from these files alone: never ask NVML",
+        )
+        self.pod_resources_proxy_path = flags.string(
+            "pod-resources-proxy-path",
+            "/var/run/koordlet/pod-resources",
+            "directory of the proxy's socket kubelet.sock; unless given <run-dir>/pod-resources, "
+            "which is where Koordinator's agent has it on the host",
+            check=absolute,
         )
 
 

@@ -29,15 +29,8 @@ INERT_FLAGS = (
         "/usr/local/vgpu/libvgpu.so",
         "HAMi-core library",
     ),
-    InertFlag(
-        "pod-resources-proxy-path", STRING, "/var/run/koordlet/pod-resources", "proxy's directory"
-    ),
-    InertFlag(
-        "xpu-device-infos-dir", STRING, "/var/run/koordlet/xpu-device-infos/", "XPU inventories"
-    ),
     # states informer
     InertFlag("enable-pod-taskids", BOOL, False, "collect the task ids of containers"),
-    InertFlag("xpu-enforce-collect-from-device-infos", BOOL, False, "never ask NVML"),
     # metric advisor
     InertFlag("resctrl-collector-interval", DURATION, 10.0, "RDT period"),
     InertFlag("enable-resctrl-collector", BOOL, False, "RDT collector"),

@@ -27,6 +27,7 @@ PERIODS = {
     Cadence.NETWORK: 1.0,
     Cadence.NODE_INFO: 60.0,
     Cadence.STORAGE: 60.0,
+    Cadence.DEVICES: 1.0,
     Cadence.CPI: 60.0,
     Cadence.COLD_PAGE: 5.0,
 }

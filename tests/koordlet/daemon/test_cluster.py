@@ -29,6 +29,7 @@ from koord.component.http.exposition import Exposition
 from koord.kube.errors import ConfigError
 from koord.kube.resource import (
     CONFIG_MAPS,
+    DEVICES,
     EVENTS,
     NODE_METRICS,
     NODE_SLOS,
@@ -904,6 +905,48 @@ def test_standalone_imports_nothing_of_the_cluster() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
     )
     assert done.stdout == "[]\n"
+
+
+def test_devices_are_imported_where_their_gate_is_on() -> None:
+    """A node without them pays nothing for their code."""
+    code = (
+        "import sys, koordlet.daemon.run, koordlet.cli.koordlet, koordlet.daemon.cluster.cluster\n"
+        "ours = [name for name in sys.modules if name.startswith('koordlet')]\n"
+        "print(*(name for name in ours if 'nvml' in name or 'device' in name or 'podres' in name))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert set(done.stdout.split()) <= {"koordlet.host.cgroups.devicevalues"}
+
+
+async def test_devices_of_files_are_reported(node: Node, server: ApiServer) -> None:
+    """Made, changed and taken away as the files say; switching the gate off leaves them."""
+    files = node.run_dir / "xpu-device-infos"
+    files.mkdir(parents=True)
+    xpu = {"vendor": "huawei", "model": "910B", "uuid": "x1", "minor": 0}
+    (files / "a.json").write_text(json.dumps([xpu]))
+    await node.start("--feature-gates=Accelerators=true")
+    await node.seconds(10)
+    found = server.objects.get(DEVICES.collection(), "n1")
+    assert found["metadata"]["labels"]["node.koordinator.sh/gpu-vendor"] == "huawei"
+    assert [each["id"] for each in found["spec"]["devices"]] == ["x1"]
+    writes = [entry.verb for entry in server.requests if "devices" in entry.path]
+    assert writes.count("create") == 1
+
+    (files / "a.json").write_text(json.dumps([xpu | {"status": {"healthy": False}}]))
+    await node.seconds(10)
+    [device] = server.objects.get(DEVICES.collection(), "n1")["spec"]["devices"]
+    assert device["health"] is False
+    (files / "a.json").write_text("[{")
+    await node.seconds(10)
+    assert server.objects.get(DEVICES.collection(), "n1")["spec"]["devices"] == [device]
+    problems = (await node.ctl("status"))["problems"]
+    assert any("wanted JSON" in reason for reason in problems.values())
+    (files / "a.json").unlink()
+    await node.seconds(10)
+    assert server.objects.get(DEVICES.collection(), "n1")["spec"]["devices"] == []
+    assert "NVML" not in str((await node.ctl("status"))["problems"])
 
 
 async def test_another_agent_on_the_node_is_left_to_do_its_work(

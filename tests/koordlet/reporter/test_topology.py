@@ -25,7 +25,7 @@ from koordlet.plugin.testing import SimulatedClock
 from koordlet.reporter.topology import TopologyReporter
 from koordlet.rules.nodetopology import KubeletFacts, TopologyInputs, node_topology
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.objects.kubetopology import KubeTopology
+from koordlet.statesinformer.objects.published import KubeTopology
 
 TOPOLOGIES = NODE_TOPOLOGIES.collection()
 LS_POOLS = "node.koordinator.sh/cpu-shared-pools"
