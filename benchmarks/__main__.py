@@ -20,6 +20,7 @@ BENCHMARKS = (
     "suppress",
     "daemon_cost",
     "acting_cost",
+    "nri",
     "cluster",
     "informer",
     "snapshot",

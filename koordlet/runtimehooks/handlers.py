@@ -64,6 +64,8 @@ class Pods(Protocol):
 
     def pods(self) -> Sequence[PodMeta]: ...
 
+    def pod(self, uid: str) -> PodMeta | None: ...
+
     def has_synced(self) -> bool: ...
 
 
@@ -257,7 +259,9 @@ class Plugin:
         """The pod; None: it is not one of the kubelet, or too little is known of this node."""
         if not self.pods.has_synced():
             return None
-        return pod_meta(sandbox, self.pods.pods(), self.kernel.layout)
+        found = self.pods.pod(sandbox.uid)
+        known = self.pods.pods() if found is None else (found,)  # a static pod has another uid
+        return pod_meta(sandbox, known, self.kernel.layout)
 
     async def _within_pod(
         self, meta: PodMeta, wanted: list[Adjustment], left: list[str]

@@ -127,6 +127,9 @@ class Bench:
     def pods(self) -> tuple[PodMeta, ...]:
         return self.known
 
+    def pod(self, uid: str) -> PodMeta | None:
+        return None
+
     def has_synced(self) -> bool:
         return self.synced
 
