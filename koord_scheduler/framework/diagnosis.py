@@ -26,6 +26,15 @@ class NodeStatuses:
     numbers: Numbers  # FEASIBLE, ABSENT, or one more than the place in statuses
     statuses: tuple[Status, ...]
     absent: Status = NO_STATUS  # of the nodes that were not looked at
+    known: Mask | None = None  # feasible nodes, where they are known already; not to be written
+
+    @property
+    def feasible(self) -> Mask:
+        """Nodes that pass; shape (nodes,). While they stay the same, it may be the same mask."""
+        if self.known is not None:
+            return self.known
+        found: Mask = self.numbers == FEASIBLE
+        return found
 
     def status(self, row: int) -> Status | None:
         """Of one node; None: it is feasible."""

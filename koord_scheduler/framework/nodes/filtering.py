@@ -69,7 +69,8 @@ class Filters:
         active = self.active(state)
         count = int(np.count_nonzero(wanted))
         if kept is not None and (count > FEW_ROWS or count == len(nodes)):
-            self._filter_kept(walk, active, state, pod, nodes, wanted, kept)
+            every = count == len(nodes)
+            self._filter_kept(walk, active, state, pod, nodes, wanted, kept, every=every)
             return
         alive = wanted.copy()
         walk.numbers[alive] = FEASIBLE
@@ -121,16 +122,21 @@ class Filters:
         nodes: View,
         wanted: Mask,
         kept: KindResults,
+        *,
+        every: bool,
     ) -> None:
         """Filter with what is kept: first by the plugins that are taken together.
 
         Of the others, one counts on the nodes that pass so far, or that only a plugin after it
-        rejects: so each node has the rejection that comes first.
+        rejects: so each node has the rejection that comes first. every: all nodes are wanted.
         """
         first = kept.together.look(self._calls, active, state, pod, nodes)
         before = walk.count
-        walk.begin(first.numbers, first.rejections, wanted)
         joined = kept.together.plugins
+        if every and not before and len(joined) == len(active):
+            walk.begin_with_all(first.numbers, first.rejections, kept.together.feasible)
+            return
+        walk.begin(first.numbers, first.rejections, wanted)
         if len(joined) == len(active):
             return
         places = [len(active), *[-1] * before, *kept.together.places]  # by number of a status

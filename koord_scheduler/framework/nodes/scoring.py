@@ -11,7 +11,7 @@ from typing import cast
 
 import numpy as np
 
-from koord.cluster.columns import Mask
+from koord.cluster.columns import Mask, read_only
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.config.points import Point
@@ -43,7 +43,8 @@ class ScoreTable:
 
     def choose(self, draw: Random) -> int:
         """The row with the highest total; one of them, if there are several."""
-        (best,) = (self.totals == self.totals.max()).nonzero()
+        totals = self.totals
+        (best,) = (totals == totals[totals.argmax()]).nonzero()  # faster than max()
         return int(self.rows[best[draw.randrange(len(best))]])
 
 
@@ -76,8 +77,8 @@ class NodeScoring:
         Raises:
             PointFailed: a plugin has failed, or a transformer has ended the cycle.
         """
-        feasible = feasible.copy()
-        feasible.flags.writeable = False
+        if feasible.flags.writeable:
+            feasible = read_only(feasible.copy())
         with self._calls.limits:
             subject = Subject(pod, nodes)
             seen, feasible = self._transformers.before_score(state, subject, feasible)
@@ -95,16 +96,16 @@ class NodeScoring:
         with self._calls.timed(Point.PRE_SCORE.label):
             kept_answers = None if kept is None else kept.pre_scored
             self._pre_score(state, pod, nodes, feasible, kept_answers)
-        (rows,) = feasible.nonzero()
         active = self._active_in(state)
         columns: dict[str, Scores] = {}
         together: Mapping[str, Scores] = {}
         with self._calls.timed(Point.SCORE.label):
             if kept is None:
+                (rows,) = feasible.nonzero()
                 totals = np.zeros(len(rows), np.int64)
             else:
-                sums = kept.summed.look(self._calls, active, state, pod, nodes, feasible)
-                totals = sums.copy() if len(rows) == len(sums) else sums[rows]
+                rows, sums = kept.summed.look(self._calls, active, state, pod, nodes, feasible)
+                totals = sums.copy()
                 together = kept.summed.columns
             for loaded, weight in active:
                 if loaded.name not in together:

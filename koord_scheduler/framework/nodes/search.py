@@ -60,7 +60,7 @@ class Found:
         kept: KindResults | None = None,
     ) -> "Found":
         """After Filter, by the statuses of the nodes."""
-        feasible: Mask = statuses.numbers == FEASIBLE
+        feasible = statuses.feasible
         if feasible.any():
             return cls(SUCCESS, subject, feasible, diagnosis, statuses, kept)
         diagnosis.node_statuses = statuses

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from koord.cluster.columns import FrozenColumn, Mask
+from koord.cluster.columns import FrozenColumn, Mask, read_only
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.config.points import Point
@@ -27,6 +27,7 @@ from koord_scheduler.framework.interfaces import (
 from koord_scheduler.framework.nodeinfo import NodeInfo
 from koord_scheduler.framework.nodes.forms import (
     FEW_ROWS,
+    Rows,
     checked_range,
     filter_answer,
     filter_node,
@@ -54,6 +55,7 @@ class FiltersTogether:
         self._keys: list[Hashable | None] = []  # of both
         self._columns: dict[str, Numbers | None] = {}  # None: it rejects no node
         self._first: Numbers = np.zeros(0, np.int32)
+        self._feasible: Mask | None = None  # None: it is to be made of the first rejections
         self._numbers: dict[Status, int] = {}
         self._places: list[int] = []
 
@@ -115,12 +117,19 @@ class FiltersTogether:
         self._ask_row = None
         self._keys = [_NEW if key is not None else None for key in keys]
         self._columns, self._numbers, self._places = {}, {}, []
-        self._first = np.zeros(nodes, np.int32)
+        self._first, self._feasible = np.zeros(nodes, np.int32), None
 
     @property
     def plugins(self) -> Collection[str]:
         """Names of the plugins that were taken together the last time."""
         return self._names
+
+    @property
+    def feasible(self) -> Mask:
+        """Rows that none of them rejects; the same mask, which is never written, while it is so."""
+        if self._feasible is None:
+            self._feasible = read_only(self._first == 0)
+        return self._feasible
 
     @property
     def places(self) -> Sequence[int]:
@@ -167,11 +176,13 @@ class FiltersTogether:
                 column = self._columns[loaded.name] = np.zeros(len(nodes), np.int32)
                 column[row] = number
             first = first or number
+        if bool(self._first[row]) != bool(first):
+            self._feasible = None
         self._first[row] = first
 
     def _fold(self, nodes: int) -> None:
         """Have the rejection of each row that comes first."""
-        self._first = np.zeros(nodes, np.int32)
+        self._first, self._feasible = np.zeros(nodes, np.int32), None
         for _, loaded in reversed(self._joined):
             column = self._columns[loaded.name]
             if column is not None:
@@ -198,6 +209,9 @@ class ScoresTogether:
         self._columns: dict[str, Scores] = {}
         self._sum: Scores = np.zeros(0, np.int64)
         self._known: Mask = np.zeros(0, np.bool_)  # rows of which all that is right
+        self._feasible: Mask | None = None  # of the last look; None: the totals are to be made
+        self._rows: Rows = np.zeros(0, np.intp)  # those that are feasible
+        self._totals: Scores = np.zeros(0, np.int64)  # their sums
 
     def look(
         self,
@@ -207,10 +221,12 @@ class ScoresTogether:
         pod: ClusterPod,
         nodes: View,
         feasible: Mask,
-    ) -> Scores:
-        """The sums of the plugins that are taken together; right where feasible.
+    ) -> tuple[Rows, Scores]:
+        """The feasible rows, and their sums of the plugins that are taken together.
 
-        plugins: with their weights.
+        They are right until the next look, and not to be changed. plugins: with their weights.
+        feasible: never written; where it is the mask of the last look, only the rows that have
+        changed since are looked at.
 
         Raises:
             PointFailed: a plugin has failed; nothing is kept then.
@@ -219,13 +235,14 @@ class ScoresTogether:
         if plugins != self._asked:
             self._ask(calls, plugins)
             generations = None
+        is_same, self._feasible = feasible is self._feasible, None
         keys = self._ask_keys.ask(state, pod, nodes)
         changed = _changed(generations, nodes)
         stale: Sequence[tuple[Loaded, int]] = ()
         is_other = keys != self._keys
         if changed is None or (is_other and _others(keys, self._keys)):
             self._join(keys, len(nodes))
-            self._known, changed, is_other = feasible, (), True
+            self._known, changed, is_other, is_same = feasible, (), True, False
         if is_other:
             before = zip(self._both, keys, self._keys, strict=True)
             stale = [one for one, key, last in before if key != last]
@@ -233,17 +250,26 @@ class ScoresTogether:
         if changed:
             self._known = self._known.copy()
             self._known[changed] = False
-        (missing,) = (feasible > self._known).nonzero()
+        if is_same:  # all of its rows were known
+            missing = [row for row in changed if feasible[row]]
+        else:
+            missing = (feasible > self._known).nonzero()[0].tolist()
         if len(missing) > FEW_ROWS:
-            stale, self._known, missing = self._joined, feasible, missing[:0]
+            stale, self._known, missing = self._joined, feasible, []
         for loaded, weight in stale:
             self._compute(calls, loaded, weight, state, pod, nodes, feasible)
-        if len(missing):
+        if missing:
             self._known = self._known.copy()
-            for row in missing.tolist():
+            for row in missing:
                 self._look_again(calls, state, pod, nodes, row)
-        self._keys, self._generations = keys, nodes.generations
-        return self._sum
+        if is_same and not stale:
+            for row in missing:
+                self._totals[self._rows.searchsorted(row)] = self._sum[row]
+        else:
+            (self._rows,) = feasible.nonzero()
+            self._totals = self._sum[self._rows]
+        self._keys, self._generations, self._feasible = keys, nodes.generations, feasible
+        return self._rows, self._totals
 
     def _ask(self, calls: PluginCalls, plugins: Sequence[tuple[Loaded, int]]) -> None:
         """Have these plugins from now on."""

@@ -18,8 +18,17 @@ class Walk:
     """Statuses of nodes while Filter goes over them."""
 
     def __init__(self, nodes: int) -> None:
-        self.numbers = np.full(nodes, ABSENT, np.int32)
+        self._nodes = nodes
+        self._numbers: Numbers | None = None  # None: no node was looked at
+        self._feasible: Mask | None = None  # where it is known beside the numbers
         self._statuses: list[Status] = []
+
+    @property
+    def numbers(self) -> Numbers:
+        """The status of each node, as in NodeStatuses."""
+        if self._numbers is None:
+            self._numbers = np.full(self._nodes, ABSENT, np.int32)
+        return self._numbers
 
     @property
     def count(self) -> int:
@@ -31,6 +40,14 @@ class Walk:
         """The statuses, by number."""
         return self._statuses
 
+    def begin_with_all(self, first: Numbers, statuses: Sequence[Status], feasible: Mask) -> None:
+        """As begin, of all nodes, while there is no status.
+
+        feasible: those that none rejects; it is never written.
+        """
+        self._numbers, self._feasible = first.copy(), feasible
+        self._statuses += statuses
+
     def begin(self, first: Numbers, statuses: Sequence[Status], wanted: Mask) -> None:
         """Take over the first rejections of the nodes that are wanted."""
         before = len(self._statuses)
@@ -40,6 +57,7 @@ class Walk:
 
     def take(self, verdicts: Verdicts | Mask, loaded: Loaded, alive: Mask) -> bool:
         """Note a plugin's verdicts about nodes that are alive; return whether it rejected some."""
+        self._feasible = None
         if not isinstance(verdicts, Verdicts):
             rejected = alive > verdicts
             if not rejected.any():
@@ -59,6 +77,7 @@ class Walk:
         return True
 
     def reject(self, row: int | Mask, status: Status) -> None:
+        self._feasible = None
         self._statuses.append(status)
         self.numbers[row] = len(self._statuses)
 
@@ -67,6 +86,7 @@ class Walk:
 
         Returns the number of nodes up to the last of them; all, if there are not so many.
         """
+        self._feasible = None
         places = np.flatnonzero(self.numbers[order] == FEASIBLE)
         if len(places) < need:
             return len(order)
@@ -74,4 +94,4 @@ class Walk:
         return int(places[need - 1]) + 1
 
     def statuses(self, absent: Status = NO_STATUS) -> NodeStatuses:
-        return NodeStatuses(self.numbers, tuple(self._statuses), absent)
+        return NodeStatuses(self.numbers, tuple(self._statuses), absent, self._feasible)
