@@ -15,6 +15,7 @@ Mask = NDArray[np.bool_]
 
 CHUNK = 256  # rows that are copied together
 _SHARDS = 256
+_FEW_WRITTEN = 16  # rows that are compared one by one sooner than chunk by chunk
 _EXACT = 2**46  # below it, hundredths of a whole number are exact as floats
 
 T = TypeVar("T")
@@ -43,6 +44,11 @@ class FrozenColumn:
         self._zeros: dict[int, Mask | None] = {}
         self._floats: dict[int, NDArray[np.float64] | None] = {}
         self._asked: tuple[ref[FrozenColumn], list[int]] | None = None  # see other_rows
+        self._written: tuple[ref[FrozenColumn], frozenset[int]] | None = None
+
+    def has_written(self, rows: Iterable[int], before: "FrozenColumn") -> None:
+        """Note the only rows that may be others than those of a column as long as this one."""
+        self._written = ref(before), frozenset(rows)
 
     @cached_property
     def array(self) -> NDArray[Any]:
@@ -124,6 +130,13 @@ class FrozenColumn:
             return asked[1]
         old = () if before is None else before.chunks
         rows: list[int] = []
+        written = self._written
+        if written is not None and before is not None and written[0]() is before:
+            rows = [row for row in sorted(written[1]) if self[row] is not before[row]]
+            if self._empty.dtype != object:
+                rows = [row for row in rows if self[row] != before[row]]
+            self._asked = ref(before), rows
+            return rows
         for number, (one, other) in enumerate(zip_longest(self.chunks, old)):
             if one is not other:
                 begin = number * CHUNK
@@ -161,6 +174,8 @@ class Column:
         self._shared = [True] * len(self._chunks)
         self._length = len(base) if base else 0
         self._frozen = base
+        self._last = base  # that was frozen last; None: it had other rows
+        self._written: set[int] = set()  # rows, since then
 
     def __len__(self) -> int:
         return self._length
@@ -183,6 +198,7 @@ class Column:
         if not 0 <= row < self._length:
             raise IndexError(row)
         self._frozen = None
+        self._written.add(row)
         number = row // CHUNK
         if self._shared[number]:
             self._chunks[number] = self._chunks[number].copy()
@@ -195,11 +211,13 @@ class Column:
             self._shared.append(False)
         self._length += 1
         self[self._length - 1] = value
+        self._last = None
 
     def pop(self) -> None:
         """Drop the last row."""
         self[self._length - 1] = self._empty.T[0]
         self._length -= 1
+        self._last = None
         if self._length % CHUNK == 0:
             self._chunks.pop()
             self._shared.pop()
@@ -207,7 +225,11 @@ class Column:
     def freeze(self) -> FrozenColumn:
         """The column as it is now. Costs nothing but the list of its chunks."""
         if self._frozen is None:
-            self._frozen = FrozenColumn(tuple(self._chunks), self._length, self._empty[..., :0])
+            frozen = FrozenColumn(tuple(self._chunks), self._length, self._empty[..., :0])
+            if self._last is not None and len(self._written) <= _FEW_WRITTEN:
+                frozen.has_written(self._written, self._last)
+            self._frozen = self._last = frozen
+            self._written.clear()
             self._shared = [True] * len(self._chunks)
         return self._frozen
 
