@@ -6,6 +6,7 @@ certain. How much reached the device is the device's own count.
 
 import json
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -128,10 +129,15 @@ def slo(harness, key: str, *blocks) -> None:
     harness.set_node_slo(merge_nodeslo({"spec": {"resourceQOSStrategy": strategy}})[0])
 
 
+def limit(tree, group: str) -> object:
+    """What the kernel has for a group."""
+    row = resources.BLKIO_WRITE_BPS if VERSION == 1 else resources.IO_MAX
+    return Host(tree.paths).read(row, group)
+
+
 def limits(tree, pod: Pod) -> list[object]:
     """What the kernel has for the pod and its container."""
-    row = resources.BLKIO_WRITE_BPS if VERSION == 1 else resources.IO_MAX
-    return [Host(tree.paths).read(row, group.path) for group in pod.groups]
+    return [limit(tree, group.path) for group in pod.groups]
 
 
 async def test_a_pod_is_slow_on_its_volume_and_fast_again(tree, disk, pod) -> None:
@@ -170,6 +176,50 @@ async def test_the_class_of_best_effort_pods_is_slow(tree, disk, pod) -> None:
     assert limits(tree, pod) == [{}, {}]
 
 
+NODE_SLO = """
+apiVersion: slo.koordinator.sh/v1alpha1
+kind: NodeSLO
+spec:
+  resourceQOSStrategy:
+    beClass:
+      blkioQOS:
+        enable: true
+        blocks:
+          - {{name: {disk}, type: device, ioCfg: {{writeBPS: {bps}}}}}
+"""
+
+
+def test_the_next_start_restores_what_a_killed_daemon_left(koordlet, tree, disk, pod, tmp_path):
+    """Slow until then, as the limits stay in the kernel."""
+    (tmp_path / "nodeslo.yaml").write_text(NODE_SLO.format(disk=disk.path, bps=BPS))
+
+    def start(gate: str):
+        daemon = koordlet(
+            "--standalone",
+            "--force",
+            f"--cgroup-root-dir={tree.paths.cgroup}",
+            f"--nodeslo-file={tmp_path / 'nodeslo.yaml'}",
+            f"--feature-gates=BlkIOReconcile={gate}",
+            run_dir=tmp_path / "run",
+        )
+        daemon.wait_ready()
+        return daemon
+
+    group = pod.groups[-1].path if VERSION == 1 else str(Path(pod.meta.cgroup).parent)
+    daemon = start("true")
+    daemon.until(lambda: limit(tree, group))
+    daemon.signal(signal.SIGKILL)
+    daemon.wait()
+    slow = pod.write(32, 64 * 1024)
+    assert start("false").stop() == 0
+    free = pod.write(32, 64 * 1024)
+
+    print(f"2 MiB at 1 MiB/s: {slow:.3f} s; then {free:.3f} s")
+    assert 2 * MIB / slow <= 1.25 * BPS
+    assert free < slow / 1.5
+    assert not limit(tree, group)
+
+
 @pytest.mark.skipif(VERSION != 1, reason="cgroup v2 limits all below a cgroup")
 def test_why_containers_have_limits_on_v1(tree, disk, pod) -> None:
     """Mainline does not limit what is below a cgroup: a limit of the pod alone does nothing."""
@@ -188,7 +238,7 @@ async def test_cost_of_the_root_and_weights_below(tree, disk, pod) -> None:
     qos = REAL.cgroup / "io.cost.qos"
     if not qos.exists():
         pytest.skip("this kernel has no iocost")
-    root = running(SimpleNamespace(paths=REAL))
+    root = running(SimpleNamespace(paths=REAL, objects={}, media={}))
     slo(root, "cgroupRoot", {"name": disk.path, "type": "device", "ioCfg": {"readLatency": 5000}})
     wanted = f"{disk.number} enable=1 ctrl=user rpct=95.00 rlat=5000 wpct=95.00 wlat=3000"
     weight = tree.paths.cgroup / pod.groups[0].path / "io.weight"

@@ -66,7 +66,7 @@ async def test_a_sysctl_is_really_set_and_restored():
     """watermark_scale_factor, one more than it is; a kernel without pressure does not care."""
     host = Host(REAL)
     before = host.read(WATERMARK_SCALE_FACTOR)
-    harness = PluginHarness(SystemConfig(), host=SimpleNamespace(paths=REAL))
+    harness = PluginHarness(SystemConfig(), host=SimpleNamespace(paths=REAL, objects={}, media={}))
     harness.states.set_node(Node("n1", capacity={"memory": "64Gi"}))
     slo = {"spec": {"systemStrategy": {"watermarkScaleFactor": before + 1}}}
     harness.set_node_slo(merge_nodeslo(slo)[0])

@@ -69,6 +69,7 @@ class Tree:
                 (links / controller).symlink_to(top / name)
                 self.hierarchies.append(top / name)
         self.paths = dataclasses.replace(REAL, cgroup=root)
+        self.objects, self.media = {}, {}  # as a FakeHost has them: those of the kernel
         self.base = self.hierarchies[0]  # the one in which pods are looked for
 
     def make(self, path: str = "") -> "Group":

@@ -224,10 +224,13 @@ def pods_of(states: States) -> Iterator[PodMeta]:
 
 
 def containers_of(meta: PodMeta) -> Iterator[ContainerMeta]:
-    """The containers of a pod, init containers too, that its spec names and that have a cgroup."""
+    """The containers of a pod, init containers too, that its spec names and that have a cgroup.
+
+    Of a pod without a spec, which is known from the cgroup tree alone, all of them.
+    """
     if meta.pod.runtime_class != KATA:
         names = {container.name for container in meta.pod.containers + meta.pod.init_containers}
-        yield from (container for container in meta.containers if container.name in names)
+        yield from (one for one in meta.containers if not names or one.name in names)
 
 
 def reconcile_interval(flags: "FlagSet") -> "Flag[float]":
