@@ -63,7 +63,7 @@ _ROOTS = {
     Root.CGROUP: "",
     Root.PROC: "/proc/",
     Root.SYS: "/sys/",
-    Root.RESCTRL: "/sys/fs/resctrl/{}/",
+    Root.RESCTRL: "/sys/fs/resctrl/",
     Root.RESCTRL_GROUP: "/sys/fs/resctrl/{}",
     Root.RESCTRL_TASKS: "/proc/",
     Root.COOKIE: "/proc/",

@@ -163,10 +163,17 @@ NEEDS = (
     Need(
         "resctrl",
         "control groups",
-        (table.RESCTRL_GROUP, table.RESCTRL_L3, table.RESCTRL_MB, table.RESCTRL_TASKS),
+        (table.RESCTRL_GROUP, table.RESCTRL_TASKS),
         ("RdtResctrl", "Resctrl"),
     ),
     Need("process", "core scheduling cookies", (table.CORE_SCHED_COOKIE,), ("CoreSched",)),
+    Need(
+        "resctrl",
+        "ways of L3 caches",
+        (table.RESCTRL_L3, table.RESCTRL_CBM_MASK, table.RESCTRL_MIN_CBM_BITS),
+        ("RdtResctrl", "Resctrl"),
+    ),
+    Need("resctrl", "memory bandwidth", (table.RESCTRL_MB,), ("RdtResctrl", "Resctrl")),
     Need("process", "oom score", (table.OOM_SCORE_ADJ, table.PROCESS_START), ("OOMScoreAdj",)),
     Need("network", "traffic of a namespace", (table.NET_DEV,), ("PodNetworkCollector",)),
     Need(

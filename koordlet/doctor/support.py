@@ -128,7 +128,7 @@ def _example(host: Host, row: Resource[Any]) -> str:
         has_pods = any((root / pods).is_dir() for root in host.cgroups.hierarchies())
         # The root group lacks many of the files that groups have.
         return host.path(row, pods if has_pods else next(iter(host.groups_below(row, "")), ""))
-    if "{}" not in file.name:
+    if "{}" not in file.name or file.root is Root.RESCTRL:
         return host.path(row)
     numa_node = str(next(iter(numa_node_ids(host.paths.sys)), 0))
     return host.path(row, numa_node if file.root is Root.SYS else OWN)

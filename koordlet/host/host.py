@@ -226,12 +226,12 @@ class Host:
         if file.root is Root.CGROUP:
             hierarchy = self.cgroups.hierarchy(file.controller, version)
             return f"{hierarchy}/", f"/{file.name}", f"{hierarchy}/{file.name}"
-        if file.root is Root.RESCTRL:
-            root = self.paths.resctrl
-            return f"{root}/", f"/{file.name}", f"{root}/{file.name}"
-        root = self.paths.proc if file.root is Root.PROC else self.paths.sys
+        root = {Root.PROC: self.paths.proc, Root.RESCTRL: self.paths.resctrl}.get(
+            file.root, self.paths.sys
+        )
         before, _, after = file.name.partition("{}")
-        return f"{root}/{before}", after, f"{root}/{before}{after}"
+        whole = f"{before}{after}".removeprefix("/")
+        return f"{root}/{before}", after, f"{root}/{whole}"
 
     def _version(self, resource: Resource[Any]) -> int:
         v1, v2 = resource.files.get(V1), resource.files.get(V2)

@@ -674,7 +674,7 @@ def _schemata(resource: str, unit: str) -> Resource[str]:
     return _host(
         f"resctrl_{resource.lower()}",
         unit,
-        "schemata",
+        "{}/schemata",
         partial(schemata.parse_line, resource),
         Root.RESCTRL,
         may=partial(schemata.is_positive, resource),
@@ -684,6 +684,16 @@ def _schemata(resource: str, unit: str) -> Resource[str]:
     )
 
 
+def _cache_info(name: str, unit: str, parse: Callable[[bytes], int]) -> Resource[int]:
+    """A fact about the L3 caches."""
+    path = f"info/L3/{name}"
+    return _host(
+        f"resctrl_{name}", unit, path, parse, Root.RESCTRL, needs=resctrl_groups.NEEDS, hold=False
+    )
+
+
+RESCTRL_CBM_MASK = _cache_info("cbm_mask", "ways of an L3 cache, as a mask", schemata.parse_mask)
+RESCTRL_MIN_CBM_BITS = _cache_info("min_cbm_bits", "fewest ways of a group", cg.parse_number)
 RESCTRL_GROUP = _host(
     "resctrl_group",
     "present or absent",

@@ -7,7 +7,15 @@ from typing import Any
 from koordlet.executor.claims.claim import Claim, Part
 from koordlet.host.cgroups.cpuvalues import MIN_QUOTA_US
 from koordlet.host.resource import Resource
-from koordlet.host.resources import CPU_QUOTA, CPUSET_CPUS_WANTED, SCHED_GROUP_IDENTITY
+from koordlet.host.resources import (
+    CPU_QUOTA,
+    CPUSET_CPUS_WANTED,
+    RESCTRL_GROUP,
+    RESCTRL_L3,
+    RESCTRL_MB,
+    RESCTRL_TASKS,
+    SCHED_GROUP_IDENTITY,
+)
 
 NO_LIMIT = -1
 
@@ -53,11 +61,10 @@ def _quota(parts: Parts) -> int:
     return max(base, MIN_QUOTA_US)
 
 
-def _switch(parts: Parts) -> int:
-    """The administrator's value wins over that of a plugin."""
+def _switch(parts: Parts) -> Any:
+    """The administrator's value wins over that of a plugin, a pod's own over that of its class."""
     claim = parts.get(Part.PIN) or parts[Part.VALUE]
-    value: int = claim.value
-    return value
+    return claim.value
 
 
 def _cpuset(parts: Parts) -> frozenset[int]:
@@ -69,5 +76,8 @@ def _cpuset(parts: Parts) -> frozenset[int]:
 _RULES: dict[Resource[Any], tuple[frozenset[Part], Callable[[Parts], Any]]] = {
     CPU_QUOTA: (frozenset({Part.VALUE, Part.RATIO, Part.EXTRA}), _quota),
     CPUSET_CPUS_WANTED: (frozenset({Part.VALUE, Part.PIN}), _cpuset),
-    SCHED_GROUP_IDENTITY: (frozenset({Part.VALUE, Part.PIN}), _switch),
+    **dict.fromkeys(
+        (SCHED_GROUP_IDENTITY, RESCTRL_GROUP, RESCTRL_L3, RESCTRL_MB, RESCTRL_TASKS),
+        (frozenset({Part.VALUE, Part.PIN}), _switch),
+    ),
 }

@@ -16,7 +16,11 @@ from koordlet.host.kerneltext import Text
 L3, MB = "L3", "MB"
 MOST_CACHES = 256
 _BASES = {L3: 16, MB: 10}
-_ENTRY = re.compile(r"[0-9]{1,5}=\s*[0-9a-fA-F]{1,16}", re.ASCII)
+_MASK = re.compile(r"[0-9a-fA-F]{1,16}", re.ASCII)
+_ENTRIES = {  # the kernel fills up with spaces
+    L3: re.compile(r"[0-9]{1,5}= *[0-9a-fA-F]{1,16}", re.ASCII),
+    MB: re.compile(r"[0-9]{1,5}= *[0-9]{1,16}", re.ASCII),
+}
 
 
 def parse_line(resource: str, data: bytes) -> str:
@@ -28,13 +32,21 @@ def parse_line(resource: str, data: bytes) -> str:
     raise ValueError(f"wanted a line {resource}:, found none")
 
 
+def parse_mask(data: bytes) -> int:
+    """Return the number of a mask in hexadecimal. Raises ValueError."""
+    text = data.decode("ascii", "replace").strip()
+    if not _MASK.fullmatch(text):
+        raise ValueError(f"wanted a mask in hexadecimal, found {text!r:.40}")
+    return int(text, 16)
+
+
 def entries(resource: str, text: str) -> dict[int, int]:
     """Return the numbers of a line by cache id. Raises ValueError."""
     found: dict[int, int] = {}
     for entry in text.strip().split(";"):
         if not entry:
             continue
-        if not _ENTRY.fullmatch(entry.strip()):
+        if not _ENTRIES[resource].fullmatch(entry.strip()):
             raise ValueError(f"wanted <cache id>=<number>, found {entry!r:.40}")
         cache, _, number = entry.partition("=")
         found[int(cache)] = int(number, _BASES[resource])

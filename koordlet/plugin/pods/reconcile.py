@@ -91,6 +91,8 @@ class PodRoundsPlugin(ExtensionPlugin, Generic[W]):
         if wanted != self._kept.get(scope, ()):
             await self.bring_into_force(wanted, scope=scope)
             self._kept[scope] = wanted
+        if not wanted:
+            self._kept.pop(scope, None)
 
     async def bring_into_force(
         self, claims: Sequence[Claim], *, scope: str, sandbox: str = ""

@@ -62,7 +62,8 @@ class ReconcileTimes:
         """Count a call. sandbox: the cgroup that is not counted as a container's."""
         seen = set()
         for claim, outcome in zip(claims, outcomes, strict=True):
-            level = _LEVELS[claim.target.level]
+            target_level = claim.target.level
+            level = _LEVELS.get(target_level, target_level.value)
             if sandbox and claim.target.place == sandbox:
                 level = "sandbox"
             resource = _file(claim.resource)
@@ -74,4 +75,4 @@ class ReconcileTimes:
 
 def _file(resource: Resource[Any]) -> str:
     """The file of cgroup v1, by which Koordinator names resources; of v2 where v1 has none."""
-    return resource.files[min(resource.files)].name.rpartition("/")[2]
+    return resource.files[min(resource.files)].name.rpartition("/")[2] or resource.name

@@ -1,10 +1,13 @@
 """Emulates files that take one line about one device, or show more than was written."""
 
+from pathlib import Path
 from typing import Any
 
 from koordlet.executor.claims.claim import Key
 from koordlet.executor.kernel.kernelvalues import KernelValues
 from koordlet.host.kerneltext import Text
+from koordlet.host.resource import Root
+from koordlet.plugin.testing.resctrl import write_schemata
 
 
 class FakeKernelValues(KernelValues):
@@ -14,6 +17,11 @@ class FakeKernelValues(KernelValues):
     """
 
     def _write(self, place: Any, key: Key, inode: int, content: bytes) -> None:
+        if self._host.file(key.resource).root is Root.RESCTRL and self._host.paths.laid_out:
+            line = content.decode().rstrip("\n")
+            text = write_schemata(self._host.paths.resctrl, Path(place.directory), line)
+            super()._write(place, key, inode, text.encode())
+            return
         if not place.text.by_line or not self._host.paths.laid_out:  # a real kernel knows itself
             super()._write(place, key, inode, content)
             return
