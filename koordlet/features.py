@@ -68,6 +68,7 @@ BUILT_GATES = (
     "PodNetworkCollector",
     "PodResourcesProxy",
     "RDMADevices",
+    "ResctrlCollector",
 )
 
 

@@ -57,6 +57,7 @@ _CADENCES = {
     Cadence.NETWORK: "--network-collector-interval",
     Cadence.CPI: "--cpi-collector-interval",
     Cadence.COLD_PAGE: "--coldpage-collector-interval",
+    Cadence.RESCTRL: "--resctrl-collector-interval",
 }
 _KEEPS = {Keep.NODE: "30 minutes", Keep.POD: "5 minutes"}
 _ROOTS = {

@@ -25,6 +25,7 @@ from koordlet.collectors.pod_throttled import PodThrottledCollector
 from koordlet.collectors.podgroups import PodGroups
 from koordlet.collectors.pressure import NodePressureCollector, PodPressureCollector
 from koordlet.collectors.qos_resource import QosResourceCollector
+from koordlet.collectors.resctrl import ResctrlCollector
 from koordlet.collectors.system_resource import SystemResourceCollector
 from koordlet.host.net.network import LinkSpeeds, NodeNetwork
 from koordlet.host.paths import HostPaths
@@ -41,6 +42,7 @@ class CollectorOptions:
     exporter_compat: bool = False  # export network figures under other exporters' names too
     cpi_window: float = 10.0  # that cycles are counted in each of their periods
     cold_page_cpu: float = 0.025  # of CPU time for each round of idle page tracking
+    resctrl: bool = False  # collect what the control groups of classes use
     constant_label: ConstantLabel | None = None  # added to node_exporter's names
     xpu_files: Path = Path("/var/run/koordlet/xpu-device-infos")  # that describe devices
 
@@ -89,6 +91,7 @@ def build_collectors(
                 enabled=enabled,
             ),
         ),
+        ResctrlCollector(node, paths, wanted=options.resctrl),
         NodePressureCollector(node),
         PodPressureCollector(node),
         interfaces,

@@ -32,6 +32,11 @@ QosGroup = Annotated[
     "cgroup of a Kubernetes QoS class; kubepods: of all pods",
 ]
 CpiResource = Annotated[Literal["cycle", "instruction"], "what the CPU counts"]
+ResctrlGroup = Annotated[Literal["LSR", "LS", "BE"], "QoS class; LSR: of LSE, too"]
+CacheId = Annotated[str, "number of the L3 cache, in decimal"]
+BandwidthType = Annotated[
+    Literal["mbm_local_bytes", "mbm_total_bytes"], "local: to memory of the same NUMA node"
+]
 PsiResource = Annotated[Literal["cpu", "mem", "io"], "what tasks wait for"]
 PsiPrecision = Annotated[Literal["10"], "seconds that the kernel averages over"]
 PsiDegree = Annotated[Literal["some", "full"], "some: at least one task waits; full: all of them"]
@@ -107,6 +112,19 @@ class ContainerGpuKey(NamedTuple):
     container_id: ContainerId
     gpu_minor: GpuMinor
     gpu_device_uuid: GpuUuid
+class ResctrlKey(NamedTuple):
+    """A QoS class and an L3 cache."""
+
+    qos: ResctrlGroup
+    cache_id: CacheId
+
+
+class ResctrlMbKey(NamedTuple):
+    """A QoS class, an L3 cache, and one of its counters."""
+
+    qos: ResctrlGroup
+    cache_id: CacheId
+    resctrl_mb_type: BandwidthType
 
 
 class QosKey(NamedTuple):

@@ -24,6 +24,8 @@ from koordlet.metriccache.keys import (
     PsiKey,
     QosKey,
     QosPsiKey,
+    ResctrlKey,
+    ResctrlMbKey,
     UnknownSeries,
     no_key,
     properties_of,
@@ -38,6 +40,7 @@ class Cadence(Enum):
     NETWORK = "network"  # --network-collector-interval
     CPI = "CPI"  # --cpi-collector-interval
     COLD_PAGE = "cold page"  # --coldpage-collector-interval
+    RESCTRL = "resctrl"  # --resctrl-collector-interval
     NODE_INFO = "node info"  # --collect-node-cpu-info-interval; no kinds: topology, not usage
     STORAGE = "storage"  # --collect-node-storage-info-interval; no kinds either
     DEVICES = "devices"  # --node-topology-sync-interval; no kinds either
@@ -49,6 +52,7 @@ DEFAULT_INTERVALS = {
     Cadence.NETWORK: 5.0,
     Cadence.CPI: 60.0,
     Cadence.COLD_PAGE: 5.0,
+    Cadence.RESCTRL: 10.0,
     Cadence.NODE_INFO: 60.0,
     Cadence.STORAGE: 1.0,
     Cadence.DEVICES: 3.0,
@@ -327,6 +331,21 @@ CONTAINER_GPU_MEMORY_USAGE = Kind(
     "memory of a GPU in use by a container",
     ContainerGpuKey,
     Keep.POD,
+RESCTRL_LLC = Kind(
+    "resctrl_resource_llc",
+    "bytes",
+    "what the pods of a QoS class have filled of an L3 cache",
+    ResctrlKey,
+    Keep.POD,
+    Cadence.RESCTRL,
+)
+RESCTRL_MB = Kind(
+    "resctrl_resource_mb",
+    "bytes",
+    "what the pods of a QoS class have moved to and from memory since their group was made",
+    ResctrlMbKey,
+    Keep.POD,
+    Cadence.RESCTRL,
 )
 # Own kinds.
 QOS_CPU_USAGE = Kind(

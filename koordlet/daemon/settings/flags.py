@@ -418,6 +418,17 @@ class DaemonFlags:
             "period of network samples",
             check=lasting(1.0),
         )
+        self.resctrl_collector_interval = flags.duration(
+            "resctrl-collector-interval",
+            DEFAULT_INTERVALS[Cadence.RESCTRL],
+            "period of what control groups use of caches and memory bandwidth",
+            check=lasting(1.0),
+        )
+        self.enable_resctrl_collector = flags.bool(
+            "enable-resctrl-collector",
+            False,
+            "collect that; with the gate ResctrlCollector",
+        )
         self.enable_pagecache_collector = flags.bool(
             "enable-pagecache-collector", False, "collect memory usage with page cache"
         )

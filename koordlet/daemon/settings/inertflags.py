@@ -31,9 +31,6 @@ INERT_FLAGS = (
     ),
     # states informer
     InertFlag("enable-pod-taskids", BOOL, False, "collect the task ids of containers"),
-    # metric advisor
-    InertFlag("resctrl-collector-interval", DURATION, 10.0, "RDT period"),
-    InertFlag("enable-resctrl-collector", BOOL, False, "RDT collector"),
     # metric cache: Koordinator's is a Prometheus TSDB, ours has rings of fixed size
     InertFlag("metric-gc-interval-seconds", INT, 300, "clean-up period of the cache"),
     InertFlag("metric-expire-seconds", INT, 1800, "expiry of entries"),

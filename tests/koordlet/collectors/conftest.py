@@ -30,6 +30,7 @@ PERIODS = {
     Cadence.DEVICES: 1.0,
     Cadence.CPI: 60.0,
     Cadence.COLD_PAGE: 5.0,
+    Cadence.RESCTRL: 10.0,
 }
 
 
@@ -48,7 +49,11 @@ class Machine:
         self.published: dict[str, object] = {}
         self.collectors: list[Collector] = build_collectors(
             CollectorOptions(
-                node="n1", periods=PERIODS, exporter_compat=True, constant_label=("zone", "a")
+                node="n1",
+                periods=PERIODS,
+                exporter_compat=True,
+                constant_label=("zone", "a"),
+                resctrl=True,
             ),
             host.paths,
             self.published.__setitem__,

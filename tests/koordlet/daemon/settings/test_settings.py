@@ -128,10 +128,10 @@ def test_what_cannot_be_used_is_refused_with_the_nearest_name(args, message):
 
 def test_what_has_no_effect_is_logged_once_at_the_start():
     """Inert flags, and gates that are not built."""
-    settings = load("--resctrl-collector-interval=1s", "--feature-gates=CPUBurst=true")
+    settings = load("--metric-gc-interval-seconds=1", "--feature-gates=CPUBurst=true")
     found = dict(settings.warnings())
 
-    assert found["flags.without_effect"]["flags"] == ["resctrl-collector-interval"]
+    assert found["flags.without_effect"]["flags"] == ["metric-gc-interval-seconds"]
     assert found["gates.not_built"]["gates"] == ["CPUBurst"]
     assert load().warnings() == []
 
