@@ -38,6 +38,7 @@ CAPABILITIES = (
             "BlkIOReconcile",
             "SystemConfig",
             "RdtResctrl",
+            "Resctrl",
             "GroupIdentity",
             "CPUSetAllocator",
             "BatchResource",
@@ -65,7 +66,6 @@ CAPABILITIES = (
         "without pods",
         ("CoreSched",),
     ),
-    Capability("CAP_SYS_ADMIN", 21, "mounting resctrl", ("RdtResctrl", "ResctrlCollector")),
     Capability(
         "CAP_SYS_RESOURCE",
         24,

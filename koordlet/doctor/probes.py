@@ -26,6 +26,8 @@ from koordlet.host.topology.storage import read_local_storage
 
 _ALLOCATION = frozenset({"cat_l3", "mba"})
 _MONITORING = frozenset({"cqm_mbm_total", "cqm_mbm_local", "cqm_llc", "cqm_occup_llc"})
+_MONITORING = frozenset({"cqm_mbm_total", "cqm_mbm_local", "cqm_occup_llc"})
+_PR_SCHED_CORE, _GET, _THREAD = 62, 0, 0
 _OTHER_FILES = 256  # descriptors beside those of kernel files: sockets, rings, logs
 
 
@@ -92,22 +94,23 @@ def _huge_pages(sys: Path) -> Finding:
 
 
 def _resctrl(paths: HostPaths) -> Iterator[Finding]:
-    """AMD processors are taken to have what their kernel says they have once it is mounted."""
+    """One of the CPU's features is enough; the rows of resctrl say which the kernel serves."""
     try:
         cpu = read_cpuinfo(paths.proc)
     except KernelFileError:
         cpu = CpuInfo()
-    mounted = (paths.sysfs / "resctrl/schemata").exists()
+    mounted = (paths.resctrl / "schemata").exists()
     for name, flags, gates in (
         ("cache and bandwidth allocation", _ALLOCATION, ("RdtResctrl", "Resctrl")),
         ("cache and bandwidth monitoring", _MONITORING, ("ResctrlCollector",)),
     ):
-        capable = flags <= cpu.flags
-        missing = ", ".join(sorted(flags - cpu.flags))
+        capable = bool(flags & cpu.flags)
         detail = f"resctrl is {'mounted' if mounted else 'not mounted'}"
-        fix = f"mount -t resctrl resctrl {paths.sysfs}/resctrl (CONFIG_X86_CPU_RESCTRL)"
+        if missing := ", ".join(sorted(flags - cpu.flags)):
+            detail = f"{detail}; the CPU lacks {missing}"
+        fix = f"mount -t resctrl resctrl {paths.resctrl} (CONFIG_X86_CPU_RESCTRL)"
         if not capable:
-            detail, fix = f"the CPU lacks {missing}", f"a CPU with {', '.join(sorted(flags))}"
+            fix = f"a CPU with one of {', '.join(sorted(flags))}"
         yield _finding("cpu", name, detail, fix, *gates, ok=capable and mounted)
 
 

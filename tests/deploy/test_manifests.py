@@ -253,6 +253,24 @@ def test_measure_only_keeps_its_state_where_koordletctl_looks(load: Any) -> None
     assert settings.run_dir == Path(runtime) / "koordlet"
 
 
+def test_the_component_for_resctrl_adds_one_directory(load: Any) -> None:
+    """Where the daemon then looks for it; neither a capability nor a privilege."""
+    settings = load("resctrl")
+    pod = patched(one("DaemonSet"), "resctrl")["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+
+    found = mount(container, settings.paths.resctrl)
+
+    assert found
+    assert found["mountPath"] == str(settings.paths.resctrl)
+    [volume] = [each for each in pod["volumes"] if each["name"] == found["name"]]
+    assert volume["hostPath"] == {"path": "/sys/fs/resctrl", "type": "Directory"}
+    assert (
+        container["securityContext"]
+        == one("DaemonSet")["spec"]["template"]["spec"]["containers"][0]["securityContext"]
+    )
+
+
 def test_the_component_table_is_complete() -> None:
     """operations.md says of each component that grants or takes something what needs it."""
     rows = re.findall(

@@ -213,7 +213,7 @@ def test_config_examples_can_be_read(flags: FlagSet) -> None:
 
 
 def test_the_status_example_names_the_gates_of_this_build() -> None:
-    """What is on by default, with the two that the example switches on, and what is not built."""
+    """What is on by default, with the two that the example switches on; nothing of that is not built."""
     settings = load_settings(
         ["--standalone", "--feature-gates=PSICollector=true,PressureWatch=true"],
         {},
@@ -227,11 +227,11 @@ def test_the_status_example_names_the_gates_of_this_build() -> None:
         re.MULTILINE,
     )
 
-    on, missing = (line.split(", ") for line in shown)
+    [on] = (line.split(", ") for line in shown)
     working = settings.gates.working()
     assert on == working
     enabled = filter(settings.gates.enabled, settings.gates.names())
-    assert missing == sorted(set(enabled) - set(working))
+    assert set(enabled) <= set(working)  # else the example has a line "not built"
 
 
 def test_object_examples_can_be_read() -> None:
