@@ -213,7 +213,7 @@ def test_config_examples_can_be_read(flags: FlagSet) -> None:
 
 
 def test_the_status_example_names_the_gates_of_this_build() -> None:
-    """What is on by default, with the two that the example switches on; nothing of that is not built."""
+    """What is on by default, with the two that the example switches on; all of it is built."""
     settings = load_settings(
         ["--standalone", "--feature-gates=PSICollector=true,PressureWatch=true"],
         {},
