@@ -84,6 +84,7 @@ class ResctrlPlugin(PodRoundsPlugin[W]):
         self._lists.begin()
         self._claimed.clear()
         self._made: list[str] = []  # groups that are claimed
+        self._seen: list[Any] = [None] * len(_LOOK)
 
     async def reconcile(self) -> None:
         """Bring groups and processes up to the present states."""
@@ -103,7 +104,16 @@ class ResctrlPlugin(PodRoundsPlugin[W]):
         info = self._cache.get(NODE_CPU_INFO)
         if not isinstance(info, NodeCpuInfo):
             return None
-        l3, mask, fewest, mb = map(_value, await self.kernel.read_many(_LOOK))
+        values = [_value(reading) for reading in await self.kernel.read_many(_LOOK)]
+        if any(
+            now is None and before is not None
+            for now, before in zip(values, self._seen, strict=True)
+        ):
+            values = (
+                self._seen
+            )  # what was there cannot be read just now, or is not mounted any more
+        self._seen = values
+        l3, mask, fewest, mb = values
         if l3 is None and mb is None:
             return None
         vendor = info.basics.vendor

@@ -111,7 +111,7 @@ def test_files_that_pin_or_lie_are_not_held():
     opened_each_time = {r.name for r in RESOURCES if not all(f.hold for f in r.files.values())}
 
     of_processes = {"net_dev", "oom_score_adj", "process_start"}
-    of_groups = {"resctrl_l3", "resctrl_mb"}  # which koordlet removes itself
+    of_groups = {f"resctrl_{name}" for name in ("l3", "mb", "cbm_mask", "min_cbm_bits")}
     assert opened_each_time == {"tasks", "cgroup_procs", *of_processes, *of_groups}
 
 

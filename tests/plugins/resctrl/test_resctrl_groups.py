@@ -334,3 +334,19 @@ async def test_both_plugins_may_be_on(tmp_path):
 
     assert len(names) == 2
     PluginHarness(Resctrl(), gates=("RdtResctrl", "Resctrl"), host=FakeHost(tmp_path, 2))
+
+
+async def test_what_cannot_be_read_for_a_moment_costs_nothing(bench):
+    """Groups stay as they are, and go with resctrl itself."""
+    bench.harness.set_pods(bench.pod("batch", "BE", 14))
+    bench.harness.set_node_slo(slo(be={}))
+
+    async with bench.harness as run:
+        await run.rounds(1)
+        lines = bench.host.read("sys/fs/resctrl/schemata")
+        bench.host.write("sys/fs/resctrl/schemata", "garbage")
+        await run.rounds(2)
+        assert bench.tree.tasks("BE") == [14]
+        bench.host.write("sys/fs/resctrl/schemata", lines + "\n")
+        await run.rounds(2)
+        assert bench.tree.tasks("BE") == [14]
