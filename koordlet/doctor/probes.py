@@ -25,9 +25,7 @@ from koordlet.host.topology.numa import numa_node_ids, read_huge_pages
 from koordlet.host.topology.storage import read_local_storage
 
 _ALLOCATION = frozenset({"cat_l3", "mba"})
-_MONITORING = frozenset({"cqm_mbm_total", "cqm_mbm_local", "cqm_llc", "cqm_occup_llc"})
 _MONITORING = frozenset({"cqm_mbm_total", "cqm_mbm_local", "cqm_occup_llc"})
-_PR_SCHED_CORE, _GET, _THREAD = 62, 0, 0
 _OTHER_FILES = 256  # descriptors beside those of kernel files: sockets, rings, logs
 
 

@@ -331,6 +331,7 @@ CONTAINER_GPU_MEMORY_USAGE = Kind(
     "memory of a GPU in use by a container",
     ContainerGpuKey,
     Keep.POD,
+)
 RESCTRL_LLC = Kind(
     "resctrl_resource_llc",
     "bytes",

@@ -15,13 +15,6 @@ from koordlet.metriccache.sample import Sample
 from koordlet.plugin.testing.clock import SimulatedClock
 
 INTERVALS = dict.fromkeys(Cadence, 1.0) | {Cadence.PSI: 10.0, Cadence.CPI: 60.0}
-INTERVALS = {
-    Cadence.USAGE: 1.0,
-    Cadence.PSI: 10.0,
-    Cadence.NETWORK: 1.0,
-    Cadence.CPI: 60.0,
-    Cadence.RESCTRL: 10.0,
-}
 RETENTIONS = {Keep.NODE: 1800.0, Keep.POD: 300.0}
 BOOT_ID = "5f1d8f6e-0000-4000-8000-000000000001"
 
