@@ -112,6 +112,8 @@ class ContainerGpuKey(NamedTuple):
     container_id: ContainerId
     gpu_minor: GpuMinor
     gpu_device_uuid: GpuUuid
+
+
 class ResctrlKey(NamedTuple):
     """A QoS class and an L3 cache."""
 
