@@ -34,6 +34,7 @@ from koord_scheduler.plugin import (
 PART = "preemption"
 PATIENCE = 30.0  # seconds for all requests about one victim
 AT_ONCE = 16  # victims of one preemptor
+DOUBT = 5.0  # seconds in which the watch says, too, that a victim has gone
 FAILED_PAUSE = 1.0  # seconds from a failure until its preemptor is tried again
 
 DISRUPTION_TARGET, BY_SCHEDULER = "DisruptionTarget", "PreemptionByScheduler"
@@ -147,20 +148,24 @@ class Preemptions(SharedPart):
 
     async def _make_room(self, preemption: Preemption) -> None:
         began, result = self._clock.monotonic(), "success"
-        turns = asyncio.Semaphore(AT_ONCE)
+        turns, doubtful = asyncio.Semaphore(AT_ONCE), list[ClusterPod]()
         try:
             async with asyncio.TaskGroup() as group:
                 for pod in self._services.nominator.pods_of(preemption.chosen.node):
                     if may_preempt(preemption.pod, pod):
                         group.create_task(self._end_nomination(pod))
                 for victim in preemption.chosen.victims:
-                    group.create_task(self._remove(victim, preemption, turns))
+                    group.create_task(self._remove(victim, preemption, turns, doubtful))
         except* KubeError as errors:
             result = "error"
             facts = {"pod": preemption.pod.key, "node": preemption.chosen.node}
             log.warning("preemption.failed", **facts, error=str(errors.exceptions[0]))
         self.metrics.runs.labels(result).inc()
         self.metrics.durations.labels(result).observe(self._clock.monotonic() - began)
+        if doubtful and self._is_current(preemption):
+            await self._clock.sleep(DOUBT)
+            if any(self._stays(one, preemption) for one in doubtful):
+                self._forget(preemption)
         if not self._is_current(preemption):  # something failed, or the room is of no use
             self._forget(preemption)
             try:
@@ -169,8 +174,13 @@ class Preemptions(SharedPart):
                 self._services.activate([preemption.pod.uid])
 
     async def _remove(
-        self, victim: ClusterPod, preemption: Preemption, turns: asyncio.Semaphore
+        self,
+        victim: ClusterPod,
+        preemption: Preemption,
+        turns: asyncio.Semaphore,
+        doubtful: list[ClusterPod],
     ) -> None:
+        """Have a victim leave; doubtful takes one that has gone already, as the server says."""
         async with turns:
             if not self._is_current(preemption) or not self._stays(victim, preemption):
                 return
@@ -178,6 +188,7 @@ class Preemptions(SharedPart):
             if waiting is not None:
                 waiting.reject(preemption.plugin, "preempted")
             elif not await self._delete(victim, preemption):
+                doubtful.append(victim)
                 return
         facts = {"victim": victim.key, "node": preemption.chosen.node}
         log.info("pod.preempted", pod=preemption.pod.key, **facts)

@@ -150,6 +150,21 @@ async def test_after_a_failure_the_pod_is_tried_again(
     assert here.kit.sample("scheduler_preemption_victims_sum") == 2
 
 
+@pytest.mark.parametrize("path", [A, f"{A}/status"])
+@pytest.mark.parametrize("answer", [404, 409])
+async def test_a_victim_that_stays_although_it_had_gone_keeps_no_pod_waiting(
+    path: str, answer: int
+) -> None:
+    """A busy server answers 409 as well: the pod is tried again once the watch has had its time."""
+    here, new = await decided(victims=1)
+    here.answers["DELETE" if path == A else "PATCH", path] = answer
+    async with here.leading():
+        await here.kit.clock.advance(4)
+        assert here.kit.activated == []
+        await here.kit.clock.advance(2)
+        assert here.kit.activated == [new.uid]
+
+
 async def test_one_failure_spares_the_victims_whose_turn_has_not_come() -> None:
     """More pods would leave for nothing."""
     here, new = await decided(victims=20)
