@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from koordlet.executor.claimable import levels_of
+from koordlet.executor.claims.target import Level
 from koordlet.host import resources as r
 from koordlet.host.errors import KernelFileError, Unsupported, Vanished
 from koordlet.host.host import Host
@@ -169,7 +171,8 @@ def test_pressure(host: Host, group: Group) -> None:
 def test_every_row_reads_or_says_why_not(host: Host, group: Group) -> None:
     """No row of the table raises anything but the family, for a group that lives."""
     for resource in r.RESOURCES:
-        argument = {r.NUMA_MEMINFO: "0", r.NET_DEV: "1", r.OOM_SCORE_ADJ: "1"}.get(resource)
+        of_process = "1" if levels_of(resource) == (Level.PROCESS,) else ""
+        argument = "0" if resource is r.NUMA_MEMINFO else of_process
         in_group = any(
             file.controller or file.root.value == "cgroup" for file in resource.files.values()
         )

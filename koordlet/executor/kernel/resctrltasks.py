@@ -112,7 +112,7 @@ def _threads(process: int) -> list[int]:
     """The ids of the threads of an open process. Raises OSError: it has ended."""
     fd = os.open("task", _DIRECTORY, dir_fd=process)
     try:
-        found = [int(name) for name in os.listdir(fd)]
+        found = sorted(int(name) for name in os.listdir(fd))
     finally:
         os.close(fd)
     if not found:

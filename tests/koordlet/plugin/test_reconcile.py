@@ -142,16 +142,6 @@ def test_which_pods_count(meta: PodMeta, counts: bool) -> None:
     assert bool(list(pods_of(harness.states))) is counts
 
 
-def test_which_containers_count() -> None:
-    """Those that the spec names; those of kata pods have their cgroups elsewhere."""
-    meta = asking("a")
-    kata = replace(meta, pod=replace(meta.pod, runtime_class="kata"))
-    unnamed = replace(meta, pod=replace(meta.pod, containers=()))
-
-    assert list(containers_of(meta)) == list(meta.containers)
-    assert not [*containers_of(kata), *containers_of(unnamed)]
-
-
 async def test_times_are_exported_under_koordinators_name(host: Pods) -> None:
     """Once for each level and resource of a pod that has changed, and of no other."""
     harness = PluginHarness(Shares(), gates=(), pods=[asking("a")], host=host)
