@@ -1,6 +1,6 @@
 """Device v1alpha1 on the wire: this agent's part of it, and patches that correct it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from koord.api.decoding.fields import Fields
@@ -92,7 +92,7 @@ def merged_devices(published: object, wanted: NodeDevices, now: float) -> list[J
     found = [each for each in _items(published) if isinstance(each, Mapping)]
     known = {each.value for each in wanted.known}
     earlier = {(each.get("type"), each.get("id")): each for each in found if _has_names(each)}
-    merged = [dict(each) for each in found if each.get("type") not in known]
+    merged = [dict(each) for each in found if not _is_any(each.get("type"), known)]
     merged += [
         _device(device, earlier.get((device.type.value, device.id), {}), now)
         for device in wanted.devices
@@ -172,6 +172,10 @@ def _amounts(resources: Mapping[str, object]) -> Iterator[tuple[str, object]]:
 
 def _items(value: object) -> list[object]:
     return value if isinstance(value, list) else []
+
+
+def _is_any(name: object, names: Set[str]) -> bool:
+    return isinstance(name, str) and name in names
 
 
 def _has_names(device: Mapping[str, object]) -> bool:

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from koord.api.nodes.node import Node
@@ -297,6 +297,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
+@example([{"type": []}])
 def test_a_patch_of_anything_settles(found: object) -> None:
     """What one patch makes, the next one leaves."""
     wanted = NodeDevices(
