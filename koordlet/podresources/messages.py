@@ -1,18 +1,17 @@
 """The few fields of the kubelet's answer that are read or added; the others pass as they are.
 
-Source: Kubernetes, kubelet pod resources API v1 (api.proto); Protocol Buffers, encoding.
+Source: Kubernetes, kubelet pod resources API v1 (api.proto).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
+
+from koord.util.protobuf import Field, MalformedMessage, append, field, fields_of
 
 _PODS = 1  # of the answer
 _POD_NAME, _POD_NAMESPACE, _CONTAINERS = 1, 2, 3  # of a pod
 _DEVICES = 2  # of a container
 _RESOURCE, _IDS = 1, 2  # of devices
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_SIZES = {_FIXED64: 8, _FIXED32: 4}
-_LONGEST_VARINT = 10
 
 
 class GivenDevices(NamedTuple):
@@ -20,14 +19,6 @@ class GivenDevices(NamedTuple):
 
     resource: str
     ids: tuple[str, ...]
-
-
-class Field(NamedTuple):
-    """One field of a message: its number, its bytes without a tag, and all of its bytes."""
-
-    number: int
-    value: bytes
-    whole: bytes
 
 
 DevicesOf = Callable[[str, str], Iterable[GivenDevices]]
@@ -42,92 +33,52 @@ def with_devices(answer: bytes, devices_of: DevicesOf) -> bytes:
     Raises:
         ValueError: it is no such message.
     """
-    return b"".join(
-        _message(_PODS, _pod(field.value, devices_of)) if field.number == _PODS else field.whole
-        for field in fields_of(answer)
-    )
-
-
-def fields_of(message: bytes) -> Iterator[Field]:
-    """The fields of a message. Raises ValueError: it is none."""
-    at = 0
-    while at < len(message):
-        start = at
-        tag, at = _varint(message, at)
-        number, kind = tag >> 3, tag & 7
-        if number == 0:
-            raise ValueError("a field without a number")
-        first = at
-        if kind == _VARINT:
-            _, at = _varint(message, at)
-        elif kind == _BYTES:
-            length, first = _varint(message, at)
-            at = first + length
-        elif kind in _SIZES:
-            at += _SIZES[kind]
+    out = bytearray()
+    for found in fields_of(answer):
+        if found.number == _PODS:
+            append(out, _PODS, _pod(_bytes(found), devices_of))
         else:
-            raise ValueError(f"a field of type {kind}")
-        if at > len(message):
-            raise ValueError("a field that is cut off")
-        yield Field(number, message[first:at], message[start:at])
+            out += answer[found.start : found.end]
+    return bytes(out)
 
 
 def _pod(pod: bytes, devices_of: DevicesOf) -> bytes:
     fields = list(fields_of(pod))
-    name, namespace = _text(fields, _POD_NAME), _text(fields, _POD_NAMESPACE)
-    given = [*devices_of(namespace, name)]
-    first = next((i for i, field in enumerate(fields) if field.number == _CONTAINERS), None)
+    given = [*devices_of(_text(fields, _POD_NAMESPACE), _text(fields, _POD_NAME))]
+    first = next((each for each in fields if each.number == _CONTAINERS), None)
     if not given or first is None:
         return pod
-    parts = [field.whole for field in fields]
-    parts[first] = _message(_CONTAINERS, _container(fields[first].value, given))
-    return b"".join(parts)
+    container = field(_CONTAINERS, _container(_bytes(first), given))
+    return pod[: first.start] + container + pod[first.end :]
 
 
 def _container(container: bytes, given: Iterable[GivenDevices]) -> bytes:
-    fields = list(fields_of(container))
-    devices = [
-        (_text(list(fields_of(field.value)), _RESOURCE), field.whole)
-        for field in fields
-        if field.number == _DEVICES
-    ]
-    devices += [(each.resource, _message(_DEVICES, _devices(each))) for each in given]
-    devices.sort(key=lambda device: device[0])
-    others = b"".join(field.whole for field in fields if field.number != _DEVICES)
-    return others + b"".join(whole for _, whole in devices)
+    others = bytearray()
+    devices = []
+    for found in fields_of(container):
+        if found.number == _DEVICES:
+            devices.append(_bytes(found))
+        else:
+            others += container[found.start : found.end]
+    devices += map(_devices, given)
+    for each in sorted(devices, key=lambda each: _text(fields_of(each), _RESOURCE)):
+        append(others, _DEVICES, each)
+    return bytes(others)
 
 
 def _devices(given: GivenDevices) -> bytes:
-    ids = b"".join(_message(_IDS, each.encode()) for each in given.ids)
-    return _message(_RESOURCE, given.resource.encode()) + ids
+    ids = b"".join(field(_IDS, each.encode()) for each in given.ids)
+    return field(_RESOURCE, given.resource.encode()) + ids
 
 
 def _text(fields: Iterable[Field], number: int) -> str:
     """The text of a field; the last one counts, "" when there is none. Raises ValueError."""
-    found = [field.value for field in fields if field.number == number]
+    found = [_bytes(each) for each in fields if each.number == number]
     return found[-1].decode() if found else ""
 
 
-def _message(number: int, value: bytes) -> bytes:
-    return _written(number << 3 | _BYTES) + _written(len(value)) + value
-
-
-def _written(number: int) -> bytes:
-    found = bytearray()
-    while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*found, number])
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """A number and where it ends."""
-    value = 0
-    for place in range(_LONGEST_VARINT):
-        if at >= len(message):
-            break
-        value |= (message[at] & 0x7F) << 7 * place
-        at += 1
-        if message[at - 1] < 0x80:
-            return value, at
-    raise ValueError("a number that does not end")
+def _bytes(found: Field) -> bytes:
+    """The bytes of a text or message. Raises MalformedMessage."""
+    if not isinstance(found.value, bytes):
+        raise MalformedMessage(f"wanted bytes as field {found.number}, found an integer")
+    return found.value

@@ -9,6 +9,9 @@ class WireError(KoordError):
 
 def malformed(what: str, wanted: str, found: object) -> WireError:
     """Return the error for a part of a message."""
-    return WireError(
-        f"{what}: wanted {wanted}, found {found!r:.80}; the connection is closed and made anew"
-    )
+    return unusable(f"{what}: wanted {wanted}, found {found!r:.80}")
+
+
+def unusable(problem: str) -> WireError:
+    """Return the error for bytes with a problem."""
+    return WireError(f"{problem}; the connection is closed and made anew")

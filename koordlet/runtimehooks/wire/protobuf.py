@@ -2,21 +2,17 @@
 
 Fields that a message does not name are skipped. Everything is bounded: by the length of the message
 it is in, and repeated fields by MOST_ITEMS.
-
-Source: protobuf.dev, "Encoding".
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple, Self
 
-from koordlet.runtimehooks.wire.errors import malformed
+from koord.util.protobuf import LENGTH, VARINT, MalformedMessage, append, fields_of
+from koordlet.runtimehooks.wire.errors import malformed, unusable
 
 MOST_ITEMS = 65536  # of a repeated field or a map
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-_FIXED = {_FIXED64: 8, _FIXED32: 4}  # bytes
 _BITS64 = (1 << 64) - 1
-_LONGEST_VARINT = 10  # bytes
 _KEY = "protobuf"
 
 
@@ -52,12 +48,12 @@ class Message:
             value = getattr(self, name)
             if numbered.by_key:
                 for key, item in value.items():
-                    _append(out, numbered, _Entry(key, item).encode())
+                    append(out, numbered.number, _Entry(key, item).encode())
             elif numbered.repeated:
                 for item in value:
-                    _append(out, numbered, numbered.kind.write(item))
+                    append(out, numbered.number, numbered.kind.write(item))
             elif not numbered.kind.is_default(value):
-                _append(out, numbered, numbered.kind.write(value))
+                append(out, numbered.number, numbered.kind.write(value))
         return bytes(out)
 
     @classmethod
@@ -69,17 +65,17 @@ class Message:
         """
         layout = _layout(cls)
         values: dict[str, Any] = {}
-        position = 0
-        while position < len(data):
-            tag, position = _varint(data, position)
-            raw, position = _raw(data, position, tag & 7)
-            if (found := layout.by_number.get(tag >> 3)) is None:
-                continue
-            name, numbered = found
-            if numbered.kind.wire != tag & 7:
-                wanted = f"wire type {numbered.kind.wire}"
-                raise malformed(f"{cls.__name__}.{name}", wanted, tag & 7)
-            _take(values, name, numbered, raw)
+        try:
+            for number, wire, value, _, _ in fields_of(data):
+                if (found := layout.by_number.get(number)) is None:
+                    continue
+                name, numbered = found
+                if numbered.kind.wire != wire:
+                    wanted = f"wire type {numbered.kind.wire}"
+                    raise malformed(f"{cls.__name__}.{name}", wanted, wire)
+                _take(values, name, numbered, value)
+        except MalformedMessage as err:
+            raise unusable(f"{cls.__name__}: {err}") from err
         for name, numbered in layout.collected:
             if name in values:
                 found_one = values[name]
@@ -121,15 +117,13 @@ def optional_unsigned(number: int) -> Any:
 
 def message(number: int, of: type[Message]) -> Any:
     """A message; absent: None."""
-    kind = _Kind(_LENGTH, of.decode, of.encode, lambda value: value is None)
+    kind = _Kind(LENGTH, of.decode, of.encode, lambda value: value is None)
     return _field(_Numbered(number, kind, merged=True), default=None)
 
 
 def messages(number: int, of: type[Message]) -> Any:
     """Several messages, as a tuple."""
-    return _field(
-        _Numbered(number, _Kind(_LENGTH, of.decode, of.encode), repeated=True), default=()
-    )
+    return _field(_Numbered(number, _Kind(LENGTH, of.decode, of.encode), repeated=True), default=())
 
 
 def texts_by_text(number: int) -> Any:
@@ -187,52 +181,6 @@ def _check_count(name: str, count: int) -> None:
         raise malformed(name, f"at most {MOST_ITEMS} items", count)
 
 
-def _append(out: bytearray, numbered: _Numbered, written: Any) -> None:
-    _append_varint(out, numbered.number << 3 | numbered.kind.wire)
-    if numbered.kind.wire == _VARINT:
-        _append_varint(out, written)
-    else:
-        _append_varint(out, len(written))
-        out += written
-
-
-def _append_varint(out: bytearray, value: int) -> None:
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return an integer and the position behind it. Raises WireError."""
-    value = shift = 0
-    for index in range(position, min(position + _LONGEST_VARINT, len(data))):
-        byte = data[index]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & _BITS64, index + 1
-        shift += 7
-    raise malformed(
-        "an integer", f"at most {_LONGEST_VARINT} bytes", data[position : position + 11]
-    )
-
-
-def _raw(data: bytes, position: int, wire: int) -> tuple[int | bytes, int]:
-    """Return the value of a field, and the position behind it. Raises WireError."""
-    if wire == _VARINT:
-        return _varint(data, position)
-    if wire == _LENGTH:
-        length, position = _varint(data, position)
-    elif wire in _FIXED:
-        length = _FIXED[wire]
-    else:
-        raise malformed("a field", "wire type 0, 1, 2 or 5", wire)
-    end = position + length
-    if end > len(data):
-        raise malformed("a field", f"{length} bytes", f"{len(data) - position} bytes")
-    return data[position:end], end
-
-
 def _read_text(raw: bytes) -> str:
     try:
         return raw.decode()
@@ -248,10 +196,10 @@ def _unsigned(value: int) -> int:
     return value & _BITS64
 
 
-_TEXT = _Kind(_LENGTH, _read_text, lambda value: value.encode())
-_BYTES = _Kind(_LENGTH, bytes, bytes)
-_INTEGER = _Kind(_VARINT, _signed, _unsigned)
-_BOOLEAN = _Kind(_VARINT, bool, int)
+_TEXT = _Kind(LENGTH, _read_text, lambda value: value.encode())
+_BYTES = _Kind(LENGTH, bytes, bytes)
+_INTEGER = _Kind(VARINT, _signed, _unsigned)
+_BOOLEAN = _Kind(VARINT, bool, int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +209,7 @@ class _Signed(Message):
 
 @dataclass(frozen=True, slots=True)
 class _Unsigned(Message):
-    value: int = _field(_Numbered(1, _Kind(_VARINT, _unsigned, _unsigned)), default=0)
+    value: int = _field(_Numbered(1, _Kind(VARINT, _unsigned, _unsigned)), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +221,7 @@ class _Entry(Message):
 def _optional(of: Callable[[int], Message]) -> _Kind:
     wrapper: Any = of
     return _Kind(
-        _LENGTH,
+        LENGTH,
         lambda raw: wrapper.decode(raw).value,
         lambda value: wrapper(value).encode(),
         lambda value: value is None,
