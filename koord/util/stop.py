@@ -15,7 +15,7 @@ class Stop:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._event = asyncio.Event()
-        self._sleepers: set[asyncio.Future[None]] = set()
+        self._sleepers: dict[asyncio.Future[None], None] = {}  # they wake in this order
 
     def set(self) -> None:
         """Ask for the end. Returns at once."""
@@ -44,11 +44,11 @@ class Stop:
         waiting = None if wake is None else asyncio.ensure_future(wake.wait())
         if waiting is not None:
             waiting.add_done_callback(lambda _: finish(timer))
-        self._sleepers.add(timer)
+        self._sleepers[timer] = None
         try:
             await timer
         finally:
-            self._sleepers.discard(timer)
+            del self._sleepers[timer]
             timer.cancel()
             if waiting is not None:
                 waiting.cancel()

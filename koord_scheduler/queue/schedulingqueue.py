@@ -5,11 +5,11 @@ Source: Kubernetes, pkg/scheduler/backend/queue/scheduling_queue.go.
 
 import asyncio
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from koord.cluster.facts import ClusterPod
 from koord.util.clock import Clock
+from koord.util.slices import Turn
 from koord.util.stop import Stop
 from koord_scheduler.framework.enqueueing import Enqueueing, Worth
 from koord_scheduler.framework.events import WILDCARD, ClusterEvent
@@ -23,7 +23,6 @@ from koord_scheduler.queue.pool import Pool
 FLUSH = 1.0  # seconds; of the backoffs that have ended
 POOL_FLUSH = 30.0  # seconds
 SLICE = 500  # pods that are moved before others on the event loop have their turn
-TURN = 0.004  # real seconds of questions in a row before others have their turn
 MOST_ASKED = 64  # events about which many pods are asked one by one
 MOST_REPLAYED = 1000  # events since a pod was popped about which it is asked one by one
 LONGEST_IN_POOL = 300.0  # seconds that a rejected pod waits for an event, if nothing else is said
@@ -296,13 +295,11 @@ class SchedulingQueue:
                 self._much.clear()
                 await self._much.wait()
             events, self._later = self._later, []
-            begun = time.perf_counter()
+            turn = Turn()
             for each in self._concerned([one for one, _ in events]):
                 for uid in tuple(each):
                     self._ask_all(uid, events)
-                    if time.perf_counter() - begun >= TURN:
-                        await asyncio.sleep(0)
-                        begun = time.perf_counter()
+                    await turn.yield_if_over()
 
     def _ask_all(self, uid: str, events: Sequence[tuple[Happened, str]]) -> None:
         """Move a pod of the pool, if one of the events may help it.

@@ -4,6 +4,7 @@ Source: Kubernetes, pkg/scheduler/schedule_one.go (bindingCycle).
 """
 
 import asyncio
+from random import Random
 
 from koord.cluster import decoding
 from koord.kube.client import ApiClient
@@ -42,8 +43,10 @@ class BindingCycle:
         metrics: SchedulingMetrics,
         client: ApiClient,
         clock: Clock,
+        draw: Random,
         extenders: Extenders | None = None,
     ) -> None:
+        """draw lengthens the pauses before what is asked again."""
         self._client = client
         self._doubts = LimitedLog(log, clock)
         self._state = state
@@ -53,6 +56,7 @@ class BindingCycle:
         self._events = events
         self._metrics = metrics
         self._clock = clock
+        self._draw = draw
         self._extenders = extenders
         self._slots = asyncio.Semaphore(AT_ONCE)
 
@@ -117,7 +121,7 @@ class BindingCycle:
         The answer may have been lost. Until that is known the pod keeps its room, so that no other
         is placed where it runs: the watch may say so much later.
         """
-        pod, pauses = attempt.pod, Backoff(1.0, 30.0)
+        pod, pauses = attempt.pod, Backoff(1.0, 30.0, draw=self._draw.random)
         path = PODS.object(pod.name, namespace=pod.namespace)
         while self._state.is_assumed(attempt.uid):
             try:

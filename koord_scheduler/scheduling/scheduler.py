@@ -4,7 +4,6 @@ Source: Kubernetes, pkg/scheduler/scheduler.go and schedule_one.go.
 """
 
 import asyncio
-import time
 from collections.abc import Iterable, Sequence
 from random import Random
 
@@ -12,6 +11,7 @@ from koord.cluster import decoding
 from koord.util.firstof import first_of
 from koord.util.health import OK, PartHealth, Status
 from koord.util.logs import LimitedLog, get_logger
+from koord.util.slices import Turn
 from koord.util.stop import Stop
 from koord_scheduler.cache.assumed import SchedulerState
 from koord_scheduler.extenders.chain import Extenders
@@ -69,7 +69,7 @@ class Scheduler:
         longest_in_pool: float = LONGEST_IN_POOL,
         diagnoses: int = QUEUE,
     ) -> None:
-        """state is services.cluster. draw chooses among equally good nodes.
+        """state is services.cluster. draw chooses among equally good nodes, and lengthens pauses.
 
         resizes: the feature gate ResizePod. extenders: services that are asked as well; None:
         there are none. patience: with attempts. longest_in_pool: seconds; see SchedulingQueue.
@@ -119,6 +119,7 @@ class Scheduler:
             metrics,
             services.client,
             clock,
+            draw,
             extenders,
         )
         self._failed = FailedAttempts(
@@ -180,18 +181,16 @@ class Scheduler:
                     beside.set()
 
     async def _schedule(self) -> None:
-        turn_ends = time.perf_counter() + TURN
+        turn = Turn(TURN)
         while True:
             queued = self._pop()
             if queued is None:
                 queued = await self.queue.pop()
-                turn_ends = time.perf_counter() + TURN
+                turn.begin()
             await self._try(queued)
             if self._is_full:
                 await self._wait_for_bindings()
-            if time.perf_counter() >= turn_ends:
-                await asyncio.sleep(0)
-                turn_ends = time.perf_counter() + TURN
+            await turn.yield_if_over()
 
     def _pop(self) -> QueuedPod | None:
         """The pod that a plugin wants next, else the queue's; None: none is ready."""

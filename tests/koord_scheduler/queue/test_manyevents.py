@@ -1,12 +1,14 @@
 """Events that concern many pods, and many events about one."""
 
 import asyncio
+from itertools import count
 from typing import Any
 
 import pytest
 from schedulerkit import Kit, make_pod
 
 from koord.cluster.facts import ClusterPod
+from koord.util import slices
 from koord.util.stop import Stop
 from koord_scheduler.framework.enqueueing import Enqueueing
 from koord_scheduler.framework.events import Action, ClusterEvent, HintedEvent, QueueingHint
@@ -62,7 +64,7 @@ class World:
 
 async def test_hints_of_many_pods_are_asked_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others on the event loop have their turn in between; in the end all were asked."""
-    monkeypatch.setattr(schedulingqueue, "TURN", 0.0)
+    monkeypatch.setattr(slices, "real_seconds", count().__next__)
     made = await World().build()
     stop, turns = Stop(made.kit.clock), 0
     running = asyncio.create_task(made.queue.run(stop))

@@ -57,6 +57,7 @@ class Server(Api):
         self.history: dict[str, list[Entry]] = {PODS: [], NODES: []}
         self.node_versions: dict[str, list[tuple[int, Json | None]]] = {}
         self.log: list[Request] = []
+        self.journal: list[str] = []  # of what was carried out, for who compares histories
         self.on_bound: Callable[[Request, Json], None] = lambda request, pod: None
         self.on_delete: Callable[[str], None] = lambda key: None
         self.lines: list[Line] = []
@@ -92,6 +93,7 @@ class Server(Api):
     def serve(self, request: Request) -> bytes:
         """Carry a request out; raises what the server refuses."""
         call = request.call
+        self.journal.append(f"{self.clock.monotonic():.6f} {call.where} {call.query} {call.body!r}")
         if call.method == "GET" and call.path in self.history:
             return self._list(call, call.path)
         bindings = len(self.bindings)
