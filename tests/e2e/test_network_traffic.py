@@ -163,9 +163,13 @@ async def test_scores_by_a_real_prometheus(
 
 
 async def test_scores_by_the_agents_themselves(agents: int, eventually: Eventually) -> None:
-    """Without Prometheus."""
+    """Without Prometheus.
+
+    Every 3 s: agents count once a second, and answers of one second are one, so that questions
+    every second may see none and two of their turns for ever.
+    """
     scheduler = Scheduler()
-    plugin = scheduler.plugin(agentAddress=f"http://{{address}}:{agents}/metrics")
+    plugin = scheduler.plugin(agentAddress=f"http://{{address}}:{agents}/metrics", interval="3s")
     async with scheduler.running():
         await eventually(lambda: _about(scheduler.scores(plugin), quiet=95, busy=50, busiest=0))
 
