@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from controlplane import REPOSITORY, ControlPlane, build, missing
+from controlplane import ControlPlane, missing
+from programs import CRD_SERVER, REPOSITORY
 from prometheus_client import CollectorRegistry
 
 from benchmarks import history
@@ -69,7 +70,7 @@ def run(*, smoke: bool) -> Iterator[Row]:
     """Yield requests a second, latency and bytes of a fleet, and estimates for larger ones."""
     if lacking := missing():
         raise NotHereError(f"wanted {lacking}")
-    build()
+    CRD_SERVER.build()
     with tempfile.TemporaryDirectory() as directory:
         plane = ControlPlane(Path(directory))
         try:

@@ -1,10 +1,11 @@
-"""Writes the reference pages of docs from the code; --check only compares."""
+"""Writes the reference pages of docs and the alerts' rules from the code; --check only compares."""
 
 import argparse
 import difflib
 import sys
 from pathlib import Path
 
+from reference.alerting.pages import alerts_page, prometheus_rule, rules_file
 from reference.configuration import configuration_page
 from reference.descheduler import descheduler_page
 from reference.deschedulercommand import command_page
@@ -13,26 +14,29 @@ from reference.pluginapi import plugin_api_page
 from reference.scheduler import scheduler_page
 from reference.schedulercommand import scheduler_command_page
 
-HERE = Path(__file__).parent
-PAGES = {
-    "configuration.md": configuration_page,
-    "descheduler-configuration.md": descheduler_page,
-    "koord-descheduler.md": command_page,
-    "koord-scheduler.md": scheduler_command_page,
-    "metrics.md": metrics_page,
-    "plugin-api.md": plugin_api_page,
-    "scheduler-configuration.md": scheduler_page,
+ROOT = Path(__file__).parents[1]
+FILES = {
+    "deploy/alerts/prometheusrule.yaml": prometheus_rule,
+    "deploy/alerts/rules.yml": rules_file,
+    "docs/alerts.md": alerts_page,
+    "docs/configuration.md": configuration_page,
+    "docs/descheduler-configuration.md": descheduler_page,
+    "docs/koord-descheduler.md": command_page,
+    "docs/koord-scheduler.md": scheduler_command_page,
+    "docs/metrics.md": metrics_page,
+    "docs/plugin-api.md": plugin_api_page,
+    "docs/scheduler-configuration.md": scheduler_page,
 }
 
 
 def main() -> int:
-    """Return 0 when the pages say what the code says, or do so now."""
+    """Return 0 when the files say what the code says, or do so now."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; 1 if a page is stale")
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if a file is stale")
     check = parser.parse_args().check
     stale = False
-    for name, make in PAGES.items():
-        path, text = HERE / name, make()
+    for name, make in FILES.items():
+        path, text = ROOT / name, make()
         before = path.read_text() if path.exists() else ""
         if check and text != before:
             stale = True
@@ -43,7 +47,7 @@ def main() -> int:
 
 
 def _show(name: str, before: str, after: str) -> None:
-    print(f"docs/{name} is not what the code says; run make docs")
+    print(f"{name} is not what the code says; run make docs")
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name, "code", "", "", 0)
     print("\n".join(line for line in lines))
 

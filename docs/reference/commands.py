@@ -1,6 +1,7 @@
 """The pages of commands: exit status, flags, HTTP, metrics."""
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from koord.component.flags import FlagRow
 from koord.component.http.exposition import Exposition
@@ -88,22 +89,32 @@ def flags_table(rows: Iterable[FlagRow]) -> str:
 
 def families_table(exposition: Exposition, unsuffixed: Container[str] = ()) -> str:
     """The families of a daemon that was built; unsuffixed counters have no _total."""
-    rows = sorted(set(_families(exposition, unsuffixed)))
-    return table(("Name", "Type", "Labels", "Meaning"), rows)
+    rows = {
+        (code(each.name), each.type, codes(each.labels), sentence(each.text))
+        for each in described(exposition, unsuffixed)
+        if not each.name.startswith(("process_", "python_"))
+    }
+    return table(("Name", "Type", "Labels", "Meaning"), sorted(rows))
 
 
-def _families(
-    exposition: Exposition, unsuffixed: Container[str]
-) -> Iterator[tuple[str, str, str, str]]:
+class Described(NamedTuple):
+    """A family, with its name as in the text format."""
+
+    name: str
+    type: str
+    labels: tuple[str, ...]
+    text: str
+
+
+def described(exposition: Exposition, unsuffixed: Container[str] = ()) -> Iterator[Described]:
+    """The families of a daemon that was built."""
     for collector in exposition.internal._collectors:
         for metric in collector.collect():
             name, kind = metric.name, metric.type
-            if name.startswith(("process_", "python_")):
-                continue
             if name in unsuffixed:
                 kind = "counter"
             elif kind == "counter":
                 name += "_total"
             holder = metric if hasattr(metric, "_labelnames") else collector
-            labels = holder._labelnames if hasattr(holder, "_labelnames") else ()
-            yield code(name), kind, codes(labels), sentence(metric.documentation)
+            labels = tuple(holder._labelnames) if hasattr(holder, "_labelnames") else ()
+            yield Described(name, kind, labels, metric.documentation)

@@ -70,11 +70,11 @@ def command_page() -> str:
         endpoints=_ENDPOINTS,
         http=_HTTP,
         metrics=_METRICS,
-        families=families_table(_exposition(), UNSUFFIXED_COUNTERS),
+        families=families_table(descheduler_exposition(), UNSUFFIXED_COUNTERS),
     )
 
 
-def _exposition() -> Exposition:
+def descheduler_exposition() -> Exposition:
     """The metrics of a daemon that was built, and did not run."""
     clock = SimulatedClock()
     exposition = Exposition(FAMILIES, clock=clock)

@@ -1,7 +1,10 @@
 """docs/koord-scheduler.md."""
 
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
+
+from prometheus_client import Metric
 
 from koord.component.http.exposition import Exposition
 from koord.component.plugins.discovery import discover
@@ -10,6 +13,7 @@ from koord_scheduler.cli.daemon import FAMILIES
 from koord_scheduler.daemon.run import Daemon, connect_daemon
 from koord_scheduler.daemon.settings import load_settings, new_flags
 from koord_scheduler.features import GATES
+from koord_scheduler.scheduling.metrics import content_families
 from koord_scheduler_plugins.default_preemption.acting import PreemptionMetrics
 from koord_scheduler_plugins.network_traffic.metrics import TrafficMetrics
 from reference.commands import ACCESS, control_plane_page, families_table
@@ -51,9 +55,7 @@ owner may `get` that nonResourceURL.
 _METRICS = """
 Names are kube-scheduler's; `leader_election_*` has that of Kubernetes' components. Plugins add
 their own; `scheduler_preemption_*` and `scheduler_network_traffic_*` are there while a profile has
-DefaultPreemption or [NetworkTraffic](network-traffic.md). Once plugins are made there are also
-the gauges `scheduler_pending_pods{queue}`,
-`scheduler_unschedulable_pods{plugin,profile}` and `scheduler_cache_size{type}`.
+DefaultPreemption or [NetworkTraffic](network-traffic.md).
 """
 
 
@@ -71,12 +73,12 @@ def scheduler_command_page() -> str:
         endpoints=_ENDPOINTS,
         http=_HTTP,
         metrics=_METRICS,
-        families=families_table(_exposition()),
+        families=families_table(scheduler_exposition()),
         more=("## Feature gates", _GATES, table(("Gate", "Stage", "Default"), gates)),
     )
 
 
-def _exposition() -> Exposition:
+def scheduler_exposition() -> Exposition:
     """The metrics of a daemon that was built, and did not run, and of plugins that ship."""
     clock = SimulatedClock()
     exposition = Exposition(FAMILIES, clock=clock)
@@ -88,4 +90,12 @@ def _exposition() -> Exposition:
         Daemon(settings, connection, exposition, clock, "x")
     for of_plugin in (PreemptionMetrics, TrafficMetrics):
         of_plugin(exposition.internal)
+    exposition.internal.register(_Contents())
     return exposition
+
+
+class _Contents:
+    """What a running scheduler has besides."""
+
+    def collect(self) -> Iterable[Metric]:
+        return content_families()

@@ -4,7 +4,7 @@ Source: Kubernetes, pkg/scheduler/metrics/metrics.go.
 """
 
 from collections import Counter as Counts
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.metrics_core import GaugeMetricFamily, UnknownMetricFamily
@@ -134,7 +134,7 @@ class _Contents:
         self._state = state
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        pending, rejected, cache = self.describe()
+        pending, rejected, cache = content_families()
         for name, pods in self._queue.pending.items():
             pending.add_metric((name,), pods)
         for (profile, plugin), pods in self._queue.rejected_by_plugin.items():
@@ -148,19 +148,26 @@ class _Contents:
             cache.add_metric((name,), size)
         yield from (pending, rejected, cache)
 
-    def describe(self) -> Iterator[GaugeMetricFamily]:
-        yield GaugeMetricFamily(
+    def describe(self) -> Sequence[GaugeMetricFamily]:
+        return content_families()
+
+
+def content_families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+    """The families of what there is now, without samples: pending, rejected, cache."""
+    return (
+        GaugeMetricFamily(
             "scheduler_pending_pods",
             "Number of pending pods, by the queue: active, backoff, unschedulable or gated.",
             labels=("queue",),
-        )
-        yield GaugeMetricFamily(
+        ),
+        GaugeMetricFamily(
             "scheduler_unschedulable_pods",
             "Number of unschedulable pods by plugin; a pod counts for each plugin that caused it.",
             labels=("plugin", "profile"),
-        )
-        yield GaugeMetricFamily(
+        ),
+        GaugeMetricFamily(
             "scheduler_cache_size",
             "Number of nodes, pods, and assumed pods in the scheduler cache.",
             labels=("type",),
-        )
+        ),
+    )

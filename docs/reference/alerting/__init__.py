@@ -1,0 +1,1 @@
+"""Alerts on the three daemons: tables, from which Prometheus' rules and their page are written."""

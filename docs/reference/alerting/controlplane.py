@@ -1,0 +1,159 @@
+"""Alerts on koord-descheduler and koord-scheduler."""
+
+from reference.alerting.alert import Alert
+
+_DESCHEDULER = 'job=~"(.*/)?koord-descheduler"'
+_SCHEDULER = 'job=~"(.*/)?koord-scheduler"'
+
+DESCHEDULER_ALERTS = (
+    Alert(
+        name="KoordDeschedulerDown",
+        expr=f"up{{{_DESCHEDULER}}} == 0",
+        wait="10m",
+        severity="warning",
+        summary="koord-descheduler at {{ $labels.instance }} has not answered for 10 minutes.",
+        meaning="Prometheus cannot scrape a replica. Pods stay where they are while none leads.",
+        action="`kubectl -n koordlet-system describe pod`; exit status 1 is a lost lease or a "
+        "failed start, 2 a file that cannot be used ([exit status]"
+        "(koord-descheduler.md#exit-status)).",
+    ),
+    Alert(
+        name="KoordDeschedulerNoLeader",
+        expr=f"max by (job, name) (leader_election_master_status{{{_DESCHEDULER}}}) == 0",
+        wait="10m",
+        severity="warning",
+        summary="No koord-descheduler leads by the lease {{ $labels.name }}.",
+        meaning="All replicas stand by: another program holds the lease, or writing it is refused.",
+        action="`kubectl -n koordinator-system get lease koord-descheduler -o yaml` names the "
+        "holder.",
+    ),
+    Alert(
+        name="KoordDeschedulerConfigRefused",
+        expr='increase(descheduler_config_readings_total{outcome="refused"}[1h]) > 0',
+        wait="0m",
+        severity="warning",
+        summary="koord-descheduler at {{ $labels.instance }} refused its changed file.",
+        meaning="The last good configuration stays in force; a restart would fail.",
+        action="The log line `config.refused` has all that is wrong, with lines.",
+    ),
+    Alert(
+        name="KoordDeschedulerIdle",
+        expr="increase(descheduler_cycle_duration_seconds_count[1h]) == 0 and on (job, instance) "
+        f"leader_election_master_status{{{_DESCHEDULER}}} == 1",
+        wait="10m",
+        severity="warning",
+        summary="koord-descheduler at {{ $labels.instance }} leads, and runs no cycle.",
+        meaning="No cycle has ended for an hour: one hangs, or `deschedulingInterval` is longer "
+        "than an hour; then silence this alert.",
+        action="`/healthz?verbose` names the part; the log has the last `cycle.started`.",
+    ),
+    Alert(
+        name="KoordDeschedulerPluginFails",
+        expr='increase(descheduler_plugin_rounds_total{outcome=~"failed|late|blocked"}[30m]) > 0',
+        wait="30m",
+        severity="warning",
+        summary="{{ $labels.plugin }} of profile {{ $labels.profile }} fails.",
+        meaning="The plugin raises, takes too long or blocks. The others of the cycle go on.",
+        action="The log has the error with its stack; see [writing plugins]"
+        "(writing-descheduler-plugins.md) for time limits.",
+    ),
+    Alert(
+        name="KoordDeschedulerEvictionsFail",
+        expr="sum without (result, strategy, namespace, node) "
+        '(increase(descheduler_pods_evicted{result="error"}[30m])) > 5',
+        wait="30m",
+        severity="warning",
+        summary="koord-descheduler at {{ $labels.instance }} cannot evict pods.",
+        meaning="Evictions that passed all limits were refused by the API server.",
+        action="`koord-descheduler explain` and the PodMigrationJobs' conditions have the reasons.",
+    ),
+    Alert(
+        name="KoordDeschedulerMovesInVain",
+        expr="sum without (outcome) (increase(descheduler_eviction_outcomes_total"
+        '{outcome=~"not-relieved|returned"}[6h])) > 10 and '
+        "sum without (outcome) (increase(descheduler_eviction_outcomes_total"
+        '{outcome=~"not-relieved|returned"}[6h])) > '
+        "0.5 * sum without (outcome) (increase(descheduler_eviction_outcomes_total[6h]))",
+        wait="30m",
+        severity="warning",
+        summary="Most evictions of {{ $labels.instance }} relieve no node.",
+        meaning="Evicted pods come back to the node, or its load stays. The ledger pauses such "
+        "workloads; still, pods are disturbed for nothing.",
+        action="See [ledger](ledger.md). Does the scheduler look at load? Thresholds below what "
+        "the cluster can reach have this effect, too: `koord-descheduler plan`.",
+    ),
+)
+
+SCHEDULER_ALERTS = (
+    Alert(
+        name="KoordSchedulerDown",
+        expr=f"up{{{_SCHEDULER}}} == 0",
+        wait="5m",
+        severity="critical",
+        summary="koord-scheduler at {{ $labels.instance }} has not answered for 5 minutes.",
+        meaning="Prometheus cannot scrape a replica. While none leads, pods of its profiles stay "
+        "pending.",
+        action="`kubectl -n koordlet-system describe pod`, then the log of the last start.",
+    ),
+    Alert(
+        name="KoordSchedulerNoLeader",
+        expr=f"max by (job, name) (leader_election_master_status{{{_SCHEDULER}}}) == 0",
+        wait="5m",
+        severity="critical",
+        summary="No koord-scheduler leads by the lease {{ $labels.name }}.",
+        meaning="All replicas stand by; pods of its profiles stay pending.",
+        action="Look at the lease's holder; the log line `leader.…` of each replica says why it "
+        "does not have it.",
+    ),
+    Alert(
+        name="KoordSchedulerErrors",
+        expr='increase(scheduler_schedule_attempts_total{result="error"}[10m]) > 5',
+        wait="10m",
+        severity="warning",
+        summary="Attempts of profile {{ $labels.profile }} end with errors.",
+        meaning="A plugin fails, or bindings do. The pods are tried again with growing pauses.",
+        action="Events of the pods have the error (`FailedScheduling`), the log the stack.",
+    ),
+    Alert(
+        name="KoordSchedulerBehind",
+        expr='min_over_time(scheduler_pending_pods{queue="active"}[10m]) > 500',
+        wait="5m",
+        severity="warning",
+        summary="{{ $value }} pods wait for an attempt at {{ $labels.instance }}.",
+        meaning="More pods arrive than the scheduler can look at. A pod waits for minutes.",
+        action="`scheduler_plugin_execution_duration_seconds` shows a plugin that is slow; "
+        "`rate(process_cpu_seconds_total[5m])` near 1 is the most that one process can. "
+        "`percentageOfNodesToScore` makes each attempt shorter.",
+    ),
+    Alert(
+        name="KoordSchedulerPodsUnschedulable",
+        expr='min_over_time(scheduler_pending_pods{queue="unschedulable"}[30m]) > 0',
+        wait="30m",
+        severity="info",
+        summary="{{ $value }} pods fit on no node.",
+        meaning="For an hour, some pods were rejected on all nodes.",
+        action="`koord-scheduler explain POD` says why, and what would help; "
+        "`scheduler_unschedulable_pods` which plugins rejected.",
+    ),
+    Alert(
+        name="KoordSchedulerSlow",
+        expr="histogram_quantile(0.99, sum without (result, profile) (rate("
+        "scheduler_scheduling_attempt_duration_seconds_bucket[10m]))) > 1",
+        wait="10m",
+        severity="warning",
+        summary="Attempts at {{ $labels.instance }} take {{ $value }} s.",
+        meaning="One in a hundred attempts takes longer than a second, its binding included.",
+        action="`scheduler_kube_request_seconds` shows whether the API server is slow, "
+        "`scheduler_framework_extension_point_duration_seconds` which point.",
+    ),
+    Alert(
+        name="KoordSchedulerTrafficUnknown",
+        expr="scheduler_network_traffic_newest_age_seconds > 180",
+        wait="5m",
+        severity="warning",
+        summary="The network traffic of nodes is unknown at {{ $labels.instance }}.",
+        meaning="NetworkTraffic has had no figures for three minutes, and scores all nodes alike.",
+        action="Is Prometheus reachable ([network traffic](network-traffic.md))? The part of "
+        "`/healthz?verbose` has the error.",
+    ),
+)
