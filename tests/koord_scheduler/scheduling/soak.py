@@ -11,9 +11,11 @@ from random import Random
 from unittest.mock import patch
 
 from inline import InlineExecutor
+from loopkit import Json
 from soakaudit import Audit
 from soakreplica import Replica
-from soakserver import NODES, PODS, Server
+from soakserver import COLLECTIONS, THEIRS, Server
+from soakstorage import KEPT, MADE, ONCE_POD, claims_of
 
 from koord.cluster.facts import ClusterPod
 from koord.component.plugins.timelimit import ManyLimits
@@ -38,10 +40,12 @@ class Unreliable(ReservePlugin, PermitPlugin, PreBindPlugin):
         self.clock = clock
         self.draw = draw
         self.reserved: set[str] = set()
+        self.decided: dict[str, float] = {}  # monotonic seconds, by uid
         self.behaves = False
 
     def reserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
         self.reserved.add(pod.uid)
+        self.decided[pod.uid] = self.clock.monotonic()
         if self._chance(0.02):
             raise RuntimeError("reserve")
         return Status.unschedulable("no") if self._chance(0.02) else None
@@ -80,6 +84,7 @@ class Soak:
         self.limits = ManyLimits()
         self.scheduled: list[str] = []  # uids of pods, by the events of processes that have ended
         self.names = 0
+        self.missing: list[str] = []  # names of claims that pods have, and that do not exist
         self.steps: list[str] = []  # for who looks at a failure
 
     async def run(self) -> None:
@@ -106,11 +111,15 @@ class Soak:
         """A process begins."""
         account = Unreliable(self.clock, self.draw)
         made = Replica(self.server, self.clock, self.draw, account, self.limits)
+        made.line.decided = account.decided
         await made.start()
         return made
 
     async def calm(self) -> None:
-        """End all faults, and wait for less than what is retried without a reason."""
+        """End all faults, and wait for less than what is retried without a reason.
+
+        What a plugin has rejected that names no events is tried again when any happens.
+        """
         for replica in self.replicas:
             line = replica.line
             line.faults.clear()
@@ -119,8 +128,11 @@ class Soak:
             line.let_go()
         for replica in self.replicas:
             replica.plugin.behaves = True
-        for _ in range(30):
+        for number in range(30):
+            if number == 10:  # all permits are over
+                self.server.label_nodes("calm")
             self.reap()
+            self.server.storage.work(self.server.nodes, lambda: False)
             await self.clock.advance(5)
             await self.settle()
 
@@ -130,8 +142,8 @@ class Soak:
         for _ in range(1000):
             version = self.server.version
             for replica in self.replicas:
-                replica.line.deliver(PODS)
-                replica.line.deliver(NODES)
+                for collection in COLLECTIONS:
+                    replica.line.deliver(collection)
             await self.clock.settle()
             if version == self.server.version:
                 return
@@ -145,7 +157,7 @@ class Soak:
         for _ in range(draw.randrange(3)):
             await asyncio.sleep(0)
         for replica in self.replicas:
-            for collection in (PODS, NODES):
+            for collection in COLLECTIONS:
                 if draw.random() < 0.8:
                     replica.line.deliver(collection, draw.randrange(6))
         if draw.random() < 0.5:
@@ -166,7 +178,52 @@ class Soak:
                 more["ports"] = [{"containerPort": 80, "hostPort": draw.choice([80, 81])}]
             name = f"w{self.names}"
             memory = f"{draw.randint(1, 3)}Gi"
+            if draw.random() < 0.3:
+                more["volumes"] = self.claims()
             self.server.add_pod(name, cpu=str(draw.randint(1, 3)), memory=memory, **more)
+
+    def claims(self) -> list[Json]:
+        """Volumes of a new pod: one or two claims, new, another pod's, or missing."""
+        draw, storage, made = self.draw, self.server.storage, []
+        for _ in range(draw.choice([1, 1, 2])):
+            if storage.claims and draw.random() < 0.3:
+                made.append(draw.choice(sorted(storage.claims)).partition("/")[2])
+                continue
+            self.names += 1
+            made.append(f"c{self.names}")
+            if draw.random() < 0.9:
+                self.claim(made[-1], MADE if len(made) > 1 else draw.choice([KEPT, MADE]))
+            else:
+                self.missing.append(made[-1])
+        return [
+            {"name": f"v{at}", "persistentVolumeClaim": {"claimName": name}}
+            for at, name in enumerate(dict.fromkeys(made))
+        ]
+
+    def claim(self, name: str, cls: str) -> None:
+        """A claim that is bound, waits for its first pod, or is for one pod only."""
+        draw = self.draw
+        zone = draw.choice(["", "", "a", "b"]) if cls == MADE else ""
+        mode = draw.choice(["ReadWriteOnce", "ReadWriteOnce", ONCE_POD])
+        self.server.storage.add_claim(name, cls=cls, mode=mode, zone=zone)
+
+    async def do_volumes(self) -> None:
+        """The controllers work; a volume, or a claim that was missing, comes; others go."""
+        draw, storage = self.draw, self.server.storage
+        storage.work(self.server.nodes, lambda: draw.random() < 0.2)
+        if draw.random() < 0.5:
+            storage.add_volume(draw.choice("ab"))
+        if self.missing and draw.random() < 0.5:
+            self.claim(self.missing.pop(0), MADE)
+        used = {key for pod in self.server.pods.values() for key in claims_of(pod)}
+        for key in sorted(storage.claims.keys() - used):
+            if draw.random() < 0.3:
+                storage.delete_claim(key)
+
+    async def do_limit(self) -> None:
+        """A node can attach more volumes."""
+        name = self.draw.choice(sorted(self.server.storage.limits))
+        self.server.storage.limit(name, self.server.storage.limits[name] + 1)
 
     async def do_delete(self) -> None:
         for _ in range(self.draw.randrange(6)):
@@ -196,9 +253,9 @@ class Soak:
         """Another scheduler binds one of our pods, to a node of its own."""
         pending = [key for key, pod in self.server.pods.items() if not pod["spec"].get("nodeName")]
         if pending:
-            if "theirs" not in self.server.nodes:
-                self.server.add_node("theirs", unschedulable=True)
-            self.server.change(self.draw.choice(sorted(pending)), spec={"nodeName": "theirs"})
+            if THEIRS not in self.server.nodes:
+                self.server.add_node(THEIRS, unschedulable=True)
+            self.server.change(self.draw.choice(sorted(pending)), spec={"nodeName": THEIRS})
 
     async def do_fault(self) -> None:
         self.leader.line.faults.append(self.refuse)
@@ -221,7 +278,7 @@ class Soak:
 
     async def do_cut(self) -> None:
         how = self.draw.choice(["closed", "broken", "expired", "bookmark"])
-        self.draw.choice(self.replicas).line.cut(self.draw.choice([PODS, NODES]), how)
+        self.draw.choice(self.replicas).line.cut(self.draw.choice(COLLECTIONS), how)
 
     async def do_compact(self) -> None:
         self.server.compact()
@@ -301,7 +358,8 @@ ACTIONS = (
     + ["delete"] * 8
     + ["fault"] * 3
     + ["node"] * 2
-    + ["again", "change", "ending", "taken", "lost", "hang", "away", "cut", "compact"]
+    + ["volumes"] * 4
+    + ["limit", "again", "change", "ending", "taken", "lost", "hang", "away", "cut", "compact"]
     + ["clock", "lead"]
 )
 

@@ -5,17 +5,16 @@ from collections import Counter
 from typing import Any
 
 from loopkit import Json
-from soakserver import Request, Server
-
-LONGEST_CYCLE = 60.0  # seconds from a decision to its request: permits, PreBind, a full house
+from soakserver import THEIRS, Request, Server
+from soakstorage import claims_of
 
 
 class Audit:
     """Checks each binding when it is carried out, and the whole cluster when all is quiet.
 
     A decision is about a cluster as its scheduler saw it: a node is as good as it was at any time
-    since what was delivered to that scheduler a LONGEST_CYCLE before its request. What the pods on
-    the node take is known to who has bound them, so there is no such grace for that. Only of a
+    since what had been delivered to that scheduler when it reserved the pod. What the pods on the
+    node take is known to who has bound them, so there is no such grace for that. Only of a
     request whose client gave it up nobody knows: pods that are bound so are left out.
     """
 
@@ -45,7 +44,8 @@ class Audit:
         for key, pod in self.server.pods.items():
             if pod["spec"].get("nodeName") or "deletionTimestamp" in pod["metadata"]:
                 continue
-            fits = [name for name, node in self.server.nodes.items() if self._fits(pod, name, node)]
+            nodes = () if self._sharing(pod) else self.server.nodes.items()
+            fits = [name for name, node in nodes if self._fits(pod, name, node)]
             if fits:
                 self.faults.append(f"{key} is pending, but fits {fits}")
             conditions = pod["status"].get("conditions") or [{}]
@@ -71,11 +71,37 @@ class Audit:
             return
         if "deletionTimestamp" in pod["metadata"]:
             return  # it takes no room of its own for long, and its node is right below
-        since = request.line.version_at(request.sent - LONGEST_CYCLE)
+        since = request.line.version_before(request.line.decided[uid])
         states = self.server.node_since(name, since)
+        self._check_claims(uid, pod)
         if not any(self._fits(pod, name, state) for state in states):
             found = [self._wrong(pod, name, state) for state in states]
             self.faults.append(f"{uid} bound to {name} although {found or 'there is none'}")
+
+    def _check_claims(self, uid: str, pod: Json) -> None:
+        """It is bound when its claims are, and alone with those that are for one pod.
+
+        Where another scheduler binds pods meanwhile, nobody can see to the latter.
+        """
+        storage = self.server.storage
+        for key in claims_of(pod):
+            if key not in storage.claims or not storage.is_bound(key):
+                self.faults.append(f"{uid} bound although its claim {key} is not")
+        ours = {found["metadata"]["uid"]: found["spec"]["nodeName"] for found in self._sharing(pod)}
+        if shared := [one for one, node in ours.items() if node != THEIRS]:
+            self.faults.append(f"{uid} bound although {shared} use its claims")
+
+    def _sharing(self, pod: Json) -> list[Json]:
+        """Other bound pods that have a claim which the pod wants for itself."""
+        exclusive = self.server.storage.exclusive(pod)
+        return [
+            one
+            for one in self.server.pods.values()
+            if exclusive.intersection(claims_of(one))
+            and one["spec"].get("nodeName")
+            and one is not pod
+            and one["metadata"]["uid"] not in self.orphans
+        ]
 
     def _fits(self, pod: Json, name: str, node: Json) -> bool:
         return not self._wrong(pod, name, node)
@@ -91,8 +117,9 @@ class Audit:
                 return f"{resource}: {used} of {room[resource]}"
         if len(others) + 1 > int(room["pods"]):
             return f"pods: {len(others) + 1} of {room['pods']}"
-        ports = _ports(pod) & set().union(*map(_ports, others))
-        return f"ports: {ports}" if ports else ""
+        if ports := _ports(pod) & set().union(*map(_ports, others)):
+            return f"ports: {ports}"
+        return next(self.server.storage.wrong(pod, name, node, others), "")
 
     def _others(self, pod: Json, name: str) -> list[Json]:
         return [

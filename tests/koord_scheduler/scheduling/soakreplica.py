@@ -2,6 +2,8 @@
 
 import asyncio
 from dataclasses import replace
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from random import Random
 
@@ -10,10 +12,11 @@ from schedulerkit import Kit
 from soakserver import Line, Server
 
 from koord.cluster import decoding
+from koord.cluster.storage import kinds as storage
 from koord.component.plugins.discovery import discover
 from koord.component.plugins.timelimit import ManyLimits
 from koord.controlplane.clusterfeed import ClusterFeed
-from koord.controlplane.kinds import SERVED
+from koord.controlplane.kinds import SERVED, SERVED_TO_SCHEDULER
 from koord.controlplane.leaderclient import LeaderClient
 from koord.controlplane.testing.services import CapturedEvents
 from koord.kube.client import ApiClient
@@ -25,12 +28,18 @@ from koord_scheduler.config.read import parse_configuration
 from koord_scheduler.framework.interfaces import Plugin
 from koord_scheduler.framework.profiles.configured import known_plugins
 from koord_scheduler.framework.profiles.profile import build_profile
+from koord_scheduler.framework.profiles.registry import PluginRegistry
 from koord_scheduler.scheduling.metrics import SchedulingMetrics
 from koord_scheduler.scheduling.scheduler import Scheduler
 
 FOLLOWED = {
     decoding.NODE: replace(SERVED[decoding.NODE], page_size=3),
     decoding.POD: replace(SERVED[decoding.POD], page_size=4),
+    storage.CLAIM: replace(SERVED[storage.CLAIM], page_size=4),
+    **{
+        kind: SERVED_TO_SCHEDULER[kind]
+        for kind in (storage.VOLUME, storage.STORAGE_CLASS, storage.CSI_NODE)
+    },
 }
 CONFIGURATION = b"""\
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -81,7 +90,7 @@ class Replica(Kit):
 
     async def start(self) -> None:
         """Make the scheduler, and follow the cluster."""
-        discover(self.registry)
+        discover(self.registry, _installed())
         self.registry.register("Unreliable", lambda args, handle: self.plugin)
         read = parse_configuration(CONFIGURATION, Path("config"), known_plugins(self.registry))
         (profile,) = read.configuration.profiles
@@ -173,6 +182,11 @@ class Replica(Kit):
                     await self.scheduler.run(stop)
             finally:
                 parts.set()
+
+
+@cache
+def _installed() -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=PluginRegistry().group))
 
 
 QUEUED = ("active", "backoff", "unschedulable")

@@ -16,6 +16,7 @@ from typing import Any
 
 from clusters import node, pod
 from loopkit import Api, Fault, Json
+from soakstorage import CLAIMS, CLASSES, CSI_NODES, VOLUMES, ZONE, SoakStorage
 
 from koord.controlplane.testing.server import refusal
 from koord.kube.errors import Unreachable
@@ -23,6 +24,8 @@ from koord.kube.transport import Call, Transport
 from koord.util.clock import Clock
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
+THEIRS = "theirs"  # the node of another scheduler
+COLLECTIONS = (PODS, NODES, CLAIMS, VOLUMES, CLASSES, CSI_NODES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class Server(Api):
         self.clock = clock
         self.version = 1
         self.compacted = 0
-        self.history: dict[str, list[Entry]] = {PODS: [], NODES: []}
+        self.history: dict[str, list[Entry]] = {each: [] for each in COLLECTIONS}
         self.node_versions: dict[str, list[tuple[int, Json | None]]] = {}
         self.log: list[Request] = []
         self.journal: list[str] = []  # of what was carried out, for who compares histories
@@ -62,13 +65,22 @@ class Server(Api):
         self.on_delete: Callable[[str], None] = lambda key: None
         self.lines: list[Line] = []
         super().__init__(None)  # type: ignore[arg-type]  # no state is at its other end
+        self.storage = SoakStorage(self._record)
 
     def add_node(self, name: str, cpu: str = "4", **spec: Any) -> None:
-        """A node with as much memory in Gi as cores, and few pods."""
+        """A node with as much memory in Gi as cores, few pods and volumes, and one of two zones."""
         room = {"cpu": cpu, "memory": f"{cpu}Gi", "pods": spec.pop("pods", "6")}
         is_new = name not in self.nodes
-        self.nodes[name] = node(name, None, room, **spec)
+        self.nodes[name] = node(name, {ZONE: "ab"[ord(name[-1]) % 2]}, room, **spec)
         self._note_node(name, "ADDED" if is_new else "MODIFIED")
+        if name not in self.storage.limits:
+            self.storage.limit(name, 2)
+
+    def label_nodes(self, value: str) -> None:
+        """All nodes have a label, which no pod asks for."""
+        for name in self.nodes:
+            self.nodes[name]["metadata"]["labels"]["a"] = value
+            self._note_node(name, "MODIFIED")
 
     def delete_node(self, name: str) -> None:
         self._note_node(name, "DELETED")
@@ -111,6 +123,11 @@ class Server(Api):
         known = self.node_versions.get(name, [])
         first = max(bisect.bisect_right([at for at, _ in known], version) - 1, 0)
         return [item for _, item in known[first:] if item is not None]
+
+    def _carry_out(self, call: Call) -> Json:
+        if "/persistentvolume" in call.path:
+            return self.storage.carry_out(call)
+        return super()._carry_out(call)
 
     def _publish(self, key: str) -> None:
         self._record(PODS, "MODIFIED", key, self.pods[key])
@@ -175,6 +192,7 @@ class Line(Transport):
     hang_after: bool = False  # requests hang when they were carried out
     away: bool = False
     hanging: list[asyncio.Event] = field(default_factory=list)
+    decided: dict[str, float] = field(default_factory=dict)  # when its client did, by uid
 
     def __post_init__(self) -> None:
         self.delivered = dict.fromkeys(self.server.history, self.server.version)
@@ -211,9 +229,9 @@ class Line(Transport):
         self._cuts[collection] = how
         self._woken[collection].set()
 
-    def version_at(self, moment: float) -> int:
-        """The version of the nodes that the client had then."""
-        return self.seen[bisect.bisect_right(self.seen, moment, key=lambda one: one[0]) - 1][1]
+    def version_before(self, moment: float) -> int:
+        """The version of the nodes that the client had right before then."""
+        return self.seen[bisect.bisect_left(self.seen, moment, key=lambda one: one[0]) - 1][1]
 
     async def exchange(self, call: Call) -> bytes:
         now = self.server.clock.monotonic()
