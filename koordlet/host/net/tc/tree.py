@@ -1,0 +1,175 @@
+"""The text of a tree of HTB classes: one line, made of parts in one order. Pure.
+
+For example: `default 2; class 1 below 0 rate 125000000 ceil 125000000 prio 0; class 2 below 1 rate
+1000 ceil 125000000 prio 1; from 10.0.0.7 class 2; to fd00::7 class 2`. Classes are numbered as
+minor ids; 0 is the root. Rates are bytes per second. A packet goes to the class of its source
+("from") or destination ("to"), otherwise to the default class.
+"""
+
+import re
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+from koordlet.host.kerneltext import ABSENT, Text, or_absent
+
+MOST_CLASSES = 4096
+MOST_MATCHES = 4000  # of one IP version: u32 numbers 4095
+LONGEST = 1 << 20  # bytes of a text
+MOST_RATE = 1 << 42  # bytes per second
+MOST_DEPTH = 4  # of HTB's 8 levels
+FOREIGN, ALTERED = "foreign", "altered"
+SIDES = ("from", "to")
+NEEDS = "CONFIG_NET_SCH_HTB and CONFIG_NET_CLS_U32 (the modules sch_htb and cls_u32)"
+
+Address = IPv4Address | IPv6Address
+
+_DEFAULT = re.compile(r"default (0|[1-9]\d{0,4})", re.ASCII)
+_CLASS = re.compile(
+    r"class ([1-9]\d{0,4}) below (0|[1-9]\d{0,4})"
+    r" rate ([1-9]\d{0,12}) ceil ([1-9]\d{0,12}) prio ([0-7])",
+    re.ASCII,
+)
+_MATCH = re.compile(r"(from|to) ([0-9a-f.:]{2,39}) class ([1-9]\d{0,4})", re.ASCII)
+_FOREIGN = re.compile(rf"{FOREIGN} [a-z0-9_]{{1,15}}|{ALTERED}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TrafficClass:
+    """A class; rate is what it gets in any case, ceil the most it may borrow, in bytes/s."""
+
+    minor: int
+    below: int  # the class above; 0: the root
+    rate: int
+    ceil: int
+    prio: int  # 0 to 7; the lowest number borrows first
+
+    def __str__(self) -> str:
+        return (
+            f"class {self.minor} below {self.below}"
+            f" rate {self.rate} ceil {self.ceil} prio {self.prio}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Which packets go to a class."""
+
+    side: str  # one of SIDES
+    address: Address
+    minor: int
+
+    @property
+    def order(self) -> tuple[str, int, int]:
+        """Where it stands in a text."""
+        return (self.side, self.address.version, int(self.address))
+
+    def __str__(self) -> str:
+        return f"{self.side} {self.address} class {self.minor}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """What is at the root of an interface. Classes and matches are in the order of the text."""
+
+    default: int  # the class of what nothing matches; 0: not shaped
+    classes: tuple[TrafficClass, ...]
+    matches: tuple[Match, ...] = ()
+
+    @classmethod
+    def of(cls, default: int, classes: list[TrafficClass], matches: list[Match]) -> "Tree":
+        """Return a tree in order. Raises ValueError: it is none."""
+        ordered = sorted(matches, key=lambda match: match.order)
+        tree = cls(default, tuple(sorted(classes)), tuple(ordered))
+        tree.check()
+        return tree
+
+    def check(self) -> None:
+        """Raise ValueError unless the kernel can have it."""
+        if len(self.classes) > MOST_CLASSES:
+            raise ValueError(f"wanted at most {MOST_CLASSES} classes, found {len(self.classes)}")
+        depth = {0: 0}
+        for each in self.classes:  # a class comes after the one above it: numbers grow downwards
+            _check_class(each, depth)
+            depth[each.minor] = depth[each.below] + 1
+        if not self.classes or self.default not in depth:
+            raise ValueError(f"wanted the default class {self.default} among the classes")
+        self._check_matches(depth)
+
+    def _check_matches(self, known: dict[int, int]) -> None:
+        seen: set[tuple[str, int, int]] = set()
+        counts = {4: 0, 6: 0}
+        for match in self.matches:
+            if match.side not in SIDES or not known.get(match.minor):
+                raise ValueError(f"wanted a side and a class that is there, found {str(match)!r}")
+            if isinstance(match.address, IPv6Address) and match.address.scope_id is not None:
+                raise ValueError("wanted an address without a zone")
+            if match.order in seen:
+                raise ValueError(f"wanted one class of {match.side} {match.address}, found two")
+            seen.add(match.order)
+            counts[match.address.version] += 1
+        if max(counts.values()) > MOST_MATCHES:
+            raise ValueError(f"wanted at most {MOST_MATCHES} addresses, found {counts}")
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, (f"default {self.default}", *self.classes, *self.matches)))
+
+
+def _check_class(each: TrafficClass, depth: dict[int, int]) -> None:
+    if each.minor in depth or not 0 < each.minor <= 0xFFFF:
+        raise ValueError(f"wanted each class once, 1 to 65535, found {each.minor}")
+    if depth.get(each.below, MOST_DEPTH) >= MOST_DEPTH:
+        raise ValueError(f"wanted class {each.minor} below a lower number, found {each.below}")
+    if not (0 < each.rate <= each.ceil <= MOST_RATE and 0 <= each.prio <= 7):
+        raise ValueError(f"wanted 0 < rate <= ceil <= {MOST_RATE}, found {str(each)!r}")
+
+
+def parse_tree(text: str) -> Tree:
+    """Return the tree of a text. Raises ValueError: it is none, or written in another way."""
+    if len(text) > LONGEST:
+        raise ValueError(f"wanted at most {LONGEST} bytes, found {len(text)}")
+    first, *rest = text.split("; ")
+    default = _DEFAULT.fullmatch(first)
+    if default is None:
+        raise ValueError(f"wanted 'default N; class …', found {text!r:.60}")
+    classes, matches = [], []
+    for part in rest:
+        if found := _CLASS.fullmatch(part):
+            classes.append(TrafficClass(*map(int, found.groups())))
+        elif found := _MATCH.fullmatch(part):
+            matches.append(Match(found[1], ip_address(found[2]), int(found[3])))
+        else:
+            raise ValueError(f"wanted a class, or an address and its class, found {part!r:.60}")
+    tree = Tree.of(int(default[1]), classes, matches)
+    if str(tree) != text:
+        raise ValueError(f"wanted the parts in order, found {text!r:.60}")
+    return tree
+
+
+def is_tree(text: str) -> bool:
+    """Whether it may be claimed."""
+    try:
+        parse_tree(text)
+    except ValueError:
+        return False
+    return True
+
+
+def may_show(text: str) -> bool:
+    """Whether it may have been there before, and be restored: a tree of ours, or nothing."""
+    return text == ABSENT or is_tree(text)
+
+
+def parse_traffic(data: bytes) -> str:
+    """Return the text of what TrafficControl reads. Raises ValueError: it reads no such thing."""
+    if len(data) > LONGEST:
+        raise ValueError(f"wanted at most {LONGEST} bytes, found {len(data)}")
+    return _traffic(data.decode("ascii", "replace").removesuffix("\n"))
+
+
+def _traffic(text: str) -> str:
+    if text != ABSENT and _FOREIGN.fullmatch(text) is None:
+        parse_tree(text)
+    return text
+
+
+TRAFFIC: Text[str] = or_absent(Text(_traffic, parse_traffic, _traffic))
