@@ -5,6 +5,8 @@
 #
 # usage: busy-pod.sh [besteffort|burstable [PROCESSES]]
 # environment: CGROUP_ROOT, the cgroup file system, or a tree within it (default /sys/fs/cgroup)
+#              CONTROLLERS, as cgroup v2 calls them (default "cpu memory")
+#              WORK, a command for each process to run instead
 set -eu
 
 class=${1:-besteffort}
@@ -16,11 +18,18 @@ case $class in
 esac
 
 root=${CGROUP_ROOT:-/sys/fs/cgroup}
+controllers=${CONTROLLERS:-cpu memory}
 if [ -e "$root/cgroup.controllers" ]; then
   version=2 hierarchies=$root
 else
   version=1 # two controllers may share a hierarchy
-  hierarchies=$(readlink -f "$root/cpu" "$root/cpuacct" "$root/memory" | sort -u)
+  hierarchies=$(for controller in $controllers; do
+    case $controller in
+      cpu) readlink -f "$root/cpu" "$root/cpuacct" ;;
+      io) readlink -f "$root/blkio" ;;
+      *) readlink -f "$root/$controller" ;;
+    esac
+  done | sort -u)
 fi
 if [ -d "$root/kubepods.slice" ] || [ -d "$root/memory/kubepods.slice" ]; then # systemd's names
   slice=kubepods.slice/kubepods-$class.slice
@@ -35,9 +44,9 @@ groups= # those with the processes
 made= # all that are new, the last one first
 enabled= # "DIRECTORY/cgroup.subtree_control -CONTROLLER", as above
 
-enable() { # lets the groups below $1 have cpu and memory
+enable() { # lets the groups below $1 have the controllers
   [ $version = 2 ] || return 0
-  for controller in cpu memory; do
+  for controller in $controllers; do
     case " $(cat "$1/cgroup.subtree_control") " in
       *" $controller "*) ;;
       *) echo "+$controller" >"$1/cgroup.subtree_control"
@@ -81,6 +90,7 @@ remove_groups() { # what others have used meanwhile stays
 # shellcheck disable=SC2016 # expands in the shell that runs it
 work='for group; do echo $$ >"$group/cgroup.procs"; done
 echo "process $$ is busy in ${group#/sys/fs/cgroup/}"
+[ -z "${WORK:-}" ] || eval "$WORK"
 held=$(head -c 67108864 /dev/zero | tr "\0" x)
 while :; do :; done'
 
