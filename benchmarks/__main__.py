@@ -21,6 +21,7 @@ BENCHMARKS = (
     "daemon_cost",
     "acting_cost",
     "nri",
+    "hardware",
     "cluster",
     "informer",
     "snapshot",

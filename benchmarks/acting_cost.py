@@ -1,4 +1,8 @@
-"""Cost of the daemon while it acts: default gates, memory QoS, eviction and PSI at 150 pods."""
+"""Cost of the daemon while it acts at 150 pods: the gates of Koordinator's figure, and all gates.
+
+All are those that a machine without special hardware can run, whether or not its kernel has all
+that they would use. SystemConfig is not among them: it sets values of the whole machine, once.
+"""
 
 import json
 import re
@@ -7,31 +11,64 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.process import Cost, Daemon, own_group, running_daemon
 from benchmarks.table import Row
-from benchmarks.tree import CONTAINERS_PER_POD, pod_tree
+from benchmarks.tree import CONTAINERS_PER_POD, CONTROLLERS, pod_tree
+from koordlet.features import GATES
 
 PODS = 150
-GATES = "CgroupReconcile=true,MemoryEvict=true,PSICollector=true"
-KOORDINATOR = (0.133, 111.0)  # cores, MiB RSS on this kind of host
-BUDGET = (0.022, 71.0)
+NETWORK = frozenset({"TCNetworkQoS", "TerwayQoS"})  # need an interface of their own
+LEFT_OUT = NETWORK | {"SystemConfig"}
+DISK_LIMIT = 1 << 40  # bytes per second: none at all
 STRETCHES = 6  # of ten seconds each; the median counts, as others share the machine
 _WRITES = re.compile(r"^koordlet_kernel_writes_total\{[^}]*\} (\S+)", re.MULTILINE)
 _CLASSES = {"kubepods": "Guaranteed", "burstable": "Burstable", "besteffort": "BestEffort"}
 
 
+class Variant(NamedTuple):
+    """One way to run the daemon."""
+
+    name: str
+    gates: Sequence[str]
+    budget: tuple[float, float]  # cores, MiB RSS
+    koordinator: tuple[float | None, float | None]  # the same, on this kind of host
+    controllers: Sequence[str] = CONTROLLERS
+
+
+VARIANTS = (
+    Variant(
+        "acting daemon",
+        ("CgroupReconcile", "MemoryEvict", "PSICollector"),
+        (0.022, 71.0),
+        (0.133, 111.0),
+    ),
+    Variant(
+        "all gates",
+        tuple(gate for gate in GATES if gate not in LEFT_OUT),
+        (0.035, 90.0),
+        (None, None),
+        (*CONTROLLERS, "blkio"),
+    ),
+)
+
+
 def run(*, smoke: bool) -> Iterator[Row]:
     """Yield cores, RSS, and kernel writes a minute in steady state."""
+    for variant in VARIANTS:
+        yield from _run(variant, smoke=smoke)
+
+
+def _run(variant: Variant, *, smoke: bool) -> Iterator[Row]:
     with (
-        pod_tree(PODS) as groups,
+        pod_tree(PODS, variant.controllers) as groups,
         own_group() as enter,
         tempfile.TemporaryDirectory(dir="/run") as run_dir,
     ):
-        flags = _inputs(Path(run_dir), groups)
+        flags = _inputs(Path(run_dir), groups, variant.gates)
         history = [sys.executable, "-m", "benchmarks.history", run_dir]
         subprocess.run(history, check=True, preexec_fn=enter)
         with running_daemon(Path(run_dir), flags, enter=enter) as daemon:
@@ -40,23 +77,25 @@ def run(*, smoke: bool) -> Iterator[Row]:
             written, began = _writes(daemon), time.monotonic()
             costs = [daemon.cost(3.0 if smoke else 10.0) for _ in range(1 if smoke else STRETCHES)]
             minutes = (time.monotonic() - began) / 60
-            yield from _rows(costs, (_writes(daemon) - written) / minutes)
+            yield from _rows(variant, costs, (_writes(daemon) - written) / minutes)
 
 
-def _rows(costs: list[Cost], writes: float) -> Iterator[Row]:
-    theirs = "Koordinator's koordlet"
+def _rows(variant: Variant, costs: list[Cost], writes: float) -> Iterator[Row]:
+    name, theirs = variant.name, "Koordinator's koordlet"
     cores = statistics.median(cost.cores for cost in costs)
-    yield Row(f"acting daemon cpu, {PODS} pods", cores, "cores", BUDGET[0], KOORDINATOR[0], theirs)
+    cores_budget, rss_budget = variant.budget
+    their_cores, their_rss = variant.koordinator
+    yield Row(f"{name} cpu, {PODS} pods", cores, "cores", cores_budget, their_cores, theirs)
     rss = costs[-1].rss_mib
-    yield Row(f"acting daemon RSS, {PODS} pods", rss, "MiB", BUDGET[1], KOORDINATOR[1], theirs)
-    yield Row("kernel writes in steady state", writes, "a minute", 0.0)
+    yield Row(f"{name} RSS, {PODS} pods", rss, "MiB", rss_budget, their_rss, theirs)
+    yield Row(f"{name}: kernel writes when steady", writes, "a minute", 0.0)
 
 
 def _writes(daemon: Daemon) -> float:
     return sum(map(float, _WRITES.findall(daemon.fetch("/metrics").decode())))
 
 
-def _inputs(directory: Path, groups: list[str]) -> list[str]:
+def _inputs(directory: Path, groups: list[str], gates: Sequence[str]) -> list[str]:
     """Write pods and NodeSLO, and return the flags that name them."""
     pods = {"apiVersion": "v1", "kind": "PodList", "items": list(_pods(groups))}
     (directory / "pods.json").write_text(json.dumps(pods))
@@ -64,7 +103,9 @@ def _inputs(directory: Path, groups: list[str]) -> list[str]:
     return [
         f"--pods-file={directory / 'pods.json'}",
         f"--nodeslo-file={directory / 'nodeslo.json'}",
-        f"--feature-gates={GATES}",
+        f"--feature-gates={','.join(f'{gate}=true' for gate in gates)}",
+        f"--audit-log-dir={directory / 'audit'}",
+        "--enable-resctrl-collector=true",
     ]
 
 
@@ -110,6 +151,14 @@ def _pod(uid: str, qos: str, containers: list[str]) -> Mapping[str, Any]:
     }
 
 
+def _blocks() -> Iterator[Mapping[str, Any]]:
+    """Limits that are none, on a disk of this machine."""
+    disks = [path.name for path in Path("/sys/block").iterdir() if (path / "device").exists()]
+    limits = {"readBPS": DISK_LIMIT, "writeBPS": DISK_LIMIT}
+    for disk in sorted(disks)[:1]:
+        yield {"name": f"/dev/{disk}", "type": "device", "ioCfg": limits}
+
+
 def _node_slo() -> Mapping[str, Any]:
     """Every strategy on, with Koordinator's recommended values."""
     memory = {"enable": True, "minLimitPercent": 50, "throttlingPercent": 80}
@@ -124,7 +173,10 @@ def _node_slo() -> Mapping[str, Any]:
                 "cpuSuppressPolicy": "cfsQuota",
                 "memoryEvictThresholdPercent": 95,
             },
-            "resourceQOSStrategy": {"lsClass": {"memoryQOS": memory}},
+            "resourceQOSStrategy": {
+                "lsClass": {"memoryQOS": memory},
+                "beClass": {"blkioQOS": {"enable": True, "blocks": list(_blocks())}},
+            },
             "cpuBurstStrategy": {"policy": "auto"},
         },
     }

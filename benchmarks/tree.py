@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
@@ -17,28 +17,28 @@ class NotHereError(Exception):
     """This host cannot run the benchmark; the message says what is missing."""
 
 
-def check_controllers() -> None:
+def check_controllers(controllers: Sequence[str] = CONTROLLERS) -> None:
     """Raise NotHereError unless cgroups can be made here."""
     if os.geteuid() != 0:
         raise NotHereError("wanted root to make cgroups, found another user; run as root")
-    for controller in CONTROLLERS:
+    for controller in controllers:
         if not (ROOT / controller / "cgroup.procs").exists():
             raise NotHereError(f"wanted the cgroup v1 controller {controller}, found none mounted")
 
 
-def check_host() -> None:
+def check_host(controllers: Sequence[str] = CONTROLLERS) -> None:
     """Raise NotHereError if the host has pods already."""
-    check_controllers()
-    for controller in CONTROLLERS:
+    check_controllers(controllers)
+    for controller in controllers:
         if (ROOT / controller / "kubepods").exists():
             found = ROOT / controller / "kubepods"
             raise NotHereError(f"{found} exists; this host runs pods, use another")
 
 
 @contextlib.contextmanager
-def pod_tree(pods: int) -> Iterator[list[str]]:
+def pod_tree(pods: int, controllers: Sequence[str] = CONTROLLERS) -> Iterator[list[str]]:
     """Make the tree, yield the paths of its pod and container groups, and remove it again."""
-    check_host()
+    check_host(controllers)
     groups = []
     for number in range(pods):
         pod = f"{QOS[number % 3]}/pod{uuid.UUID(int=number)}"
@@ -49,17 +49,17 @@ def pod_tree(pods: int) -> Iterator[list[str]]:
         ]
     made = [*QOS, *groups]
     try:
-        for controller in CONTROLLERS:
+        for controller in controllers:
             for group in made:
                 (ROOT / controller / group).mkdir(parents=True, exist_ok=True)
         yield groups
     finally:
-        remove(made)
+        remove(made, controllers)
 
 
-def remove(groups: list[str]) -> None:
+def remove(groups: list[str], controllers: Sequence[str] = CONTROLLERS) -> None:
     """Remove the groups, children first; a QoS class that has got another pod stays."""
     for group in sorted(groups, key=len, reverse=True):
-        for controller in CONTROLLERS:
+        for controller in controllers:
             with contextlib.suppress(OSError):
                 (ROOT / controller / group).rmdir()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import Metric
 
@@ -15,10 +15,12 @@ from koordlet.host.cgroups.cgroupfs import CgroupFs
 from koordlet.host.errors import Unsupported
 from koordlet.host.files import parse_file
 from koordlet.host.paths import HostPaths
-from koordlet.host.perf import CYCLES, INSTRUCTIONS, Event, GroupCounters
 from koordlet.metriccache.kinds import CONTAINER_CPI, Cadence
 from koordlet.metriccache.sample import Sample
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
+
+if TYPE_CHECKING:  # for the few machines that count, and switch it on
+    from koordlet.host.perf import Event, GroupCounters
 
 CPI_GATE, GROUPED_GATE = "CPICollector", "Libpfm4"
 MOST_DESCRIPTORS = 8192  # counters at a time, two per container and CPU; each takes some 2 KiB
@@ -42,13 +44,13 @@ class CpiOptions:
     interval: float  # between the beginnings of two rounds
     window: float  # that a round counts
     enabled: Callable[[str], bool]  # whether a gate is on
-    events: tuple[Event, Event] = (CYCLES, INSTRUCTIONS)
+    events: "tuple[Event, Event] | None" = None  # other ones than cycles and instructions
 
 
 class _Subject(NamedTuple):
     pod: PodMeta
     container: ContainerMeta
-    counters: GroupCounters
+    counters: "GroupCounters"
 
 
 class _Counted(NamedTuple):
@@ -106,7 +108,7 @@ class ContainerCpiCollector:
         if found is None:
             return
         root, cpus = found[0]
-        most = max(MOST_DESCRIPTORS // (len(cpus) * len(self._options.events)), 1)
+        most = max(MOST_DESCRIPTORS // (len(cpus) * len(_FIELDS)), 1)
         for pod, container in self._whose_turn(tick, most):
             begin = partial(self._open, root / container.cgroup, cpus)
             opened = tick.call(f"counters of {container.cgroup}", begin)
@@ -132,9 +134,12 @@ class ContainerCpiCollector:
         self._turn = first + most
         return (every[first:] + every[:first])[:most]
 
-    def _open(self, directory: Path, cpus: Sequence[int]) -> GroupCounters:
+    def _open(self, directory: Path, cpus: Sequence[int]) -> "GroupCounters":
+        from koordlet.host.perf import CYCLES, INSTRUCTIONS, GroupCounters
+
         grouped = self._options.enabled(GROUPED_GATE)
-        return GroupCounters(directory, cpus, self._options.events, grouped=grouped)
+        events = self._options.events or (CYCLES, INSTRUCTIONS)
+        return GroupCounters(directory, cpus, events, grouped=grouped)
 
     def _end(self, tick: Tick) -> Iterator[Sample]:
         here = {container.container_id for pod in tick.pods for container in pod.containers}

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from koordlet.collectors.be_resource import BEResourceCollector
-from koordlet.collectors.cold_page import ColdPageCollector
 from koordlet.collectors.container_cpi import ContainerCpiCollector, CpiOptions
 from koordlet.collectors.engine.base import Collector
 from koordlet.collectors.engine.lazy import LazyCollector
@@ -25,7 +24,6 @@ from koordlet.collectors.pod_throttled import PodThrottledCollector
 from koordlet.collectors.podgroups import PodGroups
 from koordlet.collectors.pressure import NodePressureCollector, PodPressureCollector
 from koordlet.collectors.qos_resource import QosResourceCollector
-from koordlet.collectors.resctrl import ResctrlCollector
 from koordlet.collectors.system_resource import SystemResourceCollector
 from koordlet.host.net.network import LinkSpeeds, NodeNetwork
 from koordlet.host.paths import HostPaths
@@ -81,7 +79,7 @@ def build_collectors(
         HostApplicationCollector(node, usage),
         SystemResourceCollector(node, options.outdated),
         PageCacheCollector(page_cache_wanted),
-        ColdPageCollector(node, paths, options.cold_page_cpu),
+        _cold_page(options, paths),
         ContainerCpiCollector(
             node,
             paths,
@@ -91,7 +89,7 @@ def build_collectors(
                 enabled=enabled,
             ),
         ),
-        ResctrlCollector(node, paths, wanted=options.resctrl),
+        _resctrl(options, paths),
         NodePressureCollector(node),
         PodPressureCollector(node),
         interfaces,
@@ -104,6 +102,24 @@ def build_collectors(
         NetProtocolsCollector(node, network, lambda: node_network.process, exporter),
         *_devices(options, paths, publish, known),
     ]
+
+
+def _cold_page(options: CollectorOptions, paths: HostPaths) -> Collector:
+    def make() -> Collector:
+        from koordlet.collectors.cold_page import ColdPageCollector
+
+        return ColdPageCollector(options.node, paths, options.cold_page_cpu)
+
+    return LazyCollector("cold_page", "ColdPageCollector", Cadence.COLD_PAGE, make)
+
+
+def _resctrl(options: CollectorOptions, paths: HostPaths) -> Collector:
+    def make() -> Collector:
+        from koordlet.collectors.resctrl import ResctrlCollector
+
+        return ResctrlCollector(options.node, paths, wanted=options.resctrl)
+
+    return LazyCollector("resctrl", "ResctrlCollector", Cadence.RESCTRL, make)
 
 
 def _devices(

@@ -94,8 +94,8 @@ def _functions(pci: Path) -> Iterator[str]:
     for name in names_in(pci):
         if name.startswith(_FUNCTION):
             try:
-                yield pci_address(os.path.basename(os.path.realpath(pci / name)))
-            except ValueError:
+                yield pci_address(os.path.basename(os.readlink(pci / name)))
+            except (OSError, ValueError):
                 continue  # it has just been taken away
 
 

@@ -36,7 +36,7 @@ class FakeCounters:
 @pytest.fixture
 def counters(monkeypatch):
     fake = FakeCounters()
-    monkeypatch.setattr(container_cpi, "GroupCounters", fake.make)
+    monkeypatch.setattr("koordlet.host.perf.GroupCounters", fake.make)
     return fake
 
 

@@ -23,7 +23,21 @@ def imported() -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "module", ["koordlet.host.idletracking", "koordlet.executor.kernel.cookies"]
+    "module",
+    [
+        "koordlet.collectors.cold_page",
+        "koordlet.collectors.devices",
+        "koordlet.collectors.resctrl",
+        "koordlet.executor.kernel.cookies",
+        "koordlet.executor.kernel.resctrlgroups",
+        "koordlet.executor.kernel.resctrltasks",
+        "koordlet.host.devices",
+        "koordlet.host.idletracking",
+        "koordlet.host.perf",
+        "koordlet.nvml",
+        "koordlet.podresources",
+        "koordlet.runtimehooks",
+    ],
 )
 def test_it_is_not_imported(imported, module):
     assert module not in imported
