@@ -47,7 +47,7 @@ enabled= # "DIRECTORY/cgroup.subtree_control -CONTROLLER", as above
 enable() { # lets the groups below $1 have the controllers
   [ $version = 2 ] || return 0
   for controller in $controllers; do
-    case " $(cat "$1/cgroup.subtree_control") " in
+    case " perf_event $(cat "$1/cgroup.subtree_control") " in # perf_event is always on
       *" $controller "*) ;;
       *) echo "+$controller" >"$1/cgroup.subtree_control"
         enabled="$1/cgroup.subtree_control -$controller $enabled" ;;

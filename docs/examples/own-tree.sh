@@ -13,13 +13,13 @@ bin=$here/../../.venv/bin
 pause=${PAUSE:-1}
 run=$(mktemp -d "/run/koordlet-$name.XXXXXX")
 tree=${run##*/}
-daemon= pods= made= enabled=
+daemon= pods= made= enabled= mounted=
 
 make_tree() { # sets CGROUP_ROOT, a cgroup file system that has nothing but this
   cgroups=/sys/fs/cgroup
   if [ -e $cgroups/cgroup.controllers ]; then
     for controller in $controllers; do
-      case " $(cat $cgroups/cgroup.subtree_control) " in
+      case " perf_event $(cat $cgroups/cgroup.subtree_control) " in # perf_event is always on
         *" $controller "*) ;;
         *) echo "+$controller" >$cgroups/cgroup.subtree_control
           enabled="$enabled -$controller" ;;
@@ -40,20 +40,30 @@ make_tree() { # sets CGROUP_ROOT, a cgroup file system that has nothing but this
   done
 }
 
-make_hierarchy() { # of cgroup v1
-  [ -d "$cgroups/$1/$tree" ] || mkdir "$cgroups/$1/$tree"
-  made="$made $cgroups/$1/$tree"
-  ln -s "$cgroups/$1/$tree" "$CGROUP_ROOT/$1"
+make_hierarchy() { # of cgroup v1; not every host has each mounted
+  hierarchy=$cgroups/$1
+  if [ ! -d "$hierarchy" ]; then
+    hierarchy=$run/$1
+    mkdir "$hierarchy"
+    mount -t cgroup -o "$1" none "$hierarchy"
+    mounted="$hierarchy $mounted"
+  fi
+  [ -d "$hierarchy/$tree" ] || mkdir "$hierarchy/$tree"
+  made="$made $hierarchy/$tree"
+  ln -s "$hierarchy/$tree" "$CGROUP_ROOT/$1"
 }
 
 remove_tree() { # its pods have removed themselves
   for group in $made; do
     [ ! -d "$group" ] || rmdir "$group" || true
   done
+  for hierarchy in $mounted; do
+    umount "$hierarchy" || true
+  done
   for change in $enabled; do
     echo "$change" >/sys/fs/cgroup/cgroup.subtree_control 2>/dev/null || true
   done
-  rm -rf "$run"
+  rm -rf --one-file-system "$run"
 }
 
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }

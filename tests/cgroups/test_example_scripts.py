@@ -1,5 +1,6 @@
 """The scripts in docs/examples that show what koordlet does, on a real kernel."""
 
+import json
 import os
 import re
 import shutil
@@ -8,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from programs import NRI_RUNTIME
 
 from koordlet.host.cgroups.cgroupfs import CgroupFs
 
@@ -21,12 +23,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def groups() -> set[Path]:
+def groups(script: str) -> set[Path]:
     """The groups of this machine that a script makes, or might have to do with."""
+    own = f"koordlet-{script.removesuffix('.sh')}.*"
     return {
         path
         for top in CgroupFs(REAL.cgroup).hierarchies()
-        for path in (*top.glob("koordlet-s*.*"), *(top / name for name in PODS))
+        for path in (*top.glob(own), *(top / name for name in PODS))
         if path.exists()
     }
 
@@ -36,7 +39,7 @@ def show(script: str, until: str, **environ: str) -> tuple[str, str, set[str]]:
 
     Afterwards there are no more groups than before.
     """
-    before = groups()
+    before = groups(script)
     with subprocess.Popen(
         [EXAMPLES / script],
         stdout=subprocess.PIPE,
@@ -49,10 +52,10 @@ def show(script: str, until: str, **environ: str) -> tuple[str, str, set[str]]:
             line = process.stdout.readline()
             assert line, said
             said += line
-        added = groups() - before
+        added = groups(script) - before
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=60)
-    assert groups() == before
+    assert groups(script) == before
     return said, rest, {path.name.partition(".")[0] for path in added}
 
 
@@ -89,3 +92,50 @@ def test_the_best_effort_pod_is_slow_on_a_disk_and_everything_restored(way: str)
     assert disk is not None
     bound = subprocess.run(["losetup", disk[1]], check=False, capture_output=True, text=True)
     assert "koordlet-slow-disk" not in bound.stdout
+
+
+def test_what_a_pod_asks_for_and_does_not_use_is_reclaimable() -> None:
+    """Memory: of the CPUs others may need all. What was learnt is on disk in the end."""
+    said, rest, made = show("idle-requests.sh", "(^C ends it)")
+
+    found = re.search(r"^ *prod reclaimable +\S+ +([\d.]+)([MGT])i", said, re.MULTILINE)
+    assert found is not None, said
+    assert float(found[1]) > 0
+    assert re.search(r"^ *prod peak +[\d.]+", said, re.MULTILINE), said
+    models = re.search(r"the next start goes on: (\d+)", rest)
+    assert models is not None, rest
+    assert int(models[1]) >= 3  # the pod, prod pods together, the system
+    assert made == {"koordlet-idle-requests"}
+
+
+def test_what_rare_hardware_would_do_is_shown_without_a_change() -> None:
+    """Counts of a busy pod, the groups of resctrl, a described device, and what is lacking."""
+    said, rest, made = show("rare-hardware.sh", "(^C ends it)")
+
+    for row in ("resctrl: control groups", "node: idle page tracking", "core scheduling"):
+        assert row in said
+    counted = re.search(r"^(\d+) (cycles|ns of CPU time)", said, re.MULTILINE)
+    assert counted is not None, said
+    assert int(counted[1]) > 0
+    assert "beClass.resctrlQOS: 0 to 30 % of the L3 caches" in said
+    assert "would since" in said
+    assert not re.search(r"state +in_force", said)
+    assert re.search(r"^koordlet_xpu_healthy\{.*\} 1\.0", said, re.MULTILINE), said
+    assert made == {"koordlet-rare-hardware"}, rest
+
+
+@pytest.mark.skipif(
+    not (shutil.which("go") and NRI_RUNTIME.binary.exists()),
+    reason="needs go, and the runtime's side of NRI as tests/e2e/programs.py builds it",
+)
+def test_a_container_is_made_with_what_koordlet_answers() -> None:
+    said, _, made = show("before-start.sh", "(^C ends it)")
+
+    answer = re.search(r"koordlet makes it (.*)", said)
+    assert answer is not None, said
+    assert json.loads(answer[1]) == {
+        "memory": {"limit": {"value": str(2 << 30)}},
+        "cpu": {"shares": {"value": "1024"}, "quota": {"value": "200000"}},
+    }
+    assert "BatchResource" in said
+    assert made == {"koordlet-before-start"}
