@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.host.net.tc.tree import (
+    LEAST_RATE,
     MOST_RATE,
     TRAFFIC,
     Match,
@@ -17,40 +18,43 @@ from koordlet.host.net.tc.tree import (
 )
 
 LINE = (
-    "default 2; class 1 below 0 rate 100 ceil 100 prio 0; class 2 below 1 rate 1 ceil 100 prio 1; "
+    "default 2; class 1 below 0 rate 9000 ceil 9000 prio 0; "
+    "class 2 below 1 rate 1000 ceil 9000 prio 1; "
     "from 10.0.0.7 class 2; to fd00::7 class 2"
 )
 
+ONE = "class 1 below 0 rate 1000 ceil 1000 prio 0"
 BAD = [
     "",
     "absent ",
     "default 2",
-    "default 3; class 1 below 0 rate 1 ceil 1 prio 0",
-    "default 1; class 1 below 0 rate 0 ceil 1 prio 0",
-    "default 1; class 1 below 0 rate -5 ceil 1 prio 0",
-    "default 1; class 1 below 0 rate 2 ceil 1 prio 0",
-    "default 1; class 1 below 1 rate 1 ceil 1 prio 0",
-    "default 1; class 1 below 0 rate 1 ceil 1 prio 8",
-    "default 1; class 1 below 0 rate 01 ceil 1 prio 0",
-    f"default 1; class 1 below 0 rate 1 ceil {MOST_RATE + 1} prio 0",
-    "default 1; class 70000 below 0 rate 1 ceil 1 prio 0; class 1 below 0 rate 1 ceil 1 prio 0",
-    "default 1; class 1 below 0 rate 1 ceil 1 prio 0; class 1 below 0 rate 1 ceil 1 prio 0",
-    "default 1; class 1 below 0 rate 1 ceil 1 prio 0; from 10.0.0.1 class 2",
-    "default 1; class 1 below 0 rate 1 ceil 1 prio 0; from 10.0.0.256 class 1",
-    "default 1; class 1 below 0 rate 1 ceil 1 prio 0; from fe80::1%eth0 class 1",
-    "default 1; class 1 below 0 rate 1 ceil 1 prio 0; from fd00:0::1 class 1",
-    "default 1; class 1 below 0 rate 1 ceil 1 prio 0; to 10.0.0.1 class 1; from 10.0.0.1 class 1",
-    "default 1; class 1 below 0 rate 1 ceil 1 prio 0; to 10.0.0.1 class 1; to 10.0.0.1 class 1",
-    "default 1; class 1 below 0 rate 1 ceil 1 prio 0\n\n",
-    "default \uff11; class 1 below 0 rate 1 ceil 1 prio 0",
+    f"default 3; {ONE}",
+    "default 1; class 1 below 0 rate 999 ceil 1000 prio 0",
+    "default 1; class 1 below 0 rate 0 ceil 1000 prio 0",
+    "default 1; class 1 below 0 rate -5000 ceil 1000 prio 0",
+    "default 1; class 1 below 0 rate 2000 ceil 1000 prio 0",
+    "default 1; class 1 below 1 rate 1000 ceil 1000 prio 0",
+    "default 1; class 1 below 0 rate 1000 ceil 1000 prio 8",
+    "default 1; class 1 below 0 rate 01000 ceil 1000 prio 0",
+    f"default 1; class 1 below 0 rate 1000 ceil {MOST_RATE + 1} prio 0",
+    f"default 1; class 70000 below 0 rate 1000 ceil 1000 prio 0; {ONE}",
+    f"default 1; {ONE}; {ONE}",
+    f"default 1; {ONE}; from 10.0.0.1 class 2",
+    f"default 1; {ONE}; from 10.0.0.256 class 1",
+    f"default 1; {ONE}; from fe80::1%eth0 class 1",
+    f"default 1; {ONE}; from fd00:0::1 class 1",
+    f"default 1; {ONE}; to 10.0.0.1 class 1; from 10.0.0.1 class 1",
+    f"default 1; {ONE}; to 10.0.0.1 class 1; to 10.0.0.1 class 1",
+    f"default 1; {ONE}\n\n",
+    f"default \uff11; {ONE}",
 ]
 
 
 @st.composite
 def trees(draw):
     minors = sorted(draw(st.sets(st.integers(2, 0xFFFF), max_size=8)))
-    rates = st.integers(1, MOST_RATE)
-    classes = [TrafficClass(1, 0, 1, MOST_RATE, 0)]
+    rates = st.integers(LEAST_RATE, MOST_RATE)
+    classes = [TrafficClass(1, 0, LEAST_RATE, MOST_RATE, 0)]
     for minor in minors:
         rate, ceil = sorted((draw(rates), draw(rates)))
         classes.append(TrafficClass(minor, draw(st.sampled_from([0, 1])), rate, ceil, 3))

@@ -15,7 +15,8 @@ from koordlet.host.kerneltext import ABSENT, Text, or_absent
 MOST_CLASSES = 4096
 MOST_MATCHES = 4000  # of one IP version: u32 numbers 4095
 LONGEST = 1 << 20  # bytes of a text
-MOST_RATE = 1 << 42  # bytes per second
+LEAST_RATE = 1000  # bytes per second; the kernel's tables hold the time a packet takes
+MOST_RATE = 1 << 42
 MOST_DEPTH = 4  # of HTB's 8 levels
 FOREIGN, ALTERED = "foreign", "altered"
 SIDES = ("from", "to")
@@ -119,8 +120,8 @@ def _check_class(each: TrafficClass, depth: dict[int, int]) -> None:
         raise ValueError(f"wanted each class once, 1 to 65535, found {each.minor}")
     if depth.get(each.below, MOST_DEPTH) >= MOST_DEPTH:
         raise ValueError(f"wanted class {each.minor} below a lower number, found {each.below}")
-    if not (0 < each.rate <= each.ceil <= MOST_RATE and 0 <= each.prio <= 7):
-        raise ValueError(f"wanted 0 < rate <= ceil <= {MOST_RATE}, found {str(each)!r}")
+    if not (LEAST_RATE <= each.rate <= each.ceil <= MOST_RATE and 0 <= each.prio <= 7):
+        raise ValueError(f"wanted {LEAST_RATE} <= rate <= ceil <= {MOST_RATE}, found {each}")
 
 
 def parse_tree(text: str) -> Tree:

@@ -1,0 +1,338 @@
+"""Sets trees of HTB classes with the kernel's own messages (rtnetlink), by way of pyroute2.
+
+Ours is known by its handle, 6b6c: (0x6b6c0000). A root qdisc that the kernel made by itself has the
+handle 0, which an agent cannot give; deleting ours brings it back. The kernel itself refuses to add
+a root beside one with a handle, and to delete one of another handle, so that no moment is left in
+which another agent's could be lost.
+
+pyroute2's socket and its messages take about 10 MiB: this module is for a helper process.
+"""
+
+import socket
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any
+
+import structlog
+from pyroute2 import IPRoute, NetlinkError
+from pyroute2.netlink.exceptions import NetlinkDumpInterrupted
+
+from koordlet.host.errors import KernelFileError
+from koordlet.host.kerneltext import ABSENT
+from koordlet.host.net.tc import ForeignQdisc, TrafficRefused, no_such_interface
+from koordlet.host.net.tc.tree import (
+    ALTERED,
+    FOREIGN,
+    NEEDS,
+    Match,
+    TrafficClass,
+    Tree,
+    parse_tree,
+)
+
+MAJOR = 0x6B6C0000
+_ROOT = 0xFFFFFFFF  # TC_H_ROOT
+_MINOR = 0xFFFF
+_DEFAULTS = frozenset({"noqueue", "pfifo_fast", "fq_codel", "fq", "mq", "noop"})
+_GONE = frozenset({6, 19})  # ENXIO, ENODEV
+_PROTOCOLS = {4: 0x0800, 6: 0x86DD}
+_PREFERENCES = {4: 4, 6: 6}  # of filters; one of each protocol
+_OFFSETS = {  # bytes from the start of the IP header
+    (4, "from"): 12,
+    (4, "to"): 16,
+    (6, "from"): 8,
+    (6, "to"): 24,
+}
+_WORD = struct.Struct(">I")
+_SELECTOR = 20  # bytes of struct tc_u32_sel with the attribute's header; keys follow
+_KEY = struct.Struct(">II4s4s")  # struct tc_u32_key: mask, value, offset, mask of the offset
+_BURST_SECONDS = 1000  # a class may send what it has in 1/1000 s at once, and
+_BURST = 16000  # bytes more, about ten packets
+_MOST_BURST_SECONDS = 60  # the kernel keeps no more
+_QUANTUM = (1600, 60000)  # bytes in turn, at least a packet
+_READS = 3  # a dump that is changed meanwhile is read again
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is at the root."""
+
+    text: str
+    tree: Tree | None = None
+    filters: tuple[tuple[Match, int], ...] = ()  # with handle
+    queues: int = 0  # of mq
+
+    @property
+    def is_ours(self) -> bool:
+        return self.tree is not None or self.text == ALTERED
+
+
+class _Altered(Exception):
+    """A class or filter that koordlet does not make."""
+
+
+class KernelTraffic:
+    """A TrafficControl; see there. For one thread."""
+
+    def __init__(self, connect: Callable[[], Any] = IPRoute) -> None:
+        self._connect = connect
+
+    def read(self, interface: str) -> bytes | None:
+        """As TrafficControl.read."""
+        try:
+            index = self.identity(interface)
+            with self._connect() as route:
+                return f"{_look(route, index).text}\n".encode()
+        except NetlinkError as err:
+            if err.code in _GONE:
+                return None
+            raise _unreadable(interface, err) from err
+        except OSError as err:
+            if err.errno in _GONE:
+                return None
+            raise _unreadable(interface, err) from err
+
+    def identity(self, interface: str) -> int:
+        """As TrafficControl.identity."""
+        try:
+            return socket.if_nametoindex(interface)
+        except (OSError, ValueError) as err:
+            raise no_such_interface(interface) from err
+
+    def write(self, interface: str, identity: int, content: bytes) -> None:
+        """As TrafficControl.write."""
+        text = content.decode("ascii").removesuffix("\n")
+        wanted = None if text == ABSENT else parse_tree(text)
+        if self.identity(interface) != identity:
+            raise no_such_interface(interface)
+        try:
+            with self._connect() as route:
+                self._set(route, interface, identity, wanted)
+        except NetlinkError as err:
+            if err.code in _GONE:
+                raise no_such_interface(interface) from err
+            raise _refused(interface, err) from err
+
+    def _set(self, route: Any, interface: str, index: int, wanted: Tree | None) -> None:
+        before = _look(route, index)
+        if before.text.startswith(FOREIGN):
+            raise ForeignQdisc(
+                f"root qdisc of {interface}",
+                wanted="what the kernel has by itself",
+                found=before.text.removeprefix(f"{FOREIGN} "),
+                hint="it is another agent's and stays; no traffic classes on this interface",
+            )
+        if before.queues and wanted is not None:
+            logger.warning(
+                "an interface with several queues (mq) gets one, for the time of traffic classes",
+                interface=interface,
+                queues=before.queues,
+            )
+        try:
+            _bring_about(route, index, before, wanted)
+        except NetlinkError:
+            with suppress(NetlinkError):
+                _bring_about(route, index, _look(route, index), before.tree)
+            raise
+
+
+def _look(route: Any, index: int) -> _Found:
+    for _ in range(_READS - 1):
+        with suppress(NetlinkDumpInterrupted):
+            return _look_once(route, index)
+    return _look_once(route, index)
+
+
+def _look_once(route: Any, index: int) -> _Found:
+    qdiscs = [each for each in route.get_qdiscs(index=index) if each["index"] == index]
+    root = next((each for each in qdiscs if each["parent"] == _ROOT), None)
+    if root is None:
+        return _Found(ABSENT)
+    kind = str(root.get_attr("TCA_KIND"))
+    if root["handle"] == MAJOR and kind == "htb":
+        return _ours(route, index, root)
+    below = [each for each in qdiscs if each["parent"] < MAJOR and each["parent"] >> 16 == 0]
+    by_kernel = all(
+        each["handle"] == 0 and each.get_attr("TCA_KIND") in _DEFAULTS for each in (root, *below)
+    )
+    if by_kernel:
+        return _Found(ABSENT, queues=len(below) if kind == "mq" else 0)
+    name = "".join(c for c in kind.lower() if c.isascii() and (c.isalnum() or c == "_"))[:15]
+    return _Found(f"{FOREIGN} {name or 'unknown'}")
+
+
+def _ours(route: Any, index: int, root: Any) -> _Found:
+    try:
+        options = root.get_attr("TCA_OPTIONS")
+        default = options.get_attr("TCA_HTB_INIT")["defcls"]
+        classes = [_class(each) for each in route.get_classes(index=index) if _is_htb(each)]
+        found = tuple(_filters(route, index))
+        tree = Tree.of(default & _MINOR, classes, [match for match, _ in found])
+    except (_Altered, ValueError):
+        return _Found(ALTERED)
+    return _Found(str(tree), tree, found)
+
+
+def _is_htb(message: Any) -> bool:
+    return bool(message.get_attr("TCA_KIND") == "htb")
+
+
+def _class(message: Any) -> TrafficClass:
+    options = message.get_attr("TCA_OPTIONS")
+    parameters = options.get_attr("TCA_HTB_PARMS")
+    parent = message["parent"]
+    return TrafficClass(
+        minor=message["handle"] & _MINOR,
+        below=0 if parent == _ROOT else parent & _MINOR,
+        rate=options.get_attr("TCA_HTB_RATE64") or parameters["rate"],
+        ceil=options.get_attr("TCA_HTB_CEIL64") or parameters["ceil"],
+        prio=parameters["prio"],
+    )
+
+
+def _filters(route: Any, index: int) -> Iterator[tuple[Match, int]]:
+    for message in route.get_filters(index=index, parent=MAJOR):
+        if message.get_attr("TCA_KIND") != "u32":
+            raise _Altered
+        options = message.get_attr("TCA_OPTIONS")
+        if options is None or options.get_attr("TCA_U32_DIVISOR"):
+            continue  # the filters' table
+        yield _match(message["info"] >> 16, options), message["handle"]
+
+
+def _match(preference: int, options: Any) -> Match:
+    selector = options.get_attr("TCA_U32_SEL")
+    target = options.get_attr("TCA_U32_CLASSID")
+    version = next((each for each in _PREFERENCES if _PREFERENCES[each] == preference), 0)
+    if not version or not selector or not target:
+        raise _Altered
+    keys = list(_keys(selector))
+    sides = {offset: side for (of, side), offset in _OFFSETS.items() if of == version}
+    words = 1 if version == 4 else 4
+    first = keys[0][0] if keys else -1
+    wanted = [(first + 4 * word, 0xFFFFFFFF) for word in range(words)]
+    if first not in sides or [(offset, mask) for offset, _, mask in keys] != wanted:
+        raise _Altered
+    address = ip_address(b"".join(_WORD.pack(value) for _, value, _ in keys))
+    return Match(sides[first], address, target & _MINOR)
+
+
+def _keys(selector: Any) -> Iterator[tuple[int, int, int]]:
+    """Yield offset, value and mask; pyroute2 0.9.7 decodes them four bytes too early."""
+    start = selector.offset + _SELECTOR
+    end = start + selector["nkeys"] * _KEY.size
+    for mask, value, at, _ in _KEY.iter_unpack(bytes(selector.data[start:end])):
+        yield int.from_bytes(at, sys.byteorder), value, mask
+
+
+def _bring_about(route: Any, index: int, now: _Found, wanted: Tree | None) -> None:
+    """Raises NetlinkError: a part of it may have been done."""
+    if now.is_ours and (wanted is None or now.tree is None or not _fits(now.tree, wanted)):
+        route.tc("del", index=index, handle=MAJOR, parent=_ROOT)
+        now = _Found(ABSENT)
+    if wanted is None:
+        return
+    if now.tree is None:
+        route.tc("add", "htb", index, MAJOR, parent=_ROOT, default=wanted.default)
+    known = {each.minor: each for each in now.tree.classes} if now.tree else {}
+    for each in wanted.classes:
+        if known.get(each.minor) != each:
+            _set_class(route, index, each)
+    old = dict(now.filters)
+    for match in wanted.matches:
+        if match not in old:
+            _add_match(route, index, match)
+    for match in old.keys() - set(wanted.matches):
+        _delete_match(route, index, match, old[match])
+    kept = {each.minor for each in wanted.classes}
+    for minor in sorted(known.keys() - kept, reverse=True):  # those below come first
+        route.tc("del-class", index=index, handle=MAJOR | minor, parent=MAJOR)
+
+
+def _fits(now: Tree, wanted: Tree) -> bool:
+    """Whether the kernel can make one of the other: it moves no class, and keeps the default.
+
+    A class with others below it becomes no leaf again while filters are on it, nor a leaf with
+    packets a parent: so those below are the same, too.
+    """
+    above = {each.minor: each.below for each in now.classes}
+    parents = {each.below for each in now.classes}
+    return now.default == wanted.default and all(
+        above.get(each.minor, each.below) == each.below
+        and (each.below in parents or each.below not in above)
+        for each in wanted.classes
+    )
+
+
+def _set_class(route: Any, index: int, each: TrafficClass) -> None:
+    route.tc(
+        "replace-class",
+        "htb",
+        index,
+        MAJOR | each.minor,
+        parent=MAJOR | each.below if each.below else MAJOR,
+        rate=each.rate,
+        ceil=each.ceil,
+        burst=_burst(each.rate),
+        cburst=_burst(each.ceil),
+        quantum=min(max(each.rate // 10, _QUANTUM[0]), _QUANTUM[1]),
+        prio=each.prio,
+    )
+
+
+def _burst(rate: int) -> int:
+    return max(1, min(rate // _BURST_SECONDS + _BURST, rate * _MOST_BURST_SECONDS))
+
+
+def _add_match(route: Any, index: int, match: Match) -> None:
+    version = match.address.version
+    offset = _OFFSETS[version, match.side]
+    words = [value for (value,) in _WORD.iter_unpack(match.address.packed)]
+    route.tc(
+        "add-filter",
+        "u32",
+        index,
+        parent=MAJOR,
+        prio=_PREFERENCES[version],
+        protocol=_PROTOCOLS[version],
+        target=MAJOR | match.minor,
+        keys=[f"{word:#010x}/0xffffffff+{offset + 4 * at}" for at, word in enumerate(words)],
+    )
+
+
+def _delete_match(route: Any, index: int, match: Match, handle: int) -> None:
+    version = match.address.version
+    route.tc(
+        "del-filter",
+        "u32",
+        index,
+        handle,
+        parent=MAJOR,
+        prio=_PREFERENCES[version],
+        protocol=_PROTOCOLS[version],
+        target=MAJOR | match.minor,
+    )
+
+
+def _unreadable(interface: str, err: Exception) -> KernelFileError:
+    return KernelFileError(
+        f"root qdisc of {interface}",
+        wanted="to read it",
+        found=str(err) or repr(err),
+        hint="allow the address family AF_NETLINK, if a sandbox forbids it",
+    )
+
+
+def _refused(interface: str, err: NetlinkError) -> TrafficRefused:
+    return TrafficRefused(
+        f"traffic classes of {interface}",
+        wanted="the kernel to take them",
+        found=str(err),
+        hint=f"it needs CAP_NET_ADMIN, and {NEEDS}; what was there before is in force again",
+    )
