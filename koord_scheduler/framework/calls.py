@@ -144,7 +144,7 @@ class PluginCalls:
         make: Callable[[], Awaitable[T]],
         seconds: float,
     ) -> T:
-        """Return what a plugin's coroutine returns within so many seconds.
+        """Return what a plugin's coroutine, or plain function, returns within so many seconds.
 
         Raises:
             PointFailed: it has raised, or was ended; the status says how.

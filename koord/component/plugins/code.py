@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from typing import ParamSpec, TypeVar
+from inspect import isawaitable, iscoroutinefunction
+from typing import Any, ParamSpec, TypeVar, cast
 
 from koord.component.plugins.errors import PluginBlocked
 from koord.component.plugins.meter import Meter
@@ -61,14 +62,27 @@ class PluginCode:
     ) -> T:
         """Call and await within so many seconds; return the result.
 
-        on_end is called once, when it has returned or its time is over, before it is cancelled.
+        A plugin may have a plain function where its interface has a coroutine: that costs no task,
+        and has a step's time. on_end is called once, when it has returned or its time is over,
+        before it is cancelled.
 
         Raises:
             PluginLate, PluginHeldLoop: it was ended. What ignores that is left behind, and is not
                 resumed any more.
             Exception: whatever the code raises.
         """
-        work = self.meter.drive(_awaited(make))
+        made: Any
+        try:
+            # None of a coroutine's own code runs yet.
+            made = make() if iscoroutinefunction(make) else self.call(make)
+        except BaseException:
+            on_end()
+            raise
+        if not isawaitable(made):
+            on_end()
+            return cast("T", made)
+        awaited = cast("Awaitable[T]", made)
+        work = self.meter.drive(_awaited(awaited))
         task = asyncio.create_task(work, name=f"plugin {self._name}")
         # It is done at the end of either: asyncio.wait for two costs more than all the rest.
         timer = self._clock.timer(seconds)
@@ -126,5 +140,5 @@ class _StepLimit:
         """Nothing is remembered of a step."""
 
 
-async def _awaited(make: Callable[[], Awaitable[T]]) -> T:
-    return await make()
+async def _awaited(made: Awaitable[T]) -> T:
+    return await made
