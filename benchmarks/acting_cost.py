@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,12 +58,23 @@ VARIANTS = (
 
 
 def run(*, smoke: bool) -> Iterator[Row]:
-    """Yield cores, RSS, and kernel writes a minute in steady state."""
+    """Yield cores, RSS, and kernel writes a minute in steady state.
+
+    The cost of all gates is also a ratio to the first variant's, as others share the machine.
+    """
+    first: Cost | None = None
     for variant in VARIANTS:
-        yield from _run(variant, smoke=smoke)
+        cost, writes = _measure(variant, smoke=smoke)
+        if first is None:
+            theirs = (*variant.koordinator, "Koordinator's koordlet")
+        else:
+            theirs = (first.cores, first.rss_mib, VARIANTS[0].name)
+        yield from _rows(variant, cost, writes, theirs)
+        first = first or cost
 
 
-def _run(variant: Variant, *, smoke: bool) -> Iterator[Row]:
+def _measure(variant: Variant, *, smoke: bool) -> tuple[Cost, float]:
+    """Return the cost, of its CPU the median, and kernel writes a minute."""
     with (
         pod_tree(PODS, variant.controllers) as groups,
         own_group() as enter,
@@ -77,17 +89,17 @@ def _run(variant: Variant, *, smoke: bool) -> Iterator[Row]:
             written, began = _writes(daemon), time.monotonic()
             costs = [daemon.cost(3.0 if smoke else 10.0) for _ in range(1 if smoke else STRETCHES)]
             minutes = (time.monotonic() - began) / 60
-            yield from _rows(variant, costs, (_writes(daemon) - written) / minutes)
+            cores = statistics.median(cost.cores for cost in costs)
+            return replace(costs[-1], cores=cores), (_writes(daemon) - written) / minutes
 
 
-def _rows(variant: Variant, costs: list[Cost], writes: float) -> Iterator[Row]:
-    name, theirs = variant.name, "Koordinator's koordlet"
-    cores = statistics.median(cost.cores for cost in costs)
-    cores_budget, rss_budget = variant.budget
-    their_cores, their_rss = variant.koordinator
-    yield Row(f"{name} cpu, {PODS} pods", cores, "cores", cores_budget, their_cores, theirs)
-    rss = costs[-1].rss_mib
-    yield Row(f"{name} RSS, {PODS} pods", rss, "MiB", rss_budget, their_rss, theirs)
+def _rows(
+    variant: Variant, cost: Cost, writes: float, theirs: tuple[float | None, float | None, str]
+) -> Iterator[Row]:
+    name, (cores, rss) = variant.name, variant.budget
+    their_cores, their_rss, who = theirs
+    yield Row(f"{name} cpu, {PODS} pods", cost.cores, "cores", cores, their_cores, who)
+    yield Row(f"{name} RSS, {PODS} pods", cost.rss_mib, "MiB", rss, their_rss, who)
     yield Row(f"{name}: kernel writes when steady", writes, "a minute", 0.0)
 
 

@@ -118,10 +118,10 @@ class PodPressureCollector:
 
     def collect(self, tick: Tick) -> Iterable[Sample]:
         subjects = (
-            _Subject(pod, container, _read(tick, _GROUP_FILES, group))
+            _Subject(pod, container, _read_whole(tick, group))
             for pod, container, group in _groups(tick.pods)
         )
-        self._latest = latest = tuple(s for s in subjects if len(s.pressures) == len(_GROUP_FILES))
+        self._latest = latest = tuple(subject for subject in subjects if subject.pressures)
         for pod, container, pressures in latest:
             if container is None:
                 yield from _samples(POD_PSI, (pod.uid,), pressures)
@@ -163,6 +163,17 @@ def _groups(pods: Iterable[PodMeta]) -> Iterator[tuple[PodMeta, ContainerMeta | 
 def _read(tick: Tick, files: _Files, group: str = "") -> Pressures:
     read = {name: tick.get(resource, group) for name, resource in files.items()}
     return {name: pressure for name, pressure in read.items() if pressure is not None}
+
+
+def _read_whole(tick: Tick, group: str) -> Pressures:
+    """All pressures of a group, or none; a kernel that lacks one is not asked for the others."""
+    pressures = {}
+    for name, resource in _GROUP_FILES.items():
+        pressure = tick.get(resource, group)
+        if pressure is None:
+            return {}
+        pressures[name] = pressure
+    return pressures
 
 
 def _samples(kind: AnyKind, key: tuple[str, ...], pressures: Pressures) -> Iterator[Sample]:
