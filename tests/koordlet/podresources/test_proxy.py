@@ -77,8 +77,13 @@ class Scene:
     async def start(self) -> None:
         self.task = asyncio.create_task(self.proxy.run(self.stop))
         async with asyncio.timeout(20):
-            while not self.socket.is_socket() and not self.task.done():  # noqa: ASYNC110
+            while not self.listens() and not self.task.done():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
+
+    def listens(self) -> bool:
+        """Whether clients can connect: the socket is there some time before."""
+        with socket.socket(socket.AF_UNIX) as client:
+            return client.connect_ex(str(self.socket)) == 0
 
     async def ask(self, name: str, request: bytes = b"") -> bytes:
         channel = Channel(path=str(self.socket), codec=_Bytes())
