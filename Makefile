@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 
-.PHONY: help run run-descheduler run-scheduler demo test e2e-test lint format docs bench bench-descheduler bench-smoke soak vm-test lock \
+.PHONY: help run run-descheduler run-scheduler demo test e2e-test lint format docs dashboards bench bench-descheduler bench-smoke soak vm-test lock \
 	build-koord-descheduler docker-build-koord-descheduler docker-build-koord-scheduler install-systemd clean
 
 help:  ## List the targets
@@ -70,8 +70,11 @@ format: $(BIN)/.dev  ## Let ruff format the tree
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(BIN)/.dev  ## Write the generated references in docs/
+docs: $(BIN)/.dev  ## Write what is made from the code: references in docs/, alerts and dashboards in deploy/
 	$(BIN)/python docs/generate.py
+
+dashboards: docs  ## Write Grafana's dashboards and show where they are
+	@ls deploy/dashboards/*.json
 
 bench: $(BIN)/.dev  ## Measure cost per tick, memory, scrape, report and loop lag (root, cgroup v1)
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -1,4 +1,4 @@
-"""Writes the reference pages of docs and the alerts' rules from the code; --check only compares."""
+"""Writes the references of docs, alerts and dashboards from the code; --check only compares."""
 
 import argparse
 import difflib
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from reference.alerting.pages import alerts_page, prometheus_rule, rules_file
 from reference.configuration import configuration_page
+from reference.dashboards.files import dashboard_files
 from reference.descheduler import descheduler_page
 from reference.deschedulercommand import command_page
 from reference.metrics import metrics_page
@@ -16,6 +17,7 @@ from reference.schedulercommand import scheduler_command_page
 
 ROOT = Path(__file__).parents[1]
 FILES = {
+    **dashboard_files(),
     "deploy/alerts/prometheusrule.yaml": prometheus_rule,
     "deploy/alerts/rules.yml": rules_file,
     "docs/alerts.md": alerts_page,

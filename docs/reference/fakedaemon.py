@@ -4,6 +4,7 @@ import asyncio
 import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -74,6 +75,7 @@ class FamilyExposition(Exposition):
         return len(self.seen)
 
 
+@cache
 def measured_exposition() -> FamilyExposition:
     """The exposition of a daemon that has measured everything it can."""
     configure("json", LevelSpec(default="error"))

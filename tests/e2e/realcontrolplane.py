@@ -26,13 +26,13 @@ async def running_descheduler(
 
 @contextlib.asynccontextmanager
 async def running_scheduler(
-    directory: Path, server: str, config: dict[str, Any]
+    directory: Path, server: str, config: dict[str, Any], *, port: int = 0
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run koord-scheduler with this configuration; its output is in directory/scheduler.log.
 
-    It must end as running_descheduler says.
+    port: of its metrics; 0: none. It must end as running_descheduler says.
     """
-    async with _running("scheduler", directory, server, config, "--port=0") as daemon:
+    async with _running("scheduler", directory, server, config, f"--port={port}") as daemon:
         yield daemon
 
 

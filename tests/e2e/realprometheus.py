@@ -26,10 +26,11 @@ def made(directory: Path) -> Path:
 
 @contextlib.asynccontextmanager
 async def scraping(
-    directory: Path, targets: Mapping[str, str]
+    directory: Path, targets: Mapping[str, str], others: Mapping[str, str] | None = None
 ) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
-    """Run Prometheus, which scrapes each target (host:port, by node) every second.
+    """Run Prometheus, which scrapes each target (host:port) every second.
 
+    targets: agents by node, with the labels that our PodMonitor adds; others: programs by job.
     Yields its URL and process, when it is ready.
     """
     made(directory)
@@ -39,10 +40,14 @@ async def scraping(
             {
                 "job_name": "koordlet",
                 "static_configs": [
-                    {"targets": [target], "labels": {"kubernetes_node": node}}
+                    {"targets": [target], "labels": {"kubernetes_node": node, "node": node}}
                     for node, target in targets.items()
                 ],
-            }
+            },
+            *(
+                {"job_name": job, "static_configs": [{"targets": [target]}]}
+                for job, target in (others or {}).items()
+            ),
         ],
     }
     (directory / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML

@@ -5,14 +5,11 @@ from collections.abc import Mapping, Sequence
 import yaml
 
 from reference.alerting.agent import ALERTS
-from reference.alerting.alert import Alert, check_names
+from reference.alerting.alert import Alert
 from reference.alerting.controlplane import DESCHEDULER_ALERTS, SCHEDULER_ALERTS
-from reference.commands import described
-from reference.deschedulercommand import descheduler_exposition
 from reference.fakedaemon import measured_exposition
-from reference.families import all_families
 from reference.markdown import page, table
-from reference.schedulercommand import scheduler_exposition
+from reference.promql import check_names, known_metrics
 
 GROUPS: Mapping[str, Sequence[Alert]] = {
     "koordlet": ALERTS,
@@ -44,10 +41,10 @@ def alerts_page() -> str:
 
 def rules_file() -> str:
     """deploy/alerts/rules.yml."""
-    known = _labels_by_metric()
+    known = known_metrics(measured_exposition())
     for alerts in GROUPS.values():
         for alert in alerts:
-            check_names(alert, known)
+            check_names(f"alert {alert.name}", alert.expr, known)
     return _HEADER + _yaml({"groups": _groups()})
 
 
@@ -93,14 +90,6 @@ def _section(alert: Alert) -> str:
             f"**What to do**: {alert.action}",
         ]
     )
-
-
-def _labels_by_metric() -> dict[str, tuple[str, ...]]:
-    """Names of the labels of each family, of all daemons."""
-    known = {family.name: family.labels for family in all_families(measured_exposition())}
-    for exposition in (descheduler_exposition(), scheduler_exposition()):
-        known |= {each.name: each.labels for each in described(exposition)}
-    return known
 
 
 def _yaml(document: object) -> str:

@@ -1,0 +1,287 @@
+"""Each expression of the dashboards in deploy/dashboards, asked of the real Prometheus.
+
+It scrapes a real agent on a host of files, the families of an agent that has measured everything,
+and the real processes of the control plane.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from controlplane import missing
+from daemonflags import LAID_OUT, host_flags
+from front import Front
+from programs import REPOSITORY
+from realcontrolplane import running_descheduler, running_scheduler
+from realprometheus import free_port, made, scraping
+from reference.dashboards.agent import FLEET_BOARD, NODE_BOARD, PLUGINS_BOARD
+from reference.dashboards.board import Board, Panel, Query
+from reference.dashboards.controlplane import DESCHEDULER_BOARD, SCHEDULER_BOARD
+
+from koord.api.qos import KubeQoS
+from koord.kube.access.config import ApiConfig
+from koord.kube.client import ApiClient
+from koord.kube.resource import NODES, PODS
+from koordlet.plugin.testing import FakeHost
+
+PATIENCE = 90.0  # real seconds
+MEASURED, REAL = "node", "real"  # of the families of all that can be measured; of the real agent
+SUPPRESSING = {
+    "apiVersion": "slo.koordinator.sh/v1alpha1",
+    "kind": "NodeSLO",
+    "spec": {
+        "resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"},
+    },
+}
+EXPOSITION = """
+import sys
+from prometheus_client import CollectorRegistry, generate_latest
+from reference.fakedaemon import measured_exposition
+exposition = measured_exposition()
+class Seen:
+    def collect(self):
+        for registry in (exposition.internal, exposition.external):
+            yield from registry.collect()
+        yield from (family for _, family in exposition.seen.values())
+registry = CollectorRegistry(auto_describe=False)
+registry._collector_to_names[Seen()] = []
+sys.stdout.buffer.write(generate_latest(registry))
+"""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def prometheus() -> None:
+    """Only where it is installed; in CI it must be."""
+    if lacking := missing("prometheus"):
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"needs {lacking}")
+
+
+@pytest.fixture(scope="session")
+def measured() -> bytes:
+    """The metrics of an agent that has measured everything on a host of files."""
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY / "docs")}
+    done = subprocess.run(
+        [sys.executable, "-c", EXPOSITION],
+        cwd=REPOSITORY,
+        env=environ,
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    return done.stdout
+
+
+@contextlib.asynccontextmanager
+async def serving(body: bytes) -> AsyncIterator[str]:
+    """Answer scrapes with it. Yields host:port."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    app = web.Application()
+    app.router.add_get("/metrics", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    port = free_port()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def real_agent(directory: Path) -> AsyncIterator[str]:
+    """A real agent with a busy pod. Yields host:port."""
+    host = FakeHost(made(directory) / "host")
+    host.add_pod("6f3c1a9e-0000-4000-8000-000000000001", KubeQoS.BEST_EFFORT)
+    slo, port = directory / "nodeslo.json", free_port()
+    slo.write_text(json.dumps(SUPPRESSING))
+    with (directory / "log").open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, LAID_OUT, "--standalone", f"--node-name={REAL}",
+            f"--addr=127.0.0.1:{port}", f"--run-dir={directory / 'run'}",
+            "--network-collector-interval=1s", f"--nodeslo-file={slo}",
+            *host_flags(host.paths), stderr=log,
+        )  # fmt: skip
+    working = asyncio.create_task(_work(host))
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        working.cancel()
+        process.terminate()
+        await asyncio.wait_for(process.wait(), 60)
+        sys.stderr.write((directory / "log").read_text())
+
+
+async def _work(host: FakeHost) -> None:
+    while True:
+        host.use_cpu(0.2, idle=0.2)
+        host.use_network("eth0", 100_000, 50_000)
+        await asyncio.sleep(0.2)
+
+
+def filled(expr: str, node: str) -> str:
+    """The expression with the values of its variables."""
+    values = {"$__rate_interval": "10s", "$node": node, "$plugin": ".*"}
+    for name, value in values.items():
+        expr = expr.replace(name, value)
+    return expr
+
+
+async def answer_of(session: aiohttp.ClientSession, url: str, expr: str) -> list[Any]:
+    """The samples of an expression now. A query that is wrong fails."""
+    async with session.get(f"{url}/api/v1/query", params={"query": expr}) as answer:
+        found = await answer.json()
+    assert found["status"] == "success", f"{expr}: {found.get('error')}"
+    samples: list[Any] = found["data"]["result"]
+    return samples
+
+
+async def without_data(url: str, asked: list[tuple[Panel, Query]], nodes: list[str]) -> list[str]:
+    """The expressions that return nothing, when all have had time to return something."""
+    async with aiohttp.ClientSession() as session:
+        empty = asked
+        for _ in range(int(PATIENCE)):
+            empty = [
+                (panel, query)
+                for panel, query in empty
+                if not any(
+                    [await answer_of(session, url, filled(query.expr, node)) for node in nodes]
+                )
+            ]
+            if all(panel.sometimes for panel, _ in empty):
+                break
+            await asyncio.sleep(1.0)
+    return [f"{panel.title}: {query.expr}" for panel, query in empty if not panel.sometimes]
+
+
+def queries(*boards: Board) -> list[tuple[Panel, Query]]:
+    return [each for board in boards for each in board.queries()]
+
+
+async def test_all_expressions_on_agents_return_data(tmp_path: Path, measured: bytes) -> None:
+    """Of the real agent, or, what needs hardware or a gate, of the one that has measured all."""
+    asked = queries(NODE_BOARD, FLEET_BOARD, PLUGINS_BOARD)
+    async with serving(measured) as everything, real_agent(tmp_path / "agent") as real:
+        targets = {MEASURED: everything, REAL: real}
+        async with scraping(tmp_path / "prometheus", targets) as (url, _):
+            assert await without_data(url, asked, [MEASURED, REAL]) == []
+
+
+async def test_a_panel_that_shows_nothing_is_found(tmp_path: Path, measured: bytes) -> None:
+    """This test can fail; what is wrong PromQL fails at once."""
+    [first, *_] = NODE_BOARD.sections[0].panels
+    nothing = replace(first, queries=(Query('koordlet_start_time{node="x"}', ""),))
+    async with (
+        serving(measured) as target,
+        scraping(tmp_path / "prometheus", {MEASURED: target}) as (url, _),
+        aiohttp.ClientSession() as session,
+    ):
+        assert await answer_of(session, url, nothing.queries[0].expr) == []
+        with pytest.raises(AssertionError, match="parse error"):
+            await answer_of(session, url, "rate(koordlet_start_time[5m)")
+
+
+@pytest.fixture
+async def front(api_config: ApiConfig, client: ApiClient) -> AsyncIterator[Front]:
+    """A cluster with two nodes, and pods of which one fits on neither."""
+    front = Front(api_config)
+    for name in ("n1", "n2"):
+        room = {"cpu": "8", "memory": "16Gi", "pods": "110"}
+        status = {"capacity": room, "allocatable": room,
+                  "conditions": [{"type": "Ready", "status": "True"}]}  # fmt: skip
+        front.objects.create(NODES.collection(), {"metadata": {"name": name}, "status": status})
+    await front.start()
+    yield front
+    await front.stop()
+
+
+def pending(name: str, cpu: str) -> dict[str, Any]:
+    return {
+        "metadata": {"namespace": "shop", "name": name, "uid": f"uid-of-{name}"},
+        "spec": {
+            "schedulerName": "koord-scheduler",
+            "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}],
+        },
+        "status": {"phase": "Pending"},
+    }
+
+
+@contextlib.asynccontextmanager
+async def control_plane(directory: Path, server: str) -> AsyncIterator[dict[str, str]]:
+    """Both processes. Yields where their metrics are, by job."""
+    ports = {"koord-descheduler": free_port(), "koord-scheduler": free_port()}
+    address = f"127.0.0.1:{ports['koord-descheduler']}"
+    version = "descheduler/v1alpha2"
+    descheduler = {
+        "apiVersion": version,
+        "kind": "DeschedulerConfiguration",
+        "deschedulingInterval": "1s",
+        "healthzBindAddress": address,
+        "metricsBindAddress": address,
+        "profiles": [{"name": "p", "plugins": {"balance": {"enabled": [{"name": "LowNodeLoad"}]}}}],
+    }
+    scheduler = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": True},
+        "profiles": [{"schedulerName": "koord-scheduler"}],
+    }
+    port = ports["koord-scheduler"]
+    async with (
+        running_descheduler(directory, server, descheduler),
+        running_scheduler(directory, server, scheduler, port=port),
+    ):
+        yield {job: f"127.0.0.1:{port}" for job, port in ports.items()}
+
+
+async def _keep_coming(front: Front) -> None:
+    number = 0
+    while True:
+        number += 1
+        front.objects.create(PODS.collection(), pending(f"small-{number}", "10m"))
+        await asyncio.sleep(0.5)
+
+
+async def test_all_expressions_on_the_control_plane_return_data(
+    tmp_path: Path, front: Front
+) -> None:
+    """While pods come, of which one fits nowhere."""
+    front.objects.create(PODS.collection(), pending("large", "1000"))
+    asked = queries(DESCHEDULER_BOARD, SCHEDULER_BOARD)
+    coming = asyncio.create_task(_keep_coming(front))
+    try:
+        async with (
+            control_plane(tmp_path, front.url) as targets,
+            scraping(tmp_path / "prometheus", {}, targets) as (url, _),
+        ):
+            assert await without_data(url, asked, [""]) == []
+    finally:
+        coming.cancel()
+
+
+@pytest.fixture
+def files() -> dict[str, Any]:
+    """The files that Grafana gets, by name."""
+    found = sorted((REPOSITORY / "deploy" / "dashboards").glob("*.json"))
+    return {path.stem: json.loads(path.read_text()) for path in found}
+
+
+def test_the_files_have_these_expressions(files: dict[str, Any]) -> None:
+    """What was asked above is what Grafana asks."""
+    boards = (NODE_BOARD, FLEET_BOARD, PLUGINS_BOARD, DESCHEDULER_BOARD, SCHEDULER_BOARD)
+    assert {board.name: [query.expr for _, query in board.queries()] for board in boards} == {
+        name: [target["expr"] for panel in file["panels"] for target in panel.get("targets", ())]
+        for name, file in files.items()
+    }
