@@ -68,6 +68,7 @@ _ROOTS = {
     Root.RESCTRL_GROUP: "/sys/fs/resctrl/{}",
     Root.RESCTRL_TASKS: "/proc/",
     Root.COOKIE: "/proc/",
+    Root.TRAFFIC: "",
 }
 _WITHOUT_DOCSTRING = {
     "NODE_LOCAL_STORAGE": "The name of the node's LocalStorage in the metric cache",

@@ -175,6 +175,7 @@ NEEDS = (
     ),
     Need("resctrl", "memory bandwidth", (table.RESCTRL_MB,), ("RdtResctrl", "Resctrl")),
     Need("process", "oom score", (table.OOM_SCORE_ADJ, table.PROCESS_START), ("OOMScoreAdj",)),
+    Need("network", "traffic classes", (table.TRAFFIC_CLASSES,), ("TCNetworkQoS",)),
     Need("network", "traffic of a namespace", (table.NET_DEV,), ("PodNetworkCollector",)),
     Need(
         "network",

@@ -36,6 +36,7 @@ _MODULES: Mapping[Root, str] = {
     Root.RESCTRL_GROUP: "koordlet.host.resctrl.groups",
     Root.RESCTRL_TASKS: "koordlet.host.resctrl.tasks",
     Root.COOKIE: "koordlet.host.proc.cookies",
+    Root.TRAFFIC: "koordlet.host.net.tc.node",
 }
 
 

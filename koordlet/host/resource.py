@@ -26,6 +26,7 @@ class Root(Enum):
     RESCTRL_GROUP = "resctrl group"  # the group itself
     RESCTRL_TASKS = "resctrl tasks"  # which group the threads of a process are in
     COOKIE = "cookie"  # of core scheduling, of a process
+    TRAFFIC = "traffic"  # classes at the root of a network interface
 
     @property
     def is_object(self) -> bool:
@@ -33,7 +34,7 @@ class Root(Enum):
         return self in _OBJECTS
 
 
-_OBJECTS = frozenset({Root.RESCTRL_GROUP, Root.RESCTRL_TASKS, Root.COOKIE})
+_OBJECTS = frozenset({Root.RESCTRL_GROUP, Root.RESCTRL_TASKS, Root.COOKIE, Root.TRAFFIC})
 
 
 class Support(Enum):

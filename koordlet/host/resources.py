@@ -18,6 +18,7 @@ from koordlet.host.cgroups.idlepages import parse_idle_pages
 from koordlet.host.cgroups.numastat import parse_v1_numa_stat, parse_v2_numa_stat
 from koordlet.host.kerneltext import Text, text_for
 from koordlet.host.net import netfiles
+from koordlet.host.net.tc import tree as traffic
 from koordlet.host.proc import cookies, procfiles, schedfeatures
 from koordlet.host.proc.psi import Pressure, parse_pressure
 from koordlet.host.resctrl import groups as resctrl_groups
@@ -713,6 +714,20 @@ RESCTRL_TASKS = _host(
     Root.RESCTRL_TASKS,
     text=resctrl_tasks.MEMBERSHIP,
     needs=resctrl_tasks.NEEDS,
+)
+
+# --- Network ---
+
+TRAFFIC_CLASSES = _host(
+    "traffic_classes",
+    "classes at the root of an interface in bytes/s, and the addresses whose packets they take",
+    "{} (traffic classes)",
+    traffic.parse_traffic,
+    Root.TRAFFIC,
+    may=traffic.is_tree,
+    shows=traffic.may_show,
+    text=traffic.TRAFFIC,
+    needs=traffic.NEEDS,
 )
 
 RESOURCES: tuple[Resource[Any], ...] = tuple(

@@ -9,6 +9,7 @@ from typing import Any
 from koord.api.qos import KubeQoS
 from koord.api.slo.nodeslo import HostApplication
 from koordlet.host.cgroups.layout import Layout, host_app_group
+from koordlet.host.net.tc.names import is_interface_name
 from koordlet.host.resctrl.names import is_group_name
 from koordlet.host.resource import File, Root, Support
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
@@ -26,6 +27,7 @@ class Level(StrEnum):
     CONTAINER = "container"  # sandboxes too
     PROCESS = "process"
     RESCTRL = "resctrl"  # a control group of resctrl
+    INTERFACE = "interface"  # a network interface of the node
 
     @property
     def is_cgroup(self) -> bool:
@@ -39,6 +41,7 @@ _OF_ROOT = {  # the level of values that are in no cgroup
     Root.RESCTRL_GROUP: Level.RESCTRL,
     Root.RESCTRL_TASKS: Level.PROCESS,
     Root.COOKIE: Level.PROCESS,
+    Root.TRAFFIC: Level.INTERFACE,
 }
 
 
@@ -110,6 +113,11 @@ class Target:
         """A control group of resctrl; pod: whose own it is."""
         return cls(Level.RESCTRL, group) if pod is None else _below(pod, Level.RESCTRL, group)
 
+    @classmethod
+    def interface(cls, name: str) -> "Target":
+        """A network interface of the node."""
+        return cls(Level.INTERFACE, name)
+
     def __str__(self) -> str:
         """For people: "kubepods/besteffort", "node", "process 4711" or "resctrl BE"."""
         if not self.level.is_cgroup and self.place:
@@ -126,6 +134,8 @@ def _is_sound(level: Level, place: str) -> bool:
             return place.isascii() and place.isdigit()
         case Level.RESCTRL:
             return is_group_name(place)
+        case Level.INTERFACE:
+            return is_interface_name(place)
     return len(place) <= _LONGEST and _BAD_STEP.search(f"/{place}/") is None
 
 

@@ -57,6 +57,7 @@ _MODULES: Mapping[Root, str] = {
     Root.RESCTRL_GROUP: "koordlet.executor.kernel.resctrlgroups",
     Root.RESCTRL_TASKS: "koordlet.executor.kernel.resctrltasks",
     Root.COOKIE: "koordlet.executor.kernel.cookies",
+    Root.TRAFFIC: "koordlet.executor.kernel.trafficclasses",
 }
 
 

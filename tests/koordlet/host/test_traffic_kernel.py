@@ -1,28 +1,21 @@
 """Trees of traffic classes in the kernel: a network namespace of each test's own."""
 
-import ctypes
 import errno
-import os
 import subprocess
 from ipaddress import ip_address
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from networknamespace import ip, needs_namespaces, own_network, tc
 from structlog.testing import capture_logs
 
 from koordlet.host.net.tc import ForeignQdisc, TrafficControl, TrafficRefused, kernel
 from koordlet.host.net.tc.kernel import KernelTraffic
 from koordlet.host.net.tc.tree import Match, TrafficClass, Tree
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(
-        os.geteuid() != 0, reason="needs root: makes interfaces in a namespace of its own"
-    ),
-]
+pytestmark = needs_namespaces
 
-CLONE_NEWNET = 0x40000000
 LINK = "default 2; class 1 below 0 rate 125000000 ceil 125000000 prio 0"
 SYSTEM = "class 2 below 1 rate 50000000 ceil 125000000 prio 1"
 LS = "class 3 below 1 rate 62500000 ceil 125000000 prio 2"
@@ -32,43 +25,11 @@ CLASSES = "; ".join((LINK, SYSTEM, LS, BE))
 PODS = f"{CLASSES}; from 10.0.0.7 class 3; from fd00::7 class 3; to 10.0.0.7 class 4"
 
 
-def tc(arguments: str) -> str:
-    done = subprocess.run(["tc", *arguments.split()], capture_output=True, text=True, timeout=20)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def ip(arguments: str) -> None:
-    subprocess.run(["ip", *arguments.split()], check=True, timeout=20)
-
-
-def enter(call) -> None:
-    if call:
-        number = ctypes.get_errno()
-        pytest.skip(f"no network namespace can be made here: {os.strerror(number)}")
-
-
 @pytest.fixture
 def traffic():
-    """An interface va, up, whose peer is vb, in a network namespace for this test."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        enter(libc.unshare(CLONE_NEWNET))
-        try:
-            ip("link add va type veth peer name vb")
-            ip("link set va up")
-            ip("link set vb up")
-            probe = ["tc", "qdisc", "add", "dev", "vb", "root", "handle", "9:", "htb"]
-            done = subprocess.run(probe, capture_output=True, text=True, timeout=20)
-            if done.returncode:
-                pytest.skip(f"this kernel has no HTB (CONFIG_NET_SCH_HTB): {done.stderr.strip()}")
-            tc("qdisc del dev vb root")
-            yield KernelTraffic()
-        finally:
-            assert libc.setns(before, CLONE_NEWNET) == 0
-    finally:
-        os.close(before)
+    """Of an interface va, up, whose peer is vb, in a network namespace for this test."""
+    with own_network():
+        yield KernelTraffic()
 
 
 def write(traffic: TrafficControl, text: str) -> None:
@@ -170,7 +131,7 @@ def test_a_foreign_root_put_over_ours_stays(traffic):
 
 def test_a_foreign_root_that_comes_between_look_and_change_stays(traffic, monkeypatch):
     """The kernel itself refuses: there is no moment in which it could be lost."""
-    look = kernel._look_once
+    look, index = kernel._look_once, traffic.identity("va")
 
     def look_then_another(route, index):
         found = look(route, index)
@@ -181,7 +142,7 @@ def test_a_foreign_root_that_comes_between_look_and_change_stays(traffic, monkey
     monkeypatch.setattr(kernel, "_look_once", look_then_another)
 
     with pytest.raises(TrafficRefused):
-        write(traffic, PODS)
+        traffic.write("va", index, PODS.encode())
     assert shown(traffic) == "foreign tbf"
 
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from koordlet.host.net.tc.tree import (
     LEAST_RATE,
+    MOST_MINOR,
     MOST_RATE,
     TRAFFIC,
     Match,
@@ -52,7 +53,7 @@ BAD = [
 
 @st.composite
 def trees(draw):
-    minors = sorted(draw(st.sets(st.integers(2, 0xFFFF), max_size=8)))
+    minors = sorted(draw(st.sets(st.integers(2, MOST_MINOR), max_size=8)))
     rates = st.integers(LEAST_RATE, MOST_RATE)
     classes = [TrafficClass(1, 0, LEAST_RATE, MOST_RATE, 0)]
     for minor in minors:

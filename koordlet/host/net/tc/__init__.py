@@ -27,8 +27,8 @@ class TrafficControl(Protocol):
     def read(self, interface: str) -> bytes | None:
         """Return what is there, as a line; None: there is no interface of that name.
 
-        `absent`: what the kernel has by itself; `foreign KIND`: another agent's; `altered`: ours,
-        changed by another; or our tree.
+        `absent`: what the kernel has by itself, or a tree that is half-made; `foreign KIND`:
+        another agent's; `altered`: ours, changed by another; or our tree.
 
         Raises:
             KernelFileError: the kernel does not answer, or refuses.
@@ -36,6 +36,8 @@ class TrafficControl(Protocol):
 
     def identity(self, interface: str) -> int:
         """Return the number of an interface (ifindex): a name alone may come again.
+
+        What a write of ours left half-made, because its process was killed, is deleted.
 
         Raises:
             OSError: ENODEV: there is none of that name.

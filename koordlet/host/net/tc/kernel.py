@@ -27,6 +27,7 @@ from koordlet.host.net.tc import ForeignQdisc, TrafficRefused, no_such_interface
 from koordlet.host.net.tc.tree import (
     ALTERED,
     FOREIGN,
+    LEAST_RATE,
     NEEDS,
     Match,
     TrafficClass,
@@ -37,6 +38,7 @@ from koordlet.host.net.tc.tree import (
 MAJOR = 0x6B6C0000
 _ROOT = 0xFFFFFFFF  # TC_H_ROOT
 _MINOR = 0xFFFF
+_UNDER_WAY = 0xFFFF  # a class that is there for the time of a change: the tree is half-made
 _DEFAULTS = frozenset({"noqueue", "pfifo_fast", "fq_codel", "fq", "mq", "noop"})
 _GONE = frozenset({6, 19})  # ENXIO, ENODEV
 _PROTOCOLS = {4: 0x0800, 6: 0x86DD}
@@ -67,10 +69,11 @@ class _Found:
     tree: Tree | None = None
     filters: tuple[tuple[Match, int], ...] = ()  # with handle
     queues: int = 0  # of mq
+    half_made: bool = False
 
     @property
     def is_ours(self) -> bool:
-        return self.tree is not None or self.text == ALTERED
+        return self.tree is not None or self.half_made or self.text == ALTERED
 
 
 class _Altered(Exception):
@@ -82,11 +85,12 @@ class KernelTraffic:
 
     def __init__(self, connect: Callable[[], Any] = IPRoute) -> None:
         self._connect = connect
+        self._whole: set[int] = set()  # interfaces on which no earlier process left a part
 
     def read(self, interface: str) -> bytes | None:
         """As TrafficControl.read."""
         try:
-            index = self.identity(interface)
+            index = _index(interface)
             with self._connect() as route:
                 return f"{_look(route, index).text}\n".encode()
         except NetlinkError as err:
@@ -100,16 +104,25 @@ class KernelTraffic:
 
     def identity(self, interface: str) -> int:
         """As TrafficControl.identity."""
-        try:
-            return socket.if_nametoindex(interface)
-        except (OSError, ValueError) as err:
-            raise no_such_interface(interface) from err
+        index = _index(interface)
+        if index not in self._whole:
+            try:
+                with self._connect() as route:
+                    found = _look(route, index)
+                    if found.half_made:
+                        _bring_about(route, index, found, None)
+            except NetlinkError as err:
+                if err.code in _GONE:
+                    raise no_such_interface(interface) from err
+                raise _unreadable(interface, err) from err
+            self._whole.add(index)
+        return index
 
     def write(self, interface: str, identity: int, content: bytes) -> None:
         """As TrafficControl.write."""
         text = content.decode("ascii").removesuffix("\n")
         wanted = None if text == ABSENT else parse_tree(text)
-        if self.identity(interface) != identity:
+        if _index(interface) != identity:
             raise no_such_interface(interface)
         try:
             with self._connect() as route:
@@ -134,12 +147,21 @@ class KernelTraffic:
                 interface=interface,
                 queues=before.queues,
             )
+        self._whole.discard(index)
         try:
             _bring_about(route, index, before, wanted)
         except NetlinkError:
             with suppress(NetlinkError):
                 _bring_about(route, index, _look(route, index), before.tree)
             raise
+        self._whole.add(index)
+
+
+def _index(interface: str) -> int:
+    try:
+        return socket.if_nametoindex(interface)
+    except (OSError, ValueError) as err:
+        raise no_such_interface(interface) from err
 
 
 def _look(route: Any, index: int) -> _Found:
@@ -171,7 +193,11 @@ def _ours(route: Any, index: int, root: Any) -> _Found:
     try:
         options = root.get_attr("TCA_OPTIONS")
         default = options.get_attr("TCA_HTB_INIT")["defcls"]
-        classes = [_class(each) for each in route.get_classes(index=index) if _is_htb(each)]
+        messages = [each for each in route.get_classes(index=index) if _is_htb(each)]
+        minors = {each["handle"] & _MINOR for each in messages}
+        if not minors or _UNDER_WAY in minors:
+            return _Found(ABSENT, half_made=True)
+        classes = [_class(each) for each in messages]
         found = tuple(_filters(route, index))
         tree = Tree.of(default & _MINOR, classes, [match for match, _ in found])
     except (_Altered, ValueError):
@@ -240,6 +266,7 @@ def _bring_about(route: Any, index: int, now: _Found, wanted: Tree | None) -> No
         return
     if now.tree is None:
         route.tc("add", "htb", index, MAJOR, parent=_ROOT, default=wanted.default)
+    _set_class(route, index, TrafficClass(_UNDER_WAY, 0, LEAST_RATE, LEAST_RATE, 0))
     known = {each.minor: each for each in now.tree.classes} if now.tree else {}
     for each in wanted.classes:
         if known.get(each.minor) != each:
@@ -252,7 +279,8 @@ def _bring_about(route: Any, index: int, now: _Found, wanted: Tree | None) -> No
         _delete_match(route, index, match, old[match])
     kept = {each.minor for each in wanted.classes}
     for minor in sorted(known.keys() - kept, reverse=True):  # those below come first
-        route.tc("del-class", index=index, handle=MAJOR | minor, parent=MAJOR)
+        _delete_class(route, index, minor)
+    _delete_class(route, index, _UNDER_WAY)
 
 
 def _fits(now: Tree, wanted: Tree) -> bool:
@@ -284,6 +312,10 @@ def _set_class(route: Any, index: int, each: TrafficClass) -> None:
         quantum=min(max(each.rate // 10, _QUANTUM[0]), _QUANTUM[1]),
         prio=each.prio,
     )
+
+
+def _delete_class(route: Any, index: int, minor: int) -> None:
+    route.tc("del-class", index=index, handle=MAJOR | minor, parent=MAJOR)
 
 
 def _burst(rate: int) -> int:

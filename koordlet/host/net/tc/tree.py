@@ -17,10 +17,14 @@ MOST_MATCHES = 4000  # of one IP version: u32 numbers 4095
 LONGEST = 1 << 20  # bytes of a text
 LEAST_RATE = 1000  # bytes per second; the kernel's tables hold the time a packet takes
 MOST_RATE = 1 << 42
+MOST_MINOR = 0xFFFE  # the last one is kept for the time of a change
 MOST_DEPTH = 4  # of HTB's 8 levels
 FOREIGN, ALTERED = "foreign", "altered"
 SIDES = ("from", "to")
-NEEDS = "CONFIG_NET_SCH_HTB and CONFIG_NET_CLS_U32 (the modules sch_htb and cls_u32)"
+NEEDS = (
+    "CONFIG_NET_SCH_HTB and CONFIG_NET_CLS_U32 (the modules sch_htb and cls_u32), in the node's "
+    "network namespace (hostNetwork, or a program of the host)"
+)
 
 Address = IPv4Address | IPv6Address
 
@@ -116,8 +120,8 @@ class Tree:
 
 
 def _check_class(each: TrafficClass, depth: dict[int, int]) -> None:
-    if each.minor in depth or not 0 < each.minor <= 0xFFFF:
-        raise ValueError(f"wanted each class once, 1 to 65535, found {each.minor}")
+    if each.minor in depth or not 0 < each.minor <= MOST_MINOR:
+        raise ValueError(f"wanted each class once, 1 to {MOST_MINOR}, found {each.minor}")
     if depth.get(each.below, MOST_DEPTH) >= MOST_DEPTH:
         raise ValueError(f"wanted class {each.minor} below a lower number, found {each.below}")
     if not (LEAST_RATE <= each.rate <= each.ceil <= MOST_RATE and 0 <= each.prio <= 7):
