@@ -1,0 +1,155 @@
+"""Network QoS: rates of the classes of pods on an interface, and limits of single pods. Pure.
+
+Source: Koordinator, runtimehooks tc and apis/extension (networkQOS).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from koord.api.quantity import Quantity
+from koord.api.slo.resourceqos import NetQoSPolicy, NetworkQoS, ResourceQoS
+from koord.util.errors import InvalidObject
+
+ANNOTATION = "koordinator.sh/networkQOS"  # of a pod
+LEAST_RATE, MOST_RATE = 1000, 1 << 42  # bytes/s that the kernel is asked for
+MOST_BITS = MOST_RATE * 8
+_LONGEST = 1024  # characters of an annotation
+LINK, SYSTEM, LS, BE = 1, 2, 3, 4  # classes, as minor ids; SYSTEM is that of all other packets
+
+Problems = tuple[InvalidObject, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRates:
+    """A class: what it gets in any case, and the most it may borrow, in bytes/s."""
+
+    minor: int
+    below: int  # the class above; 0: the root
+    rate: int
+    ceil: int
+    prio: int  # the lowest number borrows first
+
+
+@dataclass(frozen=True, slots=True)
+class PodLimits:
+    """The most a pod may receive and send, in bytes/s; 0: no limit of its own."""
+
+    ingress: int = 0
+    egress: int = 0
+
+
+def pod_limits(annotations: Mapping[str, str]) -> PodLimits:
+    """Return the limits in a pod's annotations, which may be written by anyone.
+
+    Raises:
+        InvalidObject: the text is no object of quantities of bits/s, or one is negative, or less
+            than the kernel can keep to, or more than any link.
+    """
+    text = annotations.get(ANNOTATION)
+    if text is None:
+        return PodLimits()
+    try:
+        found = json.loads(text) if len(text) <= _LONGEST else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        wanted = 'an object like {"ingressLimit": "10M", "egressLimit": "20M"}'
+        raise InvalidObject(ANNOTATION, wanted=wanted, found=text)
+    ingress, egress = (_limit(found, key) for key in ("ingressLimit", "egressLimit"))
+    return PodLimits(ingress, egress)
+
+
+def _limit(found: Mapping[str, object], key: str) -> int:
+    value = found.get(key)
+    if value is None:
+        return 0
+    where = f"{ANNOTATION}: {key}"
+    try:
+        bits = Quantity.parse(value).integer
+    except ValueError:
+        bits = -1
+    if bits and not LEAST_RATE * 8 <= bits <= MOST_BITS:
+        wanted = f"0, or a quantity of bits/s from {LEAST_RATE * 8} to {MOST_BITS}"
+        raise InvalidObject(where, wanted=wanted, found=value)
+    return bits // 8
+
+
+def classes(
+    qos: ResourceQoS, total: Quantity, link: int | None
+) -> tuple[tuple[ClassRates, ...], Problems]:
+    """Return the classes of the node's interface, and what of the NodeSLO could not be used.
+
+    None at all where another agent is to do it, or nobody knows what the interface can send.
+    total is systemStrategy.totalNetworkBandwidth in bits/s, 0 for unknown; link the speed of the
+    interface in bytes/s, None for unknown. A class without enable is none: its pods' packets go
+    to SYSTEM.
+    """
+    if qos.policies.network is not NetQoSPolicy.TC:
+        return (), ()
+    problems: list[InvalidObject] = []
+    most = _total(total, link, problems)
+    if most < 4 * LEAST_RATE:
+        return (), tuple(problems)
+    left = most - LEAST_RATE  # what SYSTEM has in any case
+    found = []
+    for minor, name, settings in ((LS, "lsClass", qos.ls.network), (BE, "beClass", qos.be.network)):
+        if settings.enable:
+            where = f"{name}.networkQOS"
+            rate, ceil = _rates(settings, most, where, problems)
+            room = max(left, LEAST_RATE)
+            if rate > room:
+                wanted = f"an egressRequest that is left of the bandwidth ({room * 8} bits/s)"
+                problems.append(InvalidObject(where, wanted=wanted, found=rate * 8))
+            rate = min(rate, room)
+            left -= rate
+            found.append(ClassRates(minor, LINK, rate, ceil, minor - 1))
+    rest = max(most - sum(each.rate for each in found), LEAST_RATE)
+    first = (ClassRates(LINK, 0, most, most, 0), ClassRates(SYSTEM, LINK, rest, most, 1))
+    return (*first, *found), tuple(problems)
+
+
+def _total(total: Quantity, link: int | None, problems: list[InvalidObject]) -> int:
+    """Return the bandwidth in bytes/s, 0 for unknown: at most that of the link."""
+    where, bits = "systemStrategy.totalNetworkBandwidth", total.integer
+    most = min(link or MOST_RATE, MOST_RATE)
+    if bits < 0 or (link and bits > most * 8):
+        wanted = f"a quantity of bits/s, at most the link's {most * 8}"
+        problems.append(InvalidObject(where, wanted=wanted, found=str(total)))
+    if bits <= 0:
+        return most if link else 0
+    return min(bits // 8, most)
+
+
+def _rates(
+    settings: NetworkQoS, most: int, where: str, problems: list[InvalidObject]
+) -> tuple[int, int]:
+    """Return rate and ceil in bytes/s, LEAST_RATE <= rate <= ceil <= most."""
+    ceil = _rate(settings.egress_limit, most, f"{where}.egressLimit", problems) or most
+    rate = _rate(settings.egress_request, most, f"{where}.egressRequest", problems)
+    if rate > ceil:
+        wanted = f"at most egressLimit ({ceil * 8} bits/s)"
+        problems.append(InvalidObject(f"{where}.egressRequest", wanted=wanted, found=rate * 8))
+    ceil = max(ceil, LEAST_RATE)
+    return min(max(rate, LEAST_RATE), ceil), ceil
+
+
+def _rate(value: int | str, most: int, where: str, problems: list[InvalidObject]) -> int:
+    """Return percent of the bandwidth, or a quantity of bits/s, in bytes/s; 0: not set."""
+    if isinstance(value, int):
+        if not isinstance(value, bool) and 0 <= value <= 100:
+            return most * value // 100
+        bits = -1
+    else:
+        try:
+            bits = Quantity.parse_text(value).integer
+        except ValueError:
+            bits = -1
+    if bits < 0:
+        wanted = "percent from 0 to 100, or a quantity of bits/s"
+        problems.append(InvalidObject(where, wanted=wanted, found=value))
+        return 0
+    if bits > most * 8:
+        wanted = f"at most the bandwidth ({most * 8} bits/s)"
+        problems.append(InvalidObject(where, wanted=wanted, found=value))
+    return min(-(-bits // 8), most)  # not 0, which is no limit

@@ -1,0 +1,196 @@
+"""Network QoS: rates of classes from a NodeSLO, and limits from pods' annotations."""
+
+import json
+from dataclasses import astuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord.api.quantity import Quantity
+from koord.api.slo.resourceqos import (
+    NetQoSPolicy,
+    NetworkQoS,
+    QoSClassStrategy,
+    QoSPolicies,
+    ResourceQoS,
+)
+from koord.util.errors import InvalidObject
+from koordlet.host.net.tc import tree
+from koordlet.rules.networkqos import (
+    ANNOTATION,
+    LEAST_RATE,
+    MOST_RATE,
+    ClassRates,
+    PodLimits,
+    classes,
+    pod_limits,
+)
+
+G = 125_000_000  # bytes/s of 1G
+LINK = ClassRates(1, 0, G, G, 0)
+
+
+def strategy(ls=None, be=None, policy=NetQoSPolicy.TC):
+    ls, be = (QoSClassStrategy(network=each or NetworkQoS()) for each in (ls, be))
+    return ResourceQoS(ls=ls, be=be, policies=QoSPolicies(network=policy))
+
+
+def network(request=0, limit=0):
+    return NetworkQoS(enable=True, egress_request=request, egress_limit=limit)
+
+
+def test_rates_are_those_that_the_host_takes():
+    assert (LEAST_RATE, MOST_RATE) == (tree.LEAST_RATE, tree.MOST_RATE)
+
+
+def test_the_worked_example():
+    """1G, LS 50 to 100 percent, BE 100M to 500M."""
+    found, problems = classes(
+        strategy(network(50, 100), network("100M", "500M")), Quantity.parse("1G"), None
+    )
+
+    assert found == (
+        LINK,
+        ClassRates(2, 1, 50_000_000, G, 1),
+        ClassRates(3, 1, 62_500_000, G, 2),
+        ClassRates(4, 1, 12_500_000, 62_500_000, 3),
+    )
+    assert not problems
+
+
+@pytest.mark.parametrize(
+    ("total", "link", "most", "complaints"),
+    [
+        ("1G", None, G, 0),
+        ("1G", 10 * G, G, 0),
+        ("10G", G, G, 1),
+        ("0", G, G, 0),
+        ("-5", G, G, 1),
+        ("100E", G, G, 1),
+    ],
+)
+def test_the_bandwidth_is_at_most_that_of_the_link(total, link, most, complaints):
+    found, problems = classes(strategy(), Quantity.parse(total), link)
+
+    assert found == (ClassRates(1, 0, most, most, 0), ClassRates(2, 1, most, most, 1))
+    assert len(problems) == complaints
+
+
+@pytest.mark.parametrize(("total", "complaints"), [("0", 0), ("-1", 1), ("1", 0)])
+def test_nothing_is_shaped_while_the_bandwidth_is_unknown(total, complaints):
+    found, problems = classes(strategy(), Quantity.parse(total), None)
+
+    assert found == ()
+    assert len(problems) == complaints
+
+
+@pytest.mark.parametrize("policy", [NetQoSPolicy.TERWAY, None])
+def test_another_agent_does_it(policy):
+    assert classes(strategy(policy=policy), Quantity.parse("1G"), None) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("request_", "limit", "rate", "ceil", "complaints"),
+    [
+        (0, 0, LEAST_RATE, G, 0),
+        (0, 40, LEAST_RATE, 50_000_000, 0),
+        (101, 100, LEAST_RATE, G, 1),
+        (-1, -1, LEAST_RATE, G, 2),
+        ("-10M", "10M", LEAST_RATE, 1_250_000, 1),
+        ("ten", "x", LEAST_RATE, G, 2),
+        ("20M", "10M", 1_250_000, 1_250_000, 1),
+        ("2G", "3G", G - LEAST_RATE, G, 3),
+        ("1", "1", LEAST_RATE, LEAST_RATE, 0),
+    ],
+)
+def test_forms_of_rates(request_, limit, rate, ceil, complaints):
+    """Percent, quantities; negative, no quantities, above the limit, above the bandwidth."""
+    found, problems = classes(strategy(be=network(request_, limit)), Quantity.parse("1G"), None)
+
+    assert found[2] == ClassRates(4, 1, rate, ceil, 3)
+    assert len(problems) == complaints
+
+
+def test_requests_of_more_than_there_is():
+    """LS comes first."""
+    found, [problem] = classes(strategy(network(80), network(80)), Quantity.parse("1G"), None)
+
+    assert [each.rate for each in found[2:]] == [100_000_000, 25_000_000 - LEAST_RATE]
+    assert found[1].rate == LEAST_RATE
+    assert "left of the bandwidth" in str(problem)
+
+
+rates = st.integers(-5, 200) | st.text("0123456789kMGTE-.", max_size=6)
+
+
+@given(
+    st.builds(network, rates, rates),
+    st.builds(network, rates, rates),
+    st.integers(-(10**13), 10**20),
+    st.none() | st.integers(1, 10**11),
+)
+def test_any_strategy_is_a_tree_or_nothing(ls, be, total, link):
+    """Which the kernel can have."""
+    found, _ = classes(strategy(ls, be), Quantity(total * 10**9), link)
+
+    if found:
+        wanted = [tree.TrafficClass(*astuple(each)) for each in found]
+        assert tree.Tree.of(2, wanted, []).classes == tuple(wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        (None, (0, 0)),
+        ("{}", (0, 0)),
+        ('{"egressLimit": "100M"}', (0, 12_500_000)),
+        ('{"ingressLimit":"10M","egressLimit":"20M"}', (1_250_000, 2_500_000)),
+        ('{"ingressLimit": "0", "other": 1}', (0, 0)),
+        ('{"ingressLimit": 8000}', (1000, 0)),
+    ],
+)
+def test_limits_of_a_pod(text, limits):
+    assert pod_limits({} if text is None else {ANNOTATION: text}) == PodLimits(*limits)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "null",
+        "10M",
+        "[" * 1000,
+        '{"egressLimit": "-1"}',
+        '{"egressLimit": "1"}',
+        '{"egressLimit": "ten"}',
+        '{"egressLimit": true}',
+        '{"egressLimit": {}}',
+        '{"egressLimit": NaN}',
+        '{"egressLimit": "100P"}',
+        json.dumps({"egressLimit": "1M" + " " * 2000}),
+    ],
+)
+def test_what_is_no_limit(text):
+    with pytest.raises(InvalidObject, match="networkQOS"):
+        pod_limits({ANNOTATION: text})
+
+
+@given(
+    st.text(max_size=60)
+    | st.dictionaries(
+        st.sampled_from(["ingressLimit", "egressLimit"]),
+        st.none()
+        | st.booleans()
+        | st.floats()
+        | st.integers()
+        | st.text("0123456789MG-", max_size=8),
+    ).map(json.dumps)
+)
+def test_any_annotation_is_limits_or_an_error(text):
+    try:
+        limits = pod_limits({ANNOTATION: text})
+    except InvalidObject:
+        return
+    assert all(each == 0 or each >= LEAST_RATE for each in (limits.ingress, limits.egress))
