@@ -1,6 +1,7 @@
 """Runs a plugin's code apart from the rest: metered, with a deadline, whatever it does."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from inspect import isawaitable, iscoroutinefunction
@@ -31,13 +32,22 @@ class PluginCode:
     """The code of one plugin."""
 
     def __init__(
-        self, name: str, clock: Clock, *, step_seconds: float, limits: ManyLimits | None = None
+        self,
+        name: str,
+        clock: Clock,
+        *,
+        step_seconds: float,
+        limits: ManyLimits | None = None,
+        accounted: bool = True,
     ) -> None:
         """step_seconds is how long it may hold the event loop, in real time.
 
         limits: where callers of many short pieces of code have set the signal's handler.
+        accounted: whether the meter measures CPU seconds.
         """
-        self.meter = Meter(name, guard=_StepLimit(step_seconds, limits or ManyLimits()))
+        guard = _StepLimit(step_seconds, limits or ManyLimits())
+        cpu = time.thread_time if accounted else None
+        self.meter = Meter(name, guard=guard, cpu=cpu)
         self._name = name
         self._clock = clock
 

@@ -73,10 +73,12 @@ class Meter:
         guard: StepGuard | None = None,
         memory: Callable[[], int] | None = None,
         now: Callable[[], float] = time.monotonic,
+        cpu: Callable[[], float] | None = time.thread_time,
     ) -> None:
         """memory: what to read the process's bytes with; None: growth is not measured.
 
-        now is the clock for last_step; cost itself is always measured in real CPU time.
+        now is the clock for last_step. cpu: seconds of CPU of this thread; None: they are not
+        measured, as each reading is a system call that asks the kernel's scheduler.
         """
         self.name = name
         self.cpu_seconds = 0.0
@@ -89,6 +91,7 @@ class Meter:
         self._guard = guard or NoGuard()
         self._memory = memory
         self._now = now
+        self._cpu = cpu
         self._before = (0.0, 0)
 
     def reset(self) -> None:
@@ -181,18 +184,19 @@ class Meter:
             self._leave()
 
     def _enter(self) -> None:
-        memory = self._memory
-        self._before = (time.thread_time(), memory() if memory is not None else 0)
+        memory, cpu = self._memory, self._cpu
+        before = cpu() if cpu is not None else 0.0
+        self._before = (before, memory() if memory is not None else 0)
         self._guard.enter(self.name)
 
     def _leave(self) -> None:
         self._guard.leave()
         cpu, memory = self._before
-        spent = time.thread_time() - cpu
-        self.cpu_seconds += spent
         self.steps += 1
-        if spent > self.longest_step:
-            self.longest_step = spent
+        if self._cpu is not None:
+            spent = self._cpu() - cpu
+            self.cpu_seconds += spent
+            self.longest_step = max(self.longest_step, spent)
         if self._memory is not None:
             self.growth = max(0, self.growth + self._memory() - memory)
         self.last_step = self._now()

@@ -190,7 +190,11 @@ class ProfilePlugins:
                 f'plugin "{name}" does not exist; registered are: {known or "none"}', name
             )
         code = PluginCode(
-            name, self.services.clock, step_seconds=self.limits.step, limits=self.services.limits
+            name,
+            self.services.clock,
+            step_seconds=self.limits.step,
+            limits=self.services.limits,
+            accounted=False,
         )
 
         async def make() -> object:

@@ -49,6 +49,30 @@ async def test_waiting_is_not_charged():
     assert 0.01 <= meter.longest_step < 0.1
 
 
+async def test_without_a_clock_of_cpu_steps_are_guarded_and_counted_all_the_same():
+    """Where nothing reads the cost, it is not measured: two system calls a step."""
+    guard = Guard()
+    meter = Meter("P", guard=guard, cpu=None)
+
+    async def work() -> None:
+        spin(0.002)
+        await asyncio.sleep(0)
+
+    await meter.drive(work())
+    assert guard.steps == ["enter P", "leave"] * 2
+    assert (meter.steps, meter.cpu_seconds, meter.longest_step) == (2, 0.0, 0.0)
+
+
+async def test_the_clock_of_cpu_is_read_at_both_ends_of_a_step():
+    """Cost is what it says has gone by between them; the longest step is kept."""
+    readings = iter((1.0, 1.5, 4.0, 4.25))
+    meter = Meter("P", cpu=lambda: next(readings))
+    for _ in range(2):
+        with meter.step():
+            pass
+    assert (meter.cpu_seconds, meter.longest_step) == (0.75, 0.5)
+
+
 async def test_each_step_is_reported_to_the_guard():
     """The guard knows exactly when the plugin's code runs."""
     guard = Guard()
