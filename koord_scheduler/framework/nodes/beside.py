@@ -65,9 +65,11 @@ class FilterBeside:
     ) -> None:
         """Filter; a node must also pass with the pods that are nominated to it.
 
-        Where the nominator says that this suffices, it need not pass without them.
+        Where the nominator says that this suffices, it need not pass without them. wanted is not
+        changed.
         """
         if crowd is not None:
+            wanted = wanted.copy()
             rows = crowd.rows(nodes)
             rows = rows[wanted[rows]]
             if len(rows) > FEW_RIVALS:

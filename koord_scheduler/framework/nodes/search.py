@@ -5,10 +5,11 @@ Source: Kubernetes, pkg/scheduler/schedule_one.go and framework/runtime/framewor
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
-from koord.cluster.columns import Mask
+from koord.cluster.columns import Mask, read_only
 from koord.cluster.crowd import Crowd
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
@@ -61,7 +62,7 @@ class Found:
     ) -> "Found":
         """After Filter, by the statuses of the nodes."""
         feasible = statuses.feasible
-        if feasible.any():
+        if np.count_nonzero(feasible):  # faster than any()
             return cls(SUCCESS, subject, feasible, diagnosis, statuses, kept)
         diagnosis.node_statuses = statuses
         for number in np.unique(statuses.numbers).tolist():
@@ -284,9 +285,9 @@ class NodeSearch:
     ) -> NodeStatuses:
         """Filter on the node that the pod is nominated to, or else on all that PreFilter names."""
         pod, nodes = subject.pod, subject.nodes
-        wanted, absent = np.ones(len(nodes), np.bool_), NO_STATUS
+        wanted, absent = _all_nodes(len(nodes)), NO_STATUS
         if before.node_names is not None:
-            wanted[:] = False
+            wanted = np.zeros(len(nodes), np.bool_)
             wanted[[row for name in before.node_names if (row := nodes.row(name)) is not None]] = (
                 True
             )
@@ -334,3 +335,9 @@ class NodeSearch:
         looked_at = walk.leave_out_beyond(order, need)
         self._start = (self._start + looked_at) % len(nodes)
         return walk
+
+
+@lru_cache(maxsize=4)  # of each cycle the same, but for views that differ in their nodes
+def _all_nodes(count: int) -> Mask:
+    """A mask of all nodes, which is never written."""
+    return read_only(np.ones(count, np.bool_))
