@@ -171,7 +171,7 @@ class Soak:
         """Pods, as long as few are pending: what is tried again and again shows nothing new."""
         draw, pods = self.draw, self.server.pods.values()
         pending = sum(not pod["spec"].get("nodeName") for pod in pods)
-        for _ in range(draw.randrange(max(1, min(8, MOST_PENDING - pending)))):
+        for _ in range(draw.randrange(max(1, min(12, MOST_PENDING - pending)))):
             self.names += 1
             more = {"priority": draw.choice([0, 0, 0, 10])}
             if draw.random() < 0.2:
@@ -226,7 +226,7 @@ class Soak:
         self.server.storage.limit(name, self.server.storage.limits[name] + 1)
 
     async def do_delete(self) -> None:
-        for _ in range(self.draw.randrange(6)):
+        for _ in range(self.draw.randrange(10)):
             if self.server.pods:
                 self.server.delete_pod(self.draw.choice(sorted(self.server.pods)))
 
@@ -292,7 +292,7 @@ class Soak:
         elif draw.random() < 0.5:
             more = {"unschedulable": True} if draw.random() < 0.3 else {}
             server.add_node(
-                name, cpu=str(draw.choice([2, 4, 6])), pods=str(draw.choice([3, 6])), **more
+                name, cpu=str(draw.choice([4, 8, 12])), pods=str(draw.choice([4, 8])), **more
             )
         elif name not in occupied:
             server.delete_node(name)

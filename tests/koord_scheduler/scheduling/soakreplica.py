@@ -24,6 +24,7 @@ from koord.util.health import Health
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
 from koord_scheduler.cache.assumed import SchedulerState
+from koord_scheduler.config.profiles import Profile
 from koord_scheduler.config.read import parse_configuration
 from koord_scheduler.framework.interfaces import Plugin
 from koord_scheduler.framework.profiles.configured import known_plugins
@@ -92,8 +93,7 @@ class Replica(Kit):
         """Make the scheduler, and follow the cluster."""
         discover(self.registry, _installed())
         self.registry.register("Unreliable", lambda args, handle: self.plugin)
-        read = parse_configuration(CONFIGURATION, Path("config"), known_plugins(self.registry))
-        (profile,) = read.configuration.profiles
+        profile = _profile(self.registry)
         self.scheduler = Scheduler(
             [await build_profile(profile, self.registry, self.services)],
             self.state,
@@ -182,6 +182,17 @@ class Replica(Kit):
                     await self.scheduler.run(stop)
             finally:
                 parts.set()
+
+
+_PROFILES: list[Profile] = []  # the one, when it has been read
+
+
+def _profile(registry: PluginRegistry) -> Profile:
+    """What the configuration says; to read it again for each replica takes longer than its work."""
+    if not _PROFILES:
+        read = parse_configuration(CONFIGURATION, Path("config"), known_plugins(registry))
+        _PROFILES.extend(read.configuration.profiles)
+    return _PROFILES[0]
 
 
 @cache

@@ -67,9 +67,9 @@ class Server(Api):
         super().__init__(None)  # type: ignore[arg-type]  # no state is at its other end
         self.storage = SoakStorage(self._record)
 
-    def add_node(self, name: str, cpu: str = "4", **spec: Any) -> None:
+    def add_node(self, name: str, cpu: str = "8", **spec: Any) -> None:
         """A node with as much memory in Gi as cores, few pods and volumes, and one of two zones."""
-        room = {"cpu": cpu, "memory": f"{cpu}Gi", "pods": spec.pop("pods", "6")}
+        room = {"cpu": cpu, "memory": f"{cpu}Gi", "pods": spec.pop("pods", "8")}
         is_new = name not in self.nodes
         self.nodes[name] = node(name, {ZONE: "ab"[ord(name[-1]) % 2]}, room, **spec)
         self._note_node(name, "ADDED" if is_new else "MODIFIED")

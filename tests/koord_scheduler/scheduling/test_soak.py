@@ -1,7 +1,7 @@
 """Random clusters, faults and leaders: what must hold whatever happens, checked from outside.
 
 KOORD_SOAK_SEEDS=123:124 runs the seed 123 again. `make soak` runs more of them; one binds about
-45 pods.
+60 pods.
 """
 
 import asyncio
