@@ -136,7 +136,10 @@ class PodStatuses:
             uid, wanted = self._waiting.popitem(last=False)
             self._sending[uid] = wanted
             over = await stop.bound(self._send(wanted))
-            if self._sending.pop(uid, None) is wanted and over is False:
+            if self._sending.get(uid) is not wanted:
+                continue  # it was dropped, or a newer one is on its way
+            del self._sending[uid]
+            if over is False:
                 self._failed(uid, wanted)
 
     def _failed(self, uid: str, wanted: _Wanted) -> None:
