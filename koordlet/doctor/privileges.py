@@ -62,9 +62,15 @@ CAPABILITIES = (
     Capability(
         "CAP_SYS_PTRACE",
         19,
-        "core scheduling cookies of other processes, and the kubelet's config file on a node "
-        "without pods",
-        ("CoreSched",),
+        "core scheduling cookies of other processes, opening the node's namespaces, and the "
+        "kubelet's config file on a node without pods",
+        ("CoreSched", "TCNetworkQoS"),
+    ),
+    Capability(
+        "CAP_SYS_ADMIN",
+        21,
+        "entering the node's network namespace from that of a pod",
+        ("TCNetworkQoS",),
     ),
     Capability(
         "CAP_SYS_RESOURCE",

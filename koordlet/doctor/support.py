@@ -13,7 +13,7 @@ from koordlet.host.errors import KernelFileError, Unsupported, Vanished
 from koordlet.host.files import read_file, read_head
 from koordlet.host.host import Host
 from koordlet.host.kernelfile import KernelFile
-from koordlet.host.net.tc.node import check_node_network
+from koordlet.host.net.tc.node import node_namespace
 from koordlet.host.proc.namespaces import OWN
 from koordlet.host.resource import Resource, Root
 from koordlet.host.topology.numa import numa_node_ids
@@ -116,7 +116,7 @@ def _claimable(host: Host, claim: Claimable) -> Finding:
 def _look(host: Host, row: Resource[Any]) -> None:
     """See that a value of a row can be read. Raises KernelFileError."""
     if host.file(row).root is Root.TRAFFIC:
-        check_node_network(host.paths)  # to read it takes the daemon 10 MiB
+        node_namespace(host.paths)  # to read it takes a helper process
     elif row.is_object:
         host.bind(row, OWN if "{}" in host.file(row).name else "").text()
     else:

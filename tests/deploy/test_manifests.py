@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from koord.component.plugins.discovery import discover
 from koordlet.daemon.settings.settings import Settings, load_settings
 from koordlet.doctor.privileges import CAPABILITIES
+from koordlet.host.net.guard.client import STATE
 from koordlet.plugin.testing import SimulatedClock
 
 ROOT = Path(__file__).parents[2]
@@ -269,6 +270,26 @@ def test_the_component_for_resctrl_adds_one_directory(load: Any) -> None:
         container["securityContext"]
         == one("DaemonSet")["spec"]["template"]["spec"]["containers"][0]["securityContext"]
     )
+
+
+def test_the_component_for_traffic_classes(load: Any) -> None:
+    """What its helper needs, by the daemon's own table, and where it keeps its record."""
+    settings = load("network-qos")
+    pod = patched(one("DaemonSet"), "network-qos")["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+
+    wanted = {each.name for each in CAPABILITIES if "TCNetworkQoS" in each.needed_by}
+    added = container["securityContext"]["capabilities"]["add"]
+    assert {f"CAP_{name}" for name in added} == wanted
+    assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
+    assert container["securityContext"]["privileged"] is pod["hostNetwork"] is False
+    assert pod["hostPID"] is True
+    state = settings.paths.var_run / STATE
+    found = mount(container, state)
+    assert found
+    assert found["mountPath"] == str(state)
+    [volume] = [each for each in pod["volumes"] if each["name"] == found["name"]]
+    assert volume["hostPath"] == {"path": f"/var/run/{STATE}", "type": "DirectoryOrCreate"}
 
 
 def test_the_component_table_is_complete() -> None:

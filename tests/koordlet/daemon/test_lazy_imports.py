@@ -34,6 +34,7 @@ def imported() -> set[str]:
         "koordlet.executor.kernel.trafficclasses",
         "koordlet.host.devices",
         "koordlet.host.idletracking",
+        "koordlet.host.net.guard",
         "koordlet.host.net.tc.kernel",
         "koordlet.host.perf",
         "koordlet.nvml",

@@ -235,6 +235,7 @@ def test_capability_numbers_are_the_kernels():
         "CAP_KILL": 5,
         "CAP_NET_ADMIN": 12,
         "CAP_SYS_PTRACE": 19,
+        "CAP_SYS_ADMIN": 21,
         "CAP_SYS_RESOURCE": 24,
         "CAP_PERFMON": 38,
     }

@@ -1,29 +1,42 @@
 """Reads what is at the root of the node's network interfaces."""
 
+import os
+from functools import cache
+
 from koordlet.host.errors import Unsupported, Vanished
 from koordlet.host.net.tc import TrafficControl
-from koordlet.host.net.tc.tree import NEEDS
 from koordlet.host.paths import HostPaths
-from koordlet.host.proc.namespaces import OWN, node_network_process
+from koordlet.host.proc.namespaces import INIT, OWN, node_network_process, sees_host_pids
+
+_NEEDS = "the node's network namespace (hostNetwork, or hostPID with CAP_SYS_ADMIN)"
 
 
-def check_node_network(paths: HostPaths) -> None:
-    """Raise Unsupported in the network namespace of a container, whose interfaces are its own."""
-    if node_network_process(paths.proc) != OWN:
-        where = str(paths.proc / "self/ns/net")
-        raise Unsupported.here(where, "that of a container", NEEDS)
-
-
-def node_traffic(paths: HostPaths) -> TrafficControl:
-    """Return what reads and sets the node's interfaces. It takes 10 MiB.
+def node_namespace(paths: HostPaths) -> str:
+    """Return the file of the node's network namespace; "": this process is in it.
 
     Raises:
-        Unsupported: as check_node_network.
+        Unsupported: it cannot be entered from here.
     """
-    check_node_network(paths)
-    from koordlet.host.net.tc.kernel import KernelTraffic
+    if node_network_process(paths.proc) == OWN:
+        return ""
+    namespace = str(paths.proc / INIT / "ns/net")
+    if not sees_host_pids(paths.proc) or not os.path.lexists(namespace):
+        where = str(paths.proc / "self/ns/net")
+        raise Unsupported.here(where, "that of a container", _NEEDS)
+    return namespace
 
-    return KernelTraffic()
+
+@cache
+def node_traffic(paths: HostPaths) -> TrafficControl:
+    """Return what reads and sets the node's interfaces: one helper process for all callers.
+
+    Raises:
+        Unsupported: as node_namespace.
+    """
+    namespace = node_namespace(paths)
+    from koordlet.host.net.guard.client import helper_traffic  # only where it is used
+
+    return helper_traffic(paths, namespace)
 
 
 class TrafficReader:

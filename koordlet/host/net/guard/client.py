@@ -1,0 +1,159 @@
+"""The agent's side of the helper: a TrafficControl that blocks, but never for long."""
+
+import atexit
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from koord.util.backoff import Backoff
+from koord.util.clock import Clock, SystemClock
+from koordlet.host.cgroups.cgroupfs import CgroupFs
+from koordlet.host.errors import KernelFileError
+from koordlet.host.net.guard.frames import Channel, ChannelError, raise_error
+from koordlet.host.paths import HostPaths
+
+ANSWER_LIMIT = 10.0  # seconds; a write looks for the API server first, for 2 s
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+STATE = "koordlet-network"  # below /var/run
+_PROGRAM = "koordlet.host.net.guard.program"
+_PASSED_ON = ("PATH", "LANG")
+_WHAT = "helper for traffic control"
+_HINT = "it is started anew; see the log"
+
+
+class HelperTraffic:
+    """A TrafficControl; see there. Any thread may use it; one at a time is served.
+
+    The helper is started by the first call. One that fails or hangs is killed; what it had on
+    probation is the next one's, from the record.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], tuple[Channel, "subprocess.Popen[bytes]"]],
+        clock: Clock,
+    ) -> None:
+        """start makes a helper. Raises ChannelError, OSError."""
+        self._start = start
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._helper: tuple[Channel, subprocess.Popen[bytes]] | None = None
+        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        self._not_before = clock.monotonic()
+        self._problem = ""
+
+    def read(self, interface: str) -> bytes | None:
+        """As TrafficControl.read."""
+        found = self._ask(op="read", interface=interface)
+        return None if found is None else str(found).encode("ascii", "replace")
+
+    def identity(self, interface: str) -> int:
+        """As TrafficControl.identity."""
+        found = self._ask(op="identity", interface=interface)
+        if isinstance(found, bool) or not isinstance(found, int):
+            raise _failed(f"no number of an interface: {found!r:.60}")
+        return found
+
+    def write(self, interface: str, identity: int, content: bytes) -> None:
+        """As TrafficControl.write."""
+        text = content.decode("ascii")
+        self._ask(op="write", interface=interface, identity=identity, content=text)
+
+    def close(self) -> None:
+        """Let the helper end: by itself, once nothing is on probation."""
+        with self._lock:
+            if self._helper is not None:
+                self._helper[0].close()
+                self._helper = None
+
+    def _ask(self, **request: object) -> Any:
+        with self._lock:
+            try:
+                channel = self._running()
+                channel.send(request)
+                found = channel.receive()
+            except (ChannelError, OSError) as err:
+                self._end(str(err))
+                raise _failed(self._problem) from err
+            self._backoff.reset()
+        raise_error(found)
+        return found.get("ok")
+
+    def _running(self) -> Channel:
+        if self._helper is None:
+            if (wait := self._not_before - self._clock.monotonic()) > 0:
+                raise _failed(f"{self._problem}; the next start is in {wait:.0f} s")
+            self._helper = self._start()
+            started = self._helper[0].receive()
+            if "error" in started:
+                raise ChannelError(f"it cannot work here: {started.get('found')}")
+        return self._helper[0]
+
+    def _end(self, problem: str) -> None:
+        self._problem = problem
+        self._not_before = self._clock.monotonic() + self._backoff.next()
+        if self._helper is not None:
+            channel, process = self._helper
+            channel.close()
+            process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(1.0)
+            self._helper = None
+
+
+def _failed(found: str) -> KernelFileError:
+    return KernelFileError(_WHAT, wanted="an answer", found=found, hint=_HINT)
+
+
+def api_server(environ: Mapping[str, str]) -> tuple[str, int] | None:
+    """Return where the API server is, as a pod knows it; None outside of a cluster."""
+    host = environ.get("KUBERNETES_SERVICE_HOST", "")
+    port = environ.get("KUBERNETES_SERVICE_PORT", "")
+    try:
+        address = str(ip_address(host))
+    except ValueError:
+        return None
+    ok = port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 1 << 16
+    return (address, int(port)) if ok else None
+
+
+def helper_traffic(
+    paths: HostPaths, namespace: str, environ: Mapping[str, str] = os.environ
+) -> HelperTraffic:
+    """Return the traffic control of a network namespace; "": of that which this process is in."""
+    config = {
+        "namespace": namespace,
+        "state": str(paths.var_run / STATE),
+        "api": api_server(environ),
+        "cgroups": [str(root) for root in CgroupFs(paths.cgroup).hierarchies()],
+    }
+    traffic = HelperTraffic(lambda: start(config), SystemClock())
+    atexit.register(traffic.close)
+    return traffic
+
+
+def start(config: Mapping[str, object]) -> tuple[Channel, "subprocess.Popen[bytes]"]:
+    """Start a helper; see program for what config says. Raises OSError."""
+    ours, its = socket.socketpair()
+    with its:
+        try:
+            process = subprocess.Popen(  # noqa: S603 - our own program
+                [sys.executable, "-I", "-m", _PROGRAM, json.dumps(config)],
+                stdin=its.fileno(),
+                stdout=subprocess.DEVNULL,
+                env={name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+                start_new_session=True,
+                cwd=Path("/"),
+            )
+        except OSError:
+            ours.close()
+            raise
+    return Channel(ours, ANSWER_LIMIT), process

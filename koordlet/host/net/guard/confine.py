@@ -1,0 +1,56 @@
+"""Makes a process one that lives by itself and may do nothing but change networks."""
+
+import ctypes
+import os
+import struct
+from pathlib import Path
+
+CAP_NET_ADMIN = 12
+NETWORK, CGROUP = 0x40000000, 0x02000000  # CLONE_NEWNET, CLONE_NEWCGROUP
+_NO_NEW_PRIVS, _CAPBSET_DROP = 38, 24  # PR_*
+_CAPABILITY_VERSION_3 = 0x20080522
+_LAST_CAPABILITY = 63
+GROUP = "koordlet-network"
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def leave_groups(roots: list[Path]) -> list[str]:
+    """Move into a cgroup of our own in each hierarchy; return what did not work.
+
+    So it outlives the agent's, which a container runtime or systemd kills as a whole.
+    """
+    problems = []
+    for root in roots:
+        try:
+            group = root / GROUP
+            group.mkdir(exist_ok=True)
+            (group / "cgroup.procs").write_text(str(os.getpid()))
+        except OSError as err:
+            problems.append(f"{root}: {err.strerror}")
+    return problems
+
+
+def enter(namespace: Path, kind: int) -> None:
+    """Enter a namespace, of one of the kinds above. Raises OSError."""
+    descriptor = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if _libc.setns(descriptor, kind):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(namespace))
+    finally:
+        os.close(descriptor)
+
+
+def drop_capabilities(kept: int = CAP_NET_ADMIN) -> None:
+    """Keep one capability, for good. Raises OSError."""
+    _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
+    for capability in range(_LAST_CAPABILITY + 1):
+        if capability != kept:
+            _libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0)  # without CAP_SETPCAP it is refused
+    bits = 1 << kept
+    header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
+    data = struct.pack("6I", bits, bits, 0, 0, 0, 0)
+    if _libc.capset(header, data):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), "capset")

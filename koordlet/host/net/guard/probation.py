@@ -1,0 +1,108 @@
+"""When a change of an interface is kept, and when it is rolled back. Pure.
+
+A change is on probation if the control plane could be reached before it: the first time that it is
+reached again confirms it, and LIMIT seconds without roll it back. A second change meanwhile keeps
+what was there before the first, as nothing since is known to be good.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from koordlet.host.kerneltext import ABSENT
+from koordlet.host.net.tc.tree import may_show
+
+LIMIT = 10.0  # seconds
+_MATCHES = ("from ", "to ")
+
+
+class Verdict(Enum):
+    """What to do about a change."""
+
+    WAIT = "wait"
+    CONFIRM = "confirm"
+    ROLL_BACK = "roll back"
+
+
+@dataclass(frozen=True, slots=True)
+class Probation:
+    """A change that is not confirmed. identity: the interface's number."""
+
+    identity: int
+    previous: str  # a text to roll back to
+    wanted: str
+    until: float  # monotonic seconds
+
+    def verdict(self, *, reachable: bool, now: float) -> Verdict:
+        """Return what follows from a look at the control plane."""
+        if reachable:
+            return Verdict.CONFIRM
+        return Verdict.ROLL_BACK if now >= self.until else Verdict.WAIT
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A change that was rolled back, and is refused from then on."""
+
+    wanted: str
+    at: str  # UTC, ISO 8601
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class GuardState:
+    """All that outlives a helper, by interface."""
+
+    probations: Mapping[str, Probation] = field(default_factory=dict)
+    notes: Mapping[str, Note] = field(default_factory=dict)
+
+    def with_probation(self, interface: str, probation: Probation | None) -> "GuardState":
+        """Return the state after a change; None: there is nothing to confirm."""
+        others = {name: each for name, each in self.probations.items() if name != interface}
+        added = {} if probation is None else {interface: probation}
+        return GuardState({**others, **added}, self.notes)
+
+    def without_note(self, interface: str) -> "GuardState":
+        """Return the state when another change is made than the one that was rolled back."""
+        kept = {name: each for name, each in self.notes.items() if name != interface}
+        return GuardState(self.probations, kept)
+
+    def rolled_back(self, interface: str, at: str, why: str) -> "GuardState":
+        """Return the state after the rollback of a change on probation."""
+        wanted = self.probations[interface].wanted
+        after = self.with_probation(interface, None)
+        return GuardState(after.probations, {**after.notes, interface: Note(wanted, at, why)})
+
+    def refusal(self, interface: str, wanted: str) -> Note | None:
+        """Return the note for which a change is refused."""
+        note = self.notes.get(interface)
+        return note if note and wanted != ABSENT and shape(wanted) == shape(note.wanted) else None
+
+
+def probation_of(
+    running: Probation | None,
+    *,
+    identity: int,
+    before: str,
+    wanted: str,
+    reachable: bool,
+    now: float,
+) -> Probation | None:
+    """Return the probation of a change that is about to be made; None: it needs none.
+
+    running: that of the change before on this interface; before: what the interface shows.
+    What the kernel has by itself is never on probation: it cannot be what cuts a node off.
+    """
+    if running is not None and running.identity != identity:
+        running = None
+    good = before if may_show(before) else ABSENT
+    if running is not None:
+        good = running.previous
+    if wanted in (ABSENT, good) or not (reachable or running):
+        return None
+    return Probation(identity, good, wanted, now + LIMIT)
+
+
+def shape(text: str) -> str:
+    """Return a tree without its addresses: those change with each pod, and not by the spec."""
+    return "; ".join(part for part in text.split("; ") if not part.startswith(_MATCHES))

@@ -1,0 +1,106 @@
+"""The helper's program: enters the node's network namespace, and serves TrafficControl there.
+
+It ends with its agent, but not before every change is confirmed or rolled back.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from koord.util.clock import SystemClock
+from koord.util.owneddir import OwnedDirectory
+from koordlet.host.errors import KernelFileError
+from koordlet.host.net.guard.confine import (
+    CGROUP,
+    NETWORK,
+    drop_capabilities,
+    enter,
+    leave_groups,
+)
+from koordlet.host.net.guard.frames import Channel, ChannelError, error_message
+from koordlet.host.net.guard.guarded import GuardedTraffic, Reach
+from koordlet.host.net.guard.reach import ApiServer, Gateway
+from koordlet.host.net.guard.records import RecordFile
+from koordlet.host.net.tc import TrafficControl
+from koordlet.host.net.tc.kernel import KernelTraffic
+
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+AMID_LINE = 2.0  # seconds that an agent may take for the rest of a line
+MOST_AFTER = 60.0  # seconds after the agent's end: a rollback that fails is left to the next start
+
+
+def serve(channel: Channel, traffic: GuardedTraffic) -> None:
+    """Answer until the agent ends, and then until nothing is on probation."""
+    clock, ended = SystemClock(), 0.0
+    while not ended or (traffic.pending and clock.monotonic() < ended + MOST_AFTER):
+        readable, _, _ = select.select([] if ended else [channel], [], [], traffic.pause)
+        if readable:
+            try:
+                channel.send(answer(channel.receive(), traffic))
+            except ChannelError:
+                ended = clock.monotonic()
+                channel.close()
+        traffic.check()
+
+
+def answer(request: dict[str, Any], traffic: TrafficControl) -> dict[str, Any]:
+    """Do what a request asks for, and return what to say."""
+    try:
+        return {"ok": _do(request, traffic)}
+    except (KernelFileError, OSError, ValueError) as err:
+        return error_message(err)
+
+
+def _do(request: dict[str, Any], traffic: TrafficControl) -> str | int | None:
+    interface, operation = str(request.get("interface")), request.get("op")
+    match operation:
+        case "read":
+            data = traffic.read(interface)
+            return None if data is None else data.decode("ascii")
+        case "identity":
+            return traffic.identity(interface)
+        case "write":
+            identity, content = int(request.get("identity", 0)), str(request.get("content"))
+            traffic.write(interface, identity, content.encode())
+            return None
+    raise ValueError(f"wanted a request, found {operation!s:.60}")
+
+
+def main() -> None:
+    """Run with one argument, JSON; standard input is the channel."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    channel = Channel(socket.socket(fileno=os.dup(0)), AMID_LINE)
+    config = json.loads(sys.argv[1])
+    try:
+        namespace = Path(config["namespace"]) if config["namespace"] else None
+        if namespace:  # beyond the cgroup namespace of a container no group of v2 can be left
+            enter(namespace.with_name("cgroup"), CGROUP)
+        if problems := leave_groups([Path(root) for root in config["cgroups"]]):
+            structlog.get_logger("koordlet.network").warning(
+                "network.helper_in_the_agents_cgroup", problems=problems
+            )
+        if namespace:
+            enter(namespace, NETWORK)
+        directory = OwnedDirectory.open(Path(config["state"]))
+        boot = Path(_BOOT_ID).read_text().strip()
+        record = RecordFile(directory, boot)
+        drop_capabilities()
+    except OSError as err:
+        channel.send(error_message(err))
+        return
+    channel.send({"ok": None})
+    reach: Reach = ApiServer(*config["api"]) if config["api"] else Gateway()
+    serve(channel, GuardedTraffic(KernelTraffic(), reach, record, SystemClock()))
+
+
+if __name__ == "__main__":
+    main()

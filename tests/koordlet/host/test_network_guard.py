@@ -1,0 +1,470 @@
+"""Changes on probation: confirmed, rolled back, refused, and handed to the next helper."""
+
+import errno
+import json
+import socket
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from koord.util.errors import InvalidObject
+from koord.util.owneddir import OwnedDirectory
+from koordlet.host.errors import KernelFileError
+from koordlet.host.net.guard.client import HelperTraffic, api_server
+from koordlet.host.net.guard.frames import (
+    Channel,
+    ChannelError,
+    error_message,
+    parse_line,
+    raise_error,
+)
+from koordlet.host.net.guard.guarded import GuardedTraffic
+from koordlet.host.net.guard.probation import LIMIT, GuardState, Note, Probation, probation_of
+from koordlet.host.net.guard.records import RecordFile, decode_state, encode_state
+from koordlet.host.net.tc import ForeignQdisc, TrafficRefused, no_such_interface
+from koordlet.plugin.testing import SimulatedClock
+
+A = "default 1; class 1 below 0 rate 1000 ceil 2000 prio 0"
+B = "default 1; class 1 below 0 rate 3000 ceil 4000 prio 0"
+POD = "; from 10.0.0.7 class 1"
+
+
+class Interfaces:
+    """A TrafficControl in memory. broken: contents with which nothing can be reached."""
+
+    name = "the API server"
+
+    def __init__(self, *broken):
+        self.contents = {"eth0": "absent", "eth1": "absent"}
+        self.numbers = {"eth0": 2, "eth1": 3}
+        self.broken = set(broken)
+        self.network = True
+        self.error = None
+
+    def read(self, interface):
+        found = self.contents.get(interface)
+        return None if found is None else f"{found}\n".encode()
+
+    def identity(self, interface):
+        if interface not in self.numbers:
+            raise no_such_interface(interface)
+        return self.numbers[interface]
+
+    def write(self, interface, identity, content):
+        if self.error:
+            raise self.error
+        if self.identity(interface) != identity:
+            raise no_such_interface(interface)
+        self.contents[interface] = content.decode().removesuffix("\n")
+
+    def reachable(self, limit):
+        assert 0 < limit <= 2
+        return self.network and not self.broken & set(self.contents.values())
+
+
+class Memory:
+    """A Record that outlives helpers."""
+
+    def __init__(self):
+        self.data, self.taken, self.error = None, False, None
+
+    def hold(self):
+        return not self.taken
+
+    def load(self, now):
+        return GuardState() if self.data is None else decode_state(self.data, "b", now)
+
+    def save(self, state):
+        if self.error:
+            raise self.error
+        self.data = encode_state(state, "b")
+
+
+class Bench:
+    """A guard with all that it needs."""
+
+    def __init__(self, *broken):
+        self.interfaces, self.record = Interfaces(*broken), Memory()
+        self.clock = SimulatedClock()
+        self.restart()
+
+    def restart(self):
+        self.guard = GuardedTraffic(self.interfaces, self.interfaces, self.record, self.clock)
+
+    def write(self, text, interface="eth0"):
+        number = self.interfaces.numbers[interface]
+        self.guard.write(interface, number, f"{text}\n".encode())
+
+    def pass_time(self, seconds):
+        for _ in range(int(seconds)):
+            self.clock.tick(1.0)
+            self.guard.check()
+
+    @property
+    def shown(self):
+        return self.interfaces.contents["eth0"]
+
+
+def test_a_good_change_is_confirmed():
+    """By the first look after it, and then nothing is due."""
+    bench = Bench()
+    bench.write(A)
+    assert bench.guard.pending
+
+    bench.pass_time(1)
+
+    assert not bench.guard.pending
+    assert bench.guard.pause is None
+    assert bench.shown == A
+    assert json.loads(bench.record.data)["changes"] == []
+
+
+def test_a_change_that_cuts_off_is_rolled_back():
+    """After 10 s, not before; to what was there; and the same one is refused from then on."""
+    bench = Bench(B)
+    bench.write(A)
+    bench.pass_time(1)
+    bench.write(B)
+
+    bench.pass_time(LIMIT - 1)
+    assert bench.shown == B
+    bench.pass_time(2)
+    assert bench.shown == A
+
+    for again in (B, B + POD):
+        with pytest.raises(TrafficRefused, match=r"rolled back at .*, because the API server"):
+            bench.write(again)
+    bench.restart()
+    with pytest.raises(TrafficRefused, match="rolled back"):
+        bench.write(B)
+    assert bench.shown == A
+
+
+def test_another_change_is_tried_again():
+    """It takes the note away; the default never needs one."""
+    bench = Bench(B)
+    bench.write(B)
+    bench.pass_time(12)
+    bench.write("absent")
+    with pytest.raises(TrafficRefused):
+        bench.write(B)
+
+    bench.write(A)
+    bench.write(B)
+
+    assert bench.shown == B
+
+
+def test_what_was_out_of_reach_before_is_no_reason():
+    """Else no change would ever be made on a node whose API server is away."""
+    bench = Bench()
+    bench.interfaces.network = False
+    bench.write(A)
+    bench.pass_time(30)
+    assert bench.shown == A
+
+
+def test_two_changes_roll_back_to_what_was_good():
+    """Not to the first of them, which nobody has seen work."""
+    bench = Bench(A, B)
+    bench.write(A)
+    bench.pass_time(5)
+    bench.write(B)
+    bench.pass_time(6)
+    assert bench.shown == B
+    bench.pass_time(6)
+    assert bench.shown == "absent"
+
+
+def test_what_another_agent_altered_becomes_the_default():
+    """It cannot be made again."""
+    bench = Bench(A)
+    bench.interfaces.contents["eth0"] = "altered"
+    bench.write(A)
+    bench.pass_time(12)
+    assert bench.shown == "absent"
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_next_helper_goes_on(broken):
+    """Of a change that the last one has left: also when it was killed before the change."""
+    bench = Bench(*([A] if broken else []))
+    bench.write(A)
+    bench.restart()
+    bench.guard.check()
+    bench.pass_time(12)
+    assert bench.shown == ("absent" if broken else A)
+    assert not bench.guard.pending
+
+
+def test_nothing_is_changed_while_another_helper_looks():
+    """It says so; afterwards the change is made."""
+    bench = Bench()
+    bench.record.taken = True
+    with pytest.raises(KernelFileError, match="earlier run"):
+        bench.write(A)
+    assert bench.shown == "absent"
+    bench.record.taken = False
+    bench.write(A)
+    assert bench.shown == A
+
+
+def test_nothing_is_changed_without_a_record():
+    """A killed helper could not be undone."""
+    bench = Bench()
+    bench.record.error = OSError(errno.ENOSPC, "no space")
+    with pytest.raises(KernelFileError, match="no space"):
+        bench.write(A)
+    assert bench.shown == "absent"
+    assert not bench.guard.pending
+
+
+def test_a_refused_change_is_on_no_probation():
+    """What was there before is in force."""
+    bench = Bench()
+    bench.interfaces.error = TrafficRefused("eth0", wanted="a", found="b", hint="c")
+    with pytest.raises(TrafficRefused):
+        bench.write(A)
+    assert not bench.guard.pending
+    assert json.loads(bench.record.data)["changes"] == []
+
+
+def test_a_rollback_that_fails_is_tried_again():
+    """Until the kernel takes it, or the interface has gone."""
+    bench = Bench(A)
+    bench.write(A)
+    bench.interfaces.error = KernelFileError("eth0", wanted="a", found="b", hint="c")
+    bench.pass_time(20)
+    assert bench.guard.pending
+    bench.interfaces.error = None
+    bench.pass_time(1)
+    assert bench.shown == "absent"
+
+    bench.interfaces.broken = {B}
+    bench.write(B)
+    bench.interfaces.numbers["eth0"] = 9
+    bench.pass_time(12)
+    assert not bench.guard.pending
+
+
+def test_an_interface_of_another_number_is_left_alone():
+    """The name came again."""
+    bench = Bench()
+    with pytest.raises(OSError, match="No such device"):
+        bench.guard.write("eth0", 77, A.encode())
+    with pytest.raises(OSError, match="No such device"):
+        bench.guard.write("gone", 2, A.encode())
+    with pytest.raises(ValueError, match="wanted traffic classes"):
+        bench.guard.write("eth0", 2, b"altered")
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.sampled_from(["absent", A, B, A + POD])),
+        st.tuples(st.just("pass"), st.integers(1, 12)),
+        st.tuples(st.just("kill"), st.none()),
+        st.tuples(st.just("network"), st.booleans()),
+    ),
+    max_size=20,
+)
+
+
+@given(steps=STEPS, broken=st.sets(st.sampled_from([A, B, A + POD])))
+@example(steps=[("write", A), ("kill", None), ("write", B), ("kill", None)], broken={A, B})
+def test_a_node_is_never_cut_off_for_long(steps, broken):
+    """Whatever happens: 22 s later (a killed helper's time begins anew) it can be reached.
+
+    Unless its network was away when the change was made, so that nothing could be known.
+    """
+    bench = Bench(*broken)
+    blind = False
+    for step, value in steps:
+        if step == "write":
+            blind = blind or not bench.interfaces.network
+            try:
+                bench.write(value)
+            except TrafficRefused:
+                assert value in broken or not all(v for s, v in steps if s == "network")
+        elif step == "pass":
+            bench.pass_time(value)
+        elif step == "kill":
+            bench.restart()
+        else:
+            bench.interfaces.network = value
+    bench.interfaces.network = True
+    bench.pass_time(24)
+    assert not bench.guard.pending
+    assert blind or bench.shown not in broken
+
+
+@given(
+    running=st.booleans(),
+    before=st.sampled_from(["absent", "altered", "foreign fq", A]),
+    wanted=st.sampled_from(["absent", A, B]),
+    reachable=st.booleans(),
+)
+def test_a_probation_always_has_a_way_back(running, before, wanted, reachable):
+    """To what can be written, and never to what another agent made."""
+    earlier = Probation(2, A, B, 5.0) if running else None
+    found = probation_of(
+        earlier, identity=2, before=before, wanted=wanted, reachable=reachable, now=7.0
+    )
+    if found is None:
+        assert wanted in ("absent", before, A) or not (reachable or running)
+    else:
+        assert found.previous in ("absent", A)
+        assert found.previous != wanted
+        assert found.until == 7.0 + LIMIT
+
+
+TREES = st.sampled_from([A, B, A + POD])
+NAMES = st.sampled_from(["eth0", "ens3", "a-b.1"])
+CHANGES = st.builds(
+    Probation,
+    identity=st.integers(1, 2**31),
+    previous=TREES | st.just("absent"),
+    wanted=TREES,
+    until=st.just(LIMIT),
+)
+NOTES = st.builds(Note, wanted=TREES, at=st.just("2026-01-01T00:00:00+00:00"), why=st.just("why"))
+STATES = st.builds(GuardState, st.dictionaries(NAMES, CHANGES), st.dictionaries(NAMES, NOTES))
+
+
+@given(state=STATES)
+def test_a_record_is_read_as_it_was_written(state):
+    """But of another boot, whose traffic control is gone, notes only."""
+    data = encode_state(state, "boot")
+    assert decode_state(data, "boot", 0.0) == state
+    assert decode_state(data, "next boot", 0.0) == replace(state, probations={})
+
+
+@given(data=st.binary(max_size=200))
+@example(data=b"{}")
+@example(data=b'{"version":2}')
+@example(
+    data=b'{"version":1,"boot":"b","changes":[{"interface":"../x","identity":1,'
+    b'"previous":"absent","wanted":"default 1; class 1 below 0 rate 1000 ceil 2000 prio 0"}]}'
+)
+@example(
+    data=b'{"version":1,"boot":"b","changes":[{"interface":"x","identity":1,'
+    b'"previous":"foreign fq","wanted":"absent"}]}'
+)
+def test_a_bad_record_is_refused(data):
+    """Whatever it is: it was another's, torn, or of another version."""
+    with pytest.raises(InvalidObject):
+        decode_state(data, "b", 0.0)
+
+
+def test_a_record_file_has_one_holder(tmp_path):
+    """The state is the next one's as soon as the first has ended; a torn one counts as none."""
+    directory = OwnedDirectory.open(tmp_path / "state")
+    first, second = RecordFile(directory, "b"), RecordFile(directory, "b")
+    assert first.hold()
+    assert not second.hold()
+    state = GuardState({"eth0": Probation(2, "absent", A, LIMIT)})
+    first.save(state)
+    assert second.load(0.0) == state
+    (tmp_path / "state/changes.json").write_bytes(b'{"version": 1, "bo')
+    assert second.load(0.0) == GuardState()
+
+
+@given(data=st.binary(max_size=100))
+def test_a_line_of_another_kind_is_refused(data):
+    """Both sides end then."""
+    with pytest.raises(ChannelError):
+        parse_line(data)
+
+
+@pytest.mark.parametrize(
+    "err",
+    [
+        ForeignQdisc("p", wanted="w", found="f", hint="h"),
+        TrafficRefused("p", wanted="w", found="f", hint="h"),
+        KernelFileError("p", wanted="w", found="f", hint="h"),
+        no_such_interface("eth0"),
+        ValueError("none"),
+    ],
+)
+def test_errors_pass_through(err):
+    """Of the same type, with the same words."""
+    line = json.loads(json.dumps(error_message(err)))
+    with pytest.raises(type(err)) as found:
+        raise_error(line)
+    if isinstance(err, KernelFileError):
+        assert str(found.value) == str(err)
+
+
+class FakeProcess:
+    """The process of a helper."""
+
+    def __init__(self):
+        self.killed = False
+
+    def kill(self):
+        self.killed = True
+
+    def wait(self, limit):
+        assert limit > 0
+        return -9
+
+
+def test_a_helper_that_hangs_is_killed_and_started_anew():
+    """After a pause that grows; meanwhile each call says why."""
+    clock, started = SimulatedClock(), []
+
+    def start():
+        ours, its = socket.socketpair()
+        its.sendall(b'{"v":1,"ok":null}\n')
+        if started:
+            its.sendall(b'{"v":1,"ok":7}\n')
+        started.append((its, FakeProcess()))
+        return Channel(ours, 0.05), started[-1][1]
+
+    traffic = HelperTraffic(start, clock)
+    with pytest.raises(KernelFileError, match=r"no answer within 0\.05 s"):
+        traffic.identity("eth0")
+    assert started[0][1].killed
+    with pytest.raises(KernelFileError, match=r"no answer .* next start is in"):
+        traffic.identity("eth0")
+    assert len(started) == 1
+    clock.tick(1.2)
+
+    assert traffic.identity("eth0") == 7
+
+    traffic.close()
+    for end, _ in started:
+        end.close()
+
+
+def test_an_endless_line_is_refused():
+    """It is never kept whole."""
+    ours, its = socket.socketpair()
+    with ours, its:
+        its.setblocking(False)
+        channel = Channel(ours, 0.05)
+        its.send(b"x" * 1000)
+        with pytest.raises(ChannelError, match="no answer"):
+            channel.receive()
+        its.close()
+        with pytest.raises(ChannelError, match="it has ended"):
+            channel.receive()
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "wanted"),
+    [
+        ("10.96.0.1", "443", ("10.96.0.1", 443)),
+        ("fd00::1", "6443", ("fd00::1", 6443)),
+        ("", "", None),
+        ("kubernetes.default", "443", None),
+        ("10.96.0.1", "0", None),
+        ("10.96.0.1", "65536", None),
+        ("10.96.0.1", "-1", None),
+    ],
+)
+def test_the_api_server_is_the_pod_s(host, port, wanted):
+    """By address: a name would be asked for in the node's network."""
+    environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
+    assert api_server(environ) == wanted

@@ -1,0 +1,263 @@
+"""The helper in namespaces of its own: what it changes, rolls back and survives."""
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from networknamespace import needs_namespaces
+
+from koord.util.clock import SystemClock
+from koordlet.host.errors import KernelFileError
+from koordlet.host.net.guard.client import HelperTraffic, start
+from koordlet.host.net.tc import TrafficRefused
+
+pytestmark = needs_namespaces
+
+GOOD = "default 1; class 1 below 0 rate 1000000 ceil 1000000 prio 0"
+SLOW = "default 1; class 1 below 0 rate 1000 ceil 1000 prio 0"  # a flood keeps others out
+PORT = 6443
+SERVER = (
+    "import socket;s=socket.create_server(('10.9.0.2',6443));print('up',flush=True)\n"
+    "while True: s.accept()[0].close()"
+)
+FLOOD = (
+    "import socket,time;s=socket.socket(2,2);go=lambda:[s.sendto(b'x'*1400,('10.9.0.2',9))"
+    " for _ in range(20)];go();print('up',flush=True)\n"
+    "while True: go();time.sleep(.05)"
+)
+AGENT = """
+import json, sys, time
+from koord.util.clock import SystemClock
+from koordlet.host.net.guard import client
+processes = []
+def started():
+    processes.append(client.start(json.loads(sys.argv[1])))
+    return processes[-1]
+if sys.argv[3]:
+    open(sys.argv[3] + "/cgroup.procs", "w").write("0")
+traffic = client.HelperTraffic(started, SystemClock())
+traffic.write("va", traffic.identity("va"), sys.argv[2].encode())
+print(processes[0][1].pid, flush=True)
+time.sleep(100)
+"""
+
+
+class Network:
+    """A node with va, and a peer with vb and a server at 10.9.0.2, each in its namespace."""
+
+    def __init__(self, stack):
+        self._stack = stack
+        self.node, self.peer = self._namespace(), self._namespace()
+        self.on(self.node, "ip link add va type veth peer name vb")
+        self.on(self.node, f"ip link set vb netns {self.peer}")
+        for namespace, name, address in ((self.node, "va", 1), (self.peer, "vb", 2)):
+            self.on(namespace, f"ip addr add 10.9.0.{address}/24 dev {name}")
+            self.on(namespace, f"ip link set {name} up")
+        self.run(self.peer, SERVER)
+
+    def _namespace(self):
+        holder = self._begin(["unshare", "-n", "sh", "-c", "echo here; exec sleep 100"])
+        if holder.stdout.readline() != b"here\n":
+            pytest.skip("no network namespace can be made here")
+        return holder.pid
+
+    def _begin(self, command, **more):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, **more)
+        self._stack.callback(process.wait)
+        self._stack.callback(process.kill)
+        self._stack.callback(process.stdout.close)
+        return process
+
+    def on(self, namespace, command):
+        full = ["nsenter", "-t", str(namespace), "-n", *shlex.split(command)]
+        done = subprocess.run(full, capture_output=True, text=True, timeout=20)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def run(self, namespace, program):
+        """Run a program that says when it works."""
+        command = ["nsenter", "-t", str(namespace), "-n", sys.executable, "-c", program]
+        assert self._begin(command).stdout.readline() == b"up\n"
+
+    def agent(self, config, text, group=""):
+        """An agent in the test's own network, which has made a change; return its helper, too."""
+        process = self._begin([sys.executable, "-c", AGENT, json.dumps(config), text, group])
+        return process, int(process.stdout.readline())
+
+    @property
+    def shown(self):
+        return self.on(self.node, "tc qdisc show dev va")
+
+
+@pytest.fixture
+def network():
+    with contextlib.ExitStack() as stack:
+        found = Network(stack)
+        probe = ["nsenter", "-t", str(found.peer), "-n", "tc", "qdisc", "add", "dev", "lo"]
+        if subprocess.run([*probe, "root", "htb"], capture_output=True, timeout=20).returncode:
+            pytest.skip("this kernel has no HTB (CONFIG_NET_SCH_HTB)")
+        yield found
+
+
+@pytest.fixture
+def config(network, tmp_path):
+    return {
+        "namespace": f"/proc/{network.node}/ns/net",
+        "state": str(tmp_path / "state"),
+        "api": ["10.9.0.2", PORT],
+        "cgroups": [],
+    }
+
+
+@pytest.fixture
+def traffic(config):
+    client = HelperTraffic(lambda: start(config), SystemClock())
+    yield client
+    client.close()
+
+
+def write(traffic, text):
+    traffic.write("va", traffic.identity("va"), f"{text}\n".encode())
+
+
+def until(look, limit=15.0):
+    """Wait for something that another process does."""
+    end = time.monotonic() + limit
+    while not look():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.05)
+
+
+def changes(config):
+    return json.loads((Path(config["state"]) / "changes.json").read_text())["changes"]
+
+
+def ended(pid):
+    """A zombie has ended, too: its parent was killed, and the tests are no init."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_a_change_in_the_node_s_network(network, config, traffic):
+    """From another namespace; read, confirmed by the server, restored; another name is none."""
+    assert traffic.read("va") == b"absent\n"
+    assert traffic.read("nothere") is None
+
+    write(traffic, GOOD)
+    until(lambda: not changes(config))
+
+    assert traffic.read("va") == f"{GOOD}\n".encode()
+    assert "htb 6b6c:" in network.shown
+    write(traffic, "absent")
+    assert "htb" not in network.shown
+    with pytest.raises(OSError, match="No such device"):
+        traffic.identity("nothere")
+    with pytest.raises(ValueError, match="wanted traffic classes"):
+        write(traffic, "altered")
+
+
+def test_the_helper_may_do_nothing_else(config):
+    """One capability, none to gain."""
+    channel, process = start(config)
+    try:
+        assert channel.receive()["ok"] is None
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    finally:
+        channel.close()
+        assert process.wait(10) == 0  # nothing is on probation: it ends with its agent
+    fields = dict(line.split(":\t") for line in status.splitlines() if ":\t" in line)
+    assert int(fields["CapEff"], 16) == int(fields["CapPrm"], 16) == 1 << 12
+    assert int(fields["CapBnd"], 16) == 1 << 12
+    assert fields["NoNewPrivs"] == "1"
+
+
+def test_a_change_that_cuts_off_is_rolled_back(network, config, traffic):
+    """A flood fills the slow class, so that the server is out of reach, until it is gone."""
+    network.run(network.node, FLOOD)
+    write(traffic, SLOW)
+    assert "htb" in network.shown
+
+    until(lambda: "htb" not in network.shown)
+
+    with pytest.raises(TrafficRefused, match=r"10.9.0.2 port 6443 could not be reached"):
+        write(traffic, SLOW)
+
+
+def test_the_helper_finishes_for_a_killed_agent(network, config, tmp_path):
+    """kill -9 of all in the agent's cgroup: the helper has left it, rolls back, and ends."""
+    root = freezer()
+    try:
+        group = root / "agent"
+        group.mkdir()
+        network.run(network.node, FLOOD)
+        agent, helper = network.agent({**config, "cgroups": [str(root)]}, SLOW, str(group))
+        assert helper in pids(root / "koordlet-network")
+        assert agent.pid in pids(group)
+
+        for pid in pids(group):
+            os.kill(pid, signal.SIGKILL)
+
+        assert "htb" in network.shown
+        until(lambda: "htb" not in network.shown)
+        until(lambda: ended(helper))
+        assert changes(config) == []
+    finally:
+        until(lambda: not any(pids(each) for each in root.iterdir() if each.is_dir()))
+        for each in (root / "agent", root / "koordlet-network", root):
+            if each.is_dir():
+                each.rmdir()
+
+
+def freezer():
+    """A cgroup of this test's own that stands for the root of a hierarchy."""
+    for parent in (Path("/sys/fs/cgroup/freezer"), Path("/sys/fs/cgroup")):
+        if (parent / "cgroup.procs").exists():
+            break
+    else:
+        pytest.skip("no cgroup hierarchy at /sys/fs/cgroup")
+    root = parent / f"koordlet-test-{os.getpid()}"
+    try:
+        root.mkdir()
+    except OSError as err:
+        pytest.skip(f"no cgroup can be made here: {err.strerror}")
+    return root
+
+
+def pids(group):
+    try:
+        return [int(pid) for pid in (group / "cgroup.procs").read_text().split()]
+    except OSError:
+        return []
+
+
+def test_the_next_start_goes_on_for_a_killed_helper(network, config, traffic):
+    """kill -9 of both amid probation: the change is confirmed by whoever comes next."""
+    agent, helper = network.agent(config, GOOD)
+    for pid in (helper, agent.pid):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: ended(helper))
+
+    assert traffic.read("va") == f"{GOOD}\n".encode()
+
+    until(lambda: not changes(config))
+    assert "htb" in network.shown
+
+
+def test_a_helper_that_cannot_enter_says_why(config):
+    """The reason is what the agent shows."""
+    traffic = HelperTraffic(
+        lambda: start({**config, "namespace": "/proc/nothing/ns/net"}), SystemClock()
+    )
+    with pytest.raises(KernelFileError, match="cannot work here: No such file"):
+        traffic.read("va")
+    with pytest.raises(KernelFileError, match="next start is in"):
+        traffic.read("va")
