@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -32,6 +33,7 @@ FLOOD = (
     " for _ in range(20)];go();print('up',flush=True)\n"
     "while True: go();time.sleep(.05)"
 )
+CONNECT = "import socket;socket.create_connection(('10.9.0.2',6443));print('up',flush=True)"
 AGENT = """
 import json, sys, time
 from koord.util.clock import SystemClock
@@ -261,3 +263,59 @@ def test_a_helper_that_cannot_enter_says_why(config):
         traffic.read("va")
     with pytest.raises(KernelFileError, match="next start is in"):
         traffic.read("va")
+
+
+def test_without_an_api_server_the_gateway_is_asked(network, config):
+    """It answers ARP; when its interface is down, the change is rolled back."""
+    network.on(network.node, "ip route add default via 10.9.0.2")
+    network.run(network.node, CONNECT)  # so that the kernel knows the gateway
+    traffic = HelperTraffic(lambda: start({**config, "api": None}), SystemClock())
+    try:
+        write(traffic, GOOD)
+        until(lambda: not changes(config))
+
+        write(traffic, SLOW)
+        assert len(changes(config)) == 1
+        network.on(network.peer, "ip link set vb down")
+
+        until(lambda: traffic.read("va") == b"absent\n")
+        with pytest.raises(TrafficRefused, match="the default gateway could not be reached"):
+            write(traffic, SLOW)
+    finally:
+        traffic.close()
+
+
+LIMITS = (
+    "default 2; class 1 below 0 rate 6250000 ceil 6250000 prio 0; "
+    "class 2 below 1 rate 1250000 ceil 6250000 prio 1; "
+    "class 4 below 1 rate 625000 ceil 1250000 prio 3; from 10.9.0.3 class 4"
+)
+BE_FLOOD = FLOOD.replace("s=socket.socket(2,2);", "s=socket.socket(2,2);s.bind(('10.9.0.3',0));")
+LS_FLOOD = FLOOD.replace("time.sleep(.05)", "pass")  # more than the link has: sends wait for it
+
+
+def sent(network, minor):
+    """Bytes that a class has sent, and when."""
+    found = network.on(network.node, "tc -s class show dev va")
+    [count] = re.findall(rf"^class htb 6b6c:{minor:x} .*\n Sent (\d+) bytes", found, re.M)
+    return int(count), time.monotonic()
+
+
+def rate(network, minor, seconds=2.5):
+    """Bytes per second of a class."""
+    before, began = sent(network, minor)
+    time.sleep(seconds)
+    after, ended_at = sent(network, minor)
+    return (after - before) / (ended_at - began)
+
+
+def test_best_effort_gets_its_rates(network, config, traffic):
+    """10 Mbit/s of an idle link of 50, its 5 Mbit/s beside a flood of others; within 10 %."""
+    network.on(network.node, "ip addr add 10.9.0.3/24 dev va")
+    write(traffic, LIMITS)
+    network.run(network.node, BE_FLOOD.replace("range(20)", "range(80)"))
+    assert rate(network, 4) == pytest.approx(1250000, rel=0.1)
+
+    network.run(network.node, LS_FLOOD)
+    assert rate(network, 4) == pytest.approx(625000, rel=0.1)
+    assert rate(network, 2) == pytest.approx(5625000, rel=0.1)

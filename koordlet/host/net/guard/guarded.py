@@ -78,14 +78,12 @@ class GuardedTraffic:
             raise ValueError(f"wanted traffic classes or {ABSENT}, found {wanted[:60]!r}")
         if note := state.refusal(interface, wanted):
             raise _refused(interface, note)
-        data = self._control.read(interface)
-        if data is None or self._control.identity(interface) != identity:
+        if self._control.identity(interface) != identity:
             raise no_such_interface(interface)
         running = state.probations.get(interface)
         probation = probation_of(
             running,
             identity=identity,
-            before=data.decode("ascii").removesuffix("\n"),
             wanted=wanted,
             reachable=wanted != ABSENT and not running and self._reach.reachable(_LOOK_BEFORE),
             now=self._clock.monotonic(),
@@ -119,11 +117,11 @@ class GuardedTraffic:
                     self._settle(interface, self._now().with_probation(interface, None))
                     log.info("network.change_confirmed", interface=interface)
                 case Verdict.ROLL_BACK:
-                    self._roll_back(interface, probation.identity, probation.previous)
+                    self._roll_back(interface, probation.identity)
 
-    def _roll_back(self, interface: str, identity: int, previous: str) -> None:
+    def _roll_back(self, interface: str, identity: int) -> None:
         try:
-            self._control.write(interface, identity, f"{previous}\n".encode())
+            self._control.write(interface, identity, f"{ABSENT}\n".encode())
         except (KernelFileError, OSError) as err:
             if isinstance(err, OSError) and err.errno == errno.ENODEV:
                 self._settle(interface, self._now().with_probation(interface, None))

@@ -1,8 +1,8 @@
 """When a change of an interface is kept, and when it is rolled back. Pure.
 
 A change is on probation if the control plane could be reached before it: the first time that it is
-reached again confirms it, and LIMIT seconds without roll it back. A second change meanwhile keeps
-what was there before the first, as nothing since is known to be good.
+reached again confirms it, and LIMIT seconds without roll it back: to what the kernel has by itself,
+which the journal has as the original, so that a rollback is never taken for another agent's tree.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from koordlet.host.kerneltext import ABSENT
-from koordlet.host.net.tc.tree import may_show
 
 LIMIT = 10.0  # seconds
 _MATCHES = ("from ", "to ")
@@ -29,7 +28,6 @@ class Probation:
     """A change that is not confirmed. identity: the interface's number."""
 
     identity: int
-    previous: str  # a text to roll back to
     wanted: str
     until: float  # monotonic seconds
 
@@ -80,27 +78,17 @@ class GuardState:
 
 
 def probation_of(
-    running: Probation | None,
-    *,
-    identity: int,
-    before: str,
-    wanted: str,
-    reachable: bool,
-    now: float,
+    running: Probation | None, *, identity: int, wanted: str, reachable: bool, now: float
 ) -> Probation | None:
     """Return the probation of a change that is about to be made; None: it needs none.
 
-    running: that of the change before on this interface; before: what the interface shows.
+    running: that of the change before on this interface, which stands for having been reachable.
     What the kernel has by itself is never on probation: it cannot be what cuts a node off.
     """
-    if running is not None and running.identity != identity:
-        running = None
-    good = before if may_show(before) else ABSENT
-    if running is not None:
-        good = running.previous
-    if wanted in (ABSENT, good) or not (reachable or running):
+    was_reachable = reachable or (running is not None and running.identity == identity)
+    if wanted == ABSENT or not was_reachable:
         return None
-    return Probation(identity, good, wanted, now + LIMIT)
+    return Probation(identity, wanted, now + LIMIT)
 
 
 def shape(text: str) -> str:

@@ -15,10 +15,9 @@ from koord.api.decoding.fields import Fields
 from koord.util.documents import decode_line
 from koord.util.errors import InvalidObject, KoordError
 from koord.util.owneddir import OwnedDirectory
-from koordlet.host.kerneltext import ABSENT
 from koordlet.host.net.guard.probation import LIMIT, GuardState, Note, Probation
 from koordlet.host.net.tc.names import is_interface_name
-from koordlet.host.net.tc.tree import is_tree, may_show
+from koordlet.host.net.tc.tree import is_tree
 
 VERSION = 1
 MOST_BYTES = 16 << 20
@@ -42,7 +41,6 @@ def encode_state(state: GuardState, boot: str) -> bytes:
 def _change(probation: Probation) -> dict[str, object]:
     return {
         "identity": probation.identity,
-        "previous": probation.previous,
         "wanted": probation.wanted,
     }
 
@@ -64,12 +62,12 @@ def decode_state(data: bytes, boot: str, now: float) -> GuardState:
 
 def _probation_of(fields: Fields, now: float) -> tuple[str, Probation]:
     identity = fields.raw.get("identity")
-    previous, wanted = fields.required_text("previous"), fields.required_text("wanted")
+    wanted = fields.required_text("wanted")
     if isinstance(identity, bool) or not isinstance(identity, int) or identity < 1:
         raise InvalidObject(fields.path("identity"), wanted="a number from 1", found=identity)
-    if not may_show(previous) or not is_tree(wanted):
-        raise InvalidObject(fields.path("wanted"), wanted=f"trees or {ABSENT}", found=wanted[:60])
-    return _interface(fields), Probation(identity, previous, wanted, now + LIMIT)
+    if not is_tree(wanted):
+        raise InvalidObject(fields.path("wanted"), wanted="a tree", found=wanted[:60])
+    return _interface(fields), Probation(identity, wanted, now + LIMIT)
 
 
 def _note_of(fields: Fields) -> tuple[str, Note]:
