@@ -9,6 +9,7 @@ from pathlib import Path
 from koord.util.errors import UnsafeFile
 from koord.util.owneddir import OwnedDirectory
 from koordlet.doctor.finding import Finding
+from koordlet.doctor.modules import probe_modules
 from koordlet.doctor.privileges import CAPABILITIES, missing_capabilities
 from koordlet.host.descriptors import DEFAULT_BUDGET
 from koordlet.host.errors import KernelFileError
@@ -43,6 +44,7 @@ def probe_host(paths: HostPaths) -> Iterator[Finding]:
     yield _rdma(paths.sys)
     yield _host_pids(paths.proc)
     yield _network(paths.proc)
+    yield from probe_modules(paths.sys)
     yield _open_files()
     yield from _capabilities(paths.proc)
 
