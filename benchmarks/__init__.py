@@ -4,4 +4,4 @@ import sys
 from pathlib import Path
 
 _TESTS = Path(__file__).parents[1] / "tests"
-sys.path += [str(_TESTS / "koord" / "kube"), str(_TESTS / "e2e")]
+sys.path += [str(_TESTS / name) for name in ("koord/kube", "e2e", "processes")]

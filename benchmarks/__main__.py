@@ -22,6 +22,7 @@ BENCHMARKS = (
     "acting_cost",
     "nri",
     "hardware",
+    "network",
     "cluster",
     "informer",
     "snapshot",

@@ -4,15 +4,14 @@ import contextlib
 import json
 import os
 import re
-import shlex
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 from networknamespace import needs_namespaces
+from twonodes import BE_FLOOD, FLOOD, LIMITS, NoNamespaces, TwoNodes
 
 from koord.util.clock import SystemClock
 from koordlet.host.errors import KernelFileError
@@ -23,16 +22,6 @@ pytestmark = needs_namespaces
 
 GOOD = "default 1; class 1 below 0 rate 1000000 ceil 1000000 prio 0"
 SLOW = "default 1; class 1 below 0 rate 1000 ceil 1000 prio 0"  # a flood keeps others out
-PORT = 6443
-SERVER = (
-    "import socket;s=socket.create_server(('10.9.0.2',6443));print('up',flush=True)\n"
-    "while True: s.accept()[0].close()"
-)
-FLOOD = (
-    "import socket,time;s=socket.socket(2,2);go=lambda:[s.sendto(b'x'*1400,('10.9.0.2',9))"
-    " for _ in range(20)];go();print('up',flush=True)\n"
-    "while True: go();time.sleep(.05)"
-)
 CONNECT = "import socket;socket.create_connection(('10.9.0.2',6443));print('up',flush=True)"
 AGENT = """
 import json, sys, time
@@ -51,71 +40,24 @@ time.sleep(100)
 """
 
 
-class Network:
-    """A node with va, and a peer with vb and a server at 10.9.0.2, each in its namespace."""
-
-    def __init__(self, stack):
-        self._stack = stack
-        self.node, self.peer = self._namespace(), self._namespace()
-        self.on(self.node, "ip link add va type veth peer name vb")
-        self.on(self.node, f"ip link set vb netns {self.peer}")
-        for namespace, name, address in ((self.node, "va", 1), (self.peer, "vb", 2)):
-            self.on(namespace, f"ip addr add 10.9.0.{address}/24 dev {name}")
-            self.on(namespace, f"ip link set {name} up")
-        self.run(self.peer, SERVER)
-
-    def _namespace(self):
-        holder = self._begin(["unshare", "-n", "sh", "-c", "echo here; exec sleep 100"])
-        if holder.stdout.readline() != b"here\n":
-            pytest.skip("no network namespace can be made here")
-        return holder.pid
-
-    def _begin(self, command, **more):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, **more)
-        self._stack.callback(process.wait)
-        self._stack.callback(process.kill)
-        self._stack.callback(process.stdout.close)
-        return process
-
-    def on(self, namespace, command):
-        full = ["nsenter", "-t", str(namespace), "-n", *shlex.split(command)]
-        done = subprocess.run(full, capture_output=True, text=True, timeout=20)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def run(self, namespace, program):
-        """Run a program that says when it works."""
-        command = ["nsenter", "-t", str(namespace), "-n", sys.executable, "-c", program]
-        assert self._begin(command).stdout.readline() == b"up\n"
-
-    def agent(self, config, text, group=""):
-        """An agent in the test's own network, which has made a change; return its helper, too."""
-        process = self._begin([sys.executable, "-c", AGENT, json.dumps(config), text, group])
-        return process, int(process.stdout.readline())
-
-    @property
-    def shown(self):
-        return self.on(self.node, "tc qdisc show dev va")
+def agent_with(network, config, text, group=""):
+    """An agent in the test's own network, which has made a change; return its helper, too."""
+    process = network.begin([sys.executable, "-c", AGENT, json.dumps(config), text, group])
+    return process, int(process.stdout.readline())
 
 
 @pytest.fixture
 def network():
     with contextlib.ExitStack() as stack:
-        found = Network(stack)
-        probe = ["nsenter", "-t", str(found.peer), "-n", "tc", "qdisc", "add", "dev", "lo"]
-        if subprocess.run([*probe, "root", "htb"], capture_output=True, timeout=20).returncode:
-            pytest.skip("this kernel has no HTB (CONFIG_NET_SCH_HTB)")
-        yield found
+        try:
+            yield TwoNodes(stack)
+        except NoNamespaces as err:
+            pytest.skip(str(err))
 
 
 @pytest.fixture
 def config(network, tmp_path):
-    return {
-        "namespace": f"/proc/{network.node}/ns/net",
-        "state": str(tmp_path / "state"),
-        "api": ["10.9.0.2", PORT],
-        "cgroups": [],
-    }
+    return network.helper(str(tmp_path / "state"))
 
 
 @pytest.fixture
@@ -201,7 +143,7 @@ def test_the_helper_finishes_for_a_killed_agent(network, config, tmp_path):
         group = root / "agent"
         group.mkdir()
         network.run(network.node, FLOOD)
-        agent, helper = network.agent({**config, "cgroups": [str(root)]}, SLOW, str(group))
+        agent, helper = agent_with(network, {**config, "cgroups": [str(root)]}, SLOW, str(group))
         assert helper in pids(root / "koordlet-network")
         assert agent.pid in pids(group)
 
@@ -243,7 +185,7 @@ def pids(group):
 
 def test_the_next_start_goes_on_for_a_killed_helper(network, config, traffic):
     """kill -9 of both amid probation: the change is confirmed by whoever comes next."""
-    agent, helper = network.agent(config, GOOD)
+    agent, helper = agent_with(network, config, GOOD)
     for pid in (helper, agent.pid):
         os.kill(pid, signal.SIGKILL)
     until(lambda: ended(helper))
@@ -285,12 +227,6 @@ def test_without_an_api_server_the_gateway_is_asked(network, config):
         traffic.close()
 
 
-LIMITS = (
-    "default 2; class 1 below 0 rate 6250000 ceil 6250000 prio 0; "
-    "class 2 below 1 rate 1250000 ceil 6250000 prio 1; "
-    "class 4 below 1 rate 625000 ceil 1250000 prio 3; from 10.9.0.3 class 4"
-)
-BE_FLOOD = FLOOD.replace("s=socket.socket(2,2);", "s=socket.socket(2,2);s.bind(('10.9.0.3',0));")
 LS_FLOOD = FLOOD.replace("time.sleep(.05)", "pass")  # more than the link has: sends wait for it
 
 
@@ -311,9 +247,8 @@ def rate(network, minor, seconds=2.5):
 
 def test_best_effort_gets_its_rates(network, config, traffic):
     """10 Mbit/s of an idle link of 50, its 5 Mbit/s beside a flood of others; within 10 %."""
-    network.on(network.node, "ip addr add 10.9.0.3/24 dev va")
     write(traffic, LIMITS)
-    network.run(network.node, BE_FLOOD.replace("range(20)", "range(80)"))
+    network.run(network.node, BE_FLOOD)
     assert rate(network, 4) == pytest.approx(1250000, rel=0.1)
 
     network.run(network.node, LS_FLOOD)
