@@ -3,6 +3,7 @@
 import errno
 import json
 import socket
+import struct
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from koord.util.errors import InvalidObject
 from koord.util.owneddir import OwnedDirectory
 from koordlet.host.errors import KernelFileError
+from koordlet.host.net.guard import confine
 from koordlet.host.net.guard.client import HelperTraffic, api_server
 from koordlet.host.net.guard.frames import (
     Channel,
@@ -452,3 +454,30 @@ def test_the_api_server_is_the_pod_s(host, port, wanted):
     """By address: a name would be asked for in the node's network."""
     environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
     assert api_server(environ) == wanted
+
+
+class Sandbox:
+    """A kernel that refuses capset, as a unit of systemd has it."""
+
+    def __init__(self, held):
+        self.held = held
+
+    def prctl(self, *_):
+        return 0
+
+    def capset(self, *_):
+        return -1
+
+    def capget(self, _, found):
+        found.raw = struct.pack("6I", *[self.held & 0xFFFFFFFF] * 3, *[self.held >> 32] * 3)
+        return 0
+
+
+def test_a_sandbox_may_have_taken_the_capabilities_before(monkeypatch):
+    """Then nothing is left to drop; otherwise the helper does not work with more than it needs."""
+    monkeypatch.setattr(confine, "_libc", Sandbox(1 << 12))
+    confine.drop_capabilities()
+    for more in (1 << 21, 1 << 38):
+        monkeypatch.setattr(confine, "_libc", Sandbox(1 << 12 | more))
+        with pytest.raises(OSError, match="capset"):
+            confine.drop_capabilities()

@@ -43,7 +43,11 @@ def enter(namespace: Path, kind: int) -> None:
 
 
 def drop_capabilities(kept: int = CAP_NET_ADMIN) -> None:
-    """Keep one capability, for good. Raises OSError."""
+    """Keep one capability, for good.
+
+    Raises:
+        OSError: it is refused, as by a seccomp filter, and there are others.
+    """
     _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
     for capability in range(_LAST_CAPABILITY + 1):
         if capability != kept:
@@ -53,4 +57,14 @@ def drop_capabilities(kept: int = CAP_NET_ADMIN) -> None:
     data = struct.pack("6I", bits, bits, 0, 0, 0, 0)
     if _libc.capset(header, data):
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), "capset")
+        if _held() & ~bits:
+            raise OSError(number, os.strerror(number), "capset")
+
+
+def _held() -> int:
+    """The capabilities that this process may use, one bit each; all if the kernel does not say."""
+    found = ctypes.create_string_buffer(24)
+    if _libc.capget(struct.pack("Ii", _CAPABILITY_VERSION_3, 0), found):
+        return -1
+    _, low, _, _, high, _ = struct.unpack("6I", found.raw)
+    return int(low | high << 32)
