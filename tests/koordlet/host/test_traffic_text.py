@@ -127,3 +127,9 @@ def test_a_tree_of_two_classes():
 
     assert [each.minor for each in tree.classes] == [1, 2]
     assert [str(match.address) for match in tree.matches] == ["10.0.0.7", "fd00::7"]
+
+
+def test_a_number_is_refused_in_words():
+    """As a plugin may claim it that was not type-checked."""
+    with pytest.raises(ValueError, match="wanted traffic classes as text, found 2"):
+        TRAFFIC.of(2)

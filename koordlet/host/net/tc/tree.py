@@ -172,6 +172,8 @@ def parse_traffic(data: bytes) -> str:
 
 
 def _traffic(text: str) -> str:
+    if not isinstance(text, str):
+        raise ValueError(f"wanted traffic classes as text, found {text!r:.60}")  # noqa: TRY004 - as all texts
     if text != ABSENT and _FOREIGN.fullmatch(text) is None:
         parse_tree(text)
     return text
