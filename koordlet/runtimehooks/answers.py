@@ -7,6 +7,7 @@ from typing import Any
 
 from koord.api.nodemetric import time_text
 from koordlet.runtimehooks.adjustments import Adjustment
+from koordlet.runtimehooks.injections import NOTHING, Injected
 from koordlet.runtimehooks.options import Stage
 from koordlet.statesinformer.model import PodMeta
 
@@ -26,6 +27,7 @@ class Answer:
     adjusted: tuple[Adjustment, ...]
     dry_run: tuple[Adjustment, ...] = ()
     left: tuple[str, ...] = ()
+    injected: Injected = NOTHING
 
     def to_json(self) -> dict[str, object]:
         """Return it as /explain has it."""
@@ -39,6 +41,8 @@ class Answer:
             "adjusted": list(map(_as_json, self.adjusted)),
             "inDryRun": list(map(_as_json, self.dry_run)),
             "left": list(self.left),
+            "injected": [one.to_json() for one in self.injected.real],
+            "injectedInDryRun": [one.to_json() for one in self.injected.dry_run],
         }
 
 

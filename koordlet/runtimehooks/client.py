@@ -1,9 +1,7 @@
 """Keeps a connection to the container runtime: registers, serves, and comes again."""
 
 import asyncio
-import os
 import socket
-import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +12,7 @@ from koord.util.errors import UnsafeFile
 from koord.util.health import OK, PartHealth, Status
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
+from koordlet.host.ownedsocket import check_socket
 from koordlet.host.proc.pids import is_trusted
 from koordlet.runtimehooks.answers import Answers
 from koordlet.runtimehooks.connection import CallError, Connection
@@ -113,21 +112,6 @@ class RuntimeHooks:
         if problem != self._problem:
             log.warning("nri.disconnected", error=problem)
         self._problem = problem
-
-
-def check_socket(path: Path) -> None:
-    """See that only root, or this process's user, can have made the socket.
-
-    Raises:
-        FileNotFoundError: there is none.
-        UnsafeFile: it is another user's, or no socket.
-        OSError: it cannot be looked at.
-    """
-    found = os.lstat(path)
-    if not stat.S_ISSOCK(found.st_mode):
-        raise UnsafeFile(path, "no socket", "remove it")
-    if not is_trusted(found.st_uid):
-        raise UnsafeFile(path, f"user {found.st_uid} as its owner", "remove it")
 
 
 def check_peer(writer: asyncio.StreamWriter, path: Path) -> None:

@@ -15,6 +15,7 @@ from koordlet.host.resources import CPUSET_CPUS, CPUSET_CPUS_WANTED
 from koordlet.runtimehooks.adjustments import Adjustment, adjustments, linux_resources
 from koordlet.runtimehooks.answers import Answer, Answers, pod_name
 from koordlet.runtimehooks.connection import CallError
+from koordlet.runtimehooks.injections import NOTHING, Injected, container_adjustment
 from koordlet.runtimehooks.options import HookOptions, Stage
 from koordlet.runtimehooks.rules import HookError, Rules
 from koordlet.runtimehooks.sandboxes import pod_meta, with_container
@@ -23,13 +24,11 @@ from koordlet.runtimehooks.wire.messages import (
     ConfigureRequest,
     ConfigureResponse,
     Container,
-    ContainerAdjustment,
     ContainerRequest,
     ContainerState,
     ContainerUpdate,
     CreateContainerResponse,
     Event,
-    LinuxContainerAdjustment,
     LinuxContainerUpdate,
     LinuxResources,
     PodSandbox,
@@ -53,6 +52,7 @@ STAGE_EVENTS = {
     Stage.RUN_SANDBOX: Event.RUN_POD_SANDBOX,
     Stage.REMOVE_SANDBOX: Event.REMOVE_POD_SANDBOX,
     Stage.CREATE_CONTAINER: Event.CREATE_CONTAINER,
+    Stage.START_CONTAINER: Event.START_CONTAINER,
     Stage.UPDATE_CONTAINER: Event.UPDATE_CONTAINER,
 }
 
@@ -98,6 +98,7 @@ class Plugin:
             "Synchronize": self._synchronize,
             "Shutdown": self._nothing,
             "CreateContainer": self._create_container,
+            "StartContainer": self._start_container,
             "UpdateContainer": self._update_container,
             "RunPodSandbox": self._run_sandbox,
             "RemovePodSandbox": self._nothing,
@@ -118,16 +119,32 @@ class Plugin:
         if request.config:
             hint = "use --runtime-hooks-disable-stages"
             log.warning("nri.configuration_ignored", runtime=self.runtime, hint=hint)
-        return ConfigureResponse(sum(STAGE_EVENTS[stage].bit for stage in self.options.stages))
+        stages = set(self.options.stages)
+        if not self.rules.want_starts():
+            stages.discard(Stage.START_CONTAINER)  # containers need not wait for an answer
+        return ConfigureResponse(sum(STAGE_EVENTS[stage].bit for stage in stages))
 
     async def _nothing(self, payload: bytes) -> None:
         """Nothing to do: pods that end are seen in the cgroup tree."""
 
     async def _state_change(self, payload: bytes) -> None:
-        """As older runtimes send RunPodSandbox and RemovePodSandbox."""
+        """As older runtimes send RunPodSandbox, RemovePodSandbox and StartContainer."""
         request = await _decoded(StateChangeEvent, payload)
         if request.event == Event.RUN_POD_SANDBOX and request.pod is not None:
             await self._prepare(request.pod)
+        elif request.event == Event.START_CONTAINER:
+            await self._start(request.pod, request.container)
+
+    async def _start_container(self, payload: bytes) -> None:
+        request = await _decoded(ContainerRequest, payload)
+        await self._start(request.pod, request.container)
+
+    async def _start(self, sandbox: PodSandbox | None, container: Container | None) -> None:
+        """Have the first process of a container set up: it waits to run the program."""
+        if sandbox is not None and container is not None:
+            meta = self._with(self._known(sandbox), container)
+            if meta is not None:
+                await self.rules.start(meta)
 
     async def _run_sandbox(self, payload: bytes) -> None:
         request = await _decoded(PodSandboxRequest, payload)
@@ -146,22 +163,28 @@ class Plugin:
         if request.pod is None or container is None:
             return CreateContainerResponse()
         asked = container.linux.resources if container.linux else None
-        adjusted = await self._adjust(request.pod, container, asked, Stage.CREATE_CONTAINER)
-        resources = linux_resources(adjusted)
-        if resources is None:
+        decision = await self._decide(request.pod, container, asked, Stage.CREATE_CONTAINER)
+        if decision is None:
             return CreateContainerResponse()
-        linux = LinuxContainerAdjustment(resources=resources)
-        return CreateContainerResponse(ContainerAdjustment(linux=linux))
+        decision.injected = await self.rules.inject(decision.meta)
+        decision.left.extend(decision.injected.failed)
+        await self._record([decision])
+        return CreateContainerResponse(
+            container_adjustment(decision.adjusted, decision.injected.real)
+        )
 
     async def _update_container(self, payload: bytes) -> UpdateContainerResponse:
         request = await _decoded(ContainerRequest, payload)
         container = request.container
         if request.pod is None or container is None:
             return UpdateContainerResponse()
-        adjusted = await self._adjust(
+        decision = await self._decide(
             request.pod, container, request.resources, Stage.UPDATE_CONTAINER, only_asked=True
         )
-        update = _update(container.id, adjusted)
+        if decision is None:
+            return UpdateContainerResponse()
+        await self._record([decision])
+        update = _update(container.id, decision.adjusted)
         return UpdateContainerResponse((update,) if update else ())
 
     async def _synchronize(self, payload: bytes) -> SynchronizeResponse:
@@ -203,26 +226,6 @@ class Plugin:
         updates = (_update(each.container.id, each.adjusted) for each in decisions)
         return [update for update in updates if update is not None]
 
-    async def _adjust(
-        self,
-        sandbox: PodSandbox,
-        container: Container,
-        asked: LinuxResources | None,
-        stage: Stage,
-        *,
-        only_asked: bool = False,
-    ) -> list[Adjustment]:
-        """Return the adjustments of a container, whose originals are recorded by then.
-
-        Raises:
-            HookError: a plugin failed, and the policy is Fail.
-        """
-        decision = await self._decide(sandbox, container, asked, stage, only_asked=only_asked)
-        if decision is None:
-            return []
-        await self._record([decision])
-        return decision.adjusted
-
     async def _decide(
         self,
         sandbox: PodSandbox,
@@ -235,12 +238,10 @@ class Plugin:
         """Return what the plugins want; None: it is no container of the kubelet's.
 
         Raises:
-            HookError: as _adjust.
+            HookError: a plugin failed, and the policy is Fail.
         """
-        known = self._known(sandbox)
-        runtime = self.runtime if "cri-o" in self.runtime else self.options.runtime
-        meta = known and with_container(known, container, self.kernel.layout, runtime)
-        if not meta:
+        meta = self._with(self._known(sandbox), container)
+        if meta is None:
             return None
         group = meta.containers[0].cgroup
         ruling = await self.rules.ask(meta, stage)
@@ -263,6 +264,13 @@ class Plugin:
         known = self.pods.pods() if found is None else (found,)  # a static pod has another uid
         return pod_meta(sandbox, known, self.kernel.layout)
 
+    def _with(self, known: PodMeta | None, container: Container) -> PodMeta | None:
+        """The pod with this one container; None: one of them cannot be used."""
+        runtime = self.runtime if "cri-o" in self.runtime else self.options.runtime
+        if known is None:
+            return None
+        return with_container(known, container, self.kernel.layout, runtime)
+
     async def _within_pod(
         self, meta: PodMeta, wanted: list[Adjustment], left: list[str]
     ) -> list[Adjustment]:
@@ -278,17 +286,17 @@ class Plugin:
         return kept
 
     async def _record(self, decisions: Sequence["_Decision"]) -> None:
-        """Have the originals recorded; what cannot be is not adjusted. Explain the rest."""
+        """Have the originals recorded; what cannot be is not adjusted.
+
+        The rest is explained and audited once the runtime has its answer.
+        """
         expected = [one.expected for decision in decisions for one in decision.adjusted]
         problems = iter(await self._problems(expected))
         for decision in decisions:
             pairs = [(one, next(problems)) for one in decision.adjusted]
             decision.adjusted[:] = [one for one, why in pairs if not why]
             decision.left.extend(f"{one.key.resource.name}: {why}" for one, why in pairs if why)
-            for one in decision.adjusted:
-                self._notify(one)
-            if decision.adjusted or decision.in_dry_run or decision.left:
-                self.answers.add(decision.answer(self.clock.wall()))
+        asyncio.get_running_loop().call_soon(self._explain, decisions, self.clock.wall())
 
     async def _problems(self, expected: list[Expected]) -> list[str]:
         if not expected:
@@ -299,13 +307,20 @@ class Plugin:
         except TimeoutError:
             return ["the journal took too long; the plugin sets it later"] * len(expected)
 
+    def _explain(self, decisions: Sequence["_Decision"], at: float) -> None:
+        for decision in decisions:
+            for one in decision.adjusted:
+                self._notify(one)
+            if decision.is_of_note:
+                self.answers.add(decision.answer(at))
+
     def _notify(self, one: Adjustment) -> None:
         change = Change("set", one.key, one.owners, one.asked, one.value, one.reason, one.inputs)
         for listener in self.listeners:
             listener(change)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Decision:
     """What is to become of one container."""
 
@@ -315,6 +330,12 @@ class _Decision:
     adjusted: list[Adjustment]
     in_dry_run: list[Adjustment]
     left: list[str]  # why something is not adjusted
+    injected: Injected = NOTHING
+
+    @property
+    def is_of_note(self) -> bool:
+        """Whether there is anything to explain."""
+        return bool(self.adjusted or self.in_dry_run or self.left or any(self.injected))
 
     def answer(self, at: float) -> Answer:
         """It as /explain has it."""
@@ -328,6 +349,7 @@ class _Decision:
             adjusted=tuple(self.adjusted),
             dry_run=tuple(self.in_dry_run),
             left=tuple(self.left),
+            injected=self.injected,
         )
 
 

@@ -16,6 +16,7 @@ class Stage(StrEnum):
 
     RUN_SANDBOX = "PreRunPodSandbox"
     CREATE_CONTAINER = "PreCreateContainer"
+    START_CONTAINER = "PreStartContainer"
     UPDATE_CONTAINER = "PreUpdateContainerResources"
     REMOVE_SANDBOX = "PreRemoveRunPodSandbox"
 

@@ -33,7 +33,6 @@ from koordlet.plugin.pods import (
     ProcessLists,
     by_pid,
     containers_of,
-    pods_of,
 )
 
 NAME = "OOMScoreAdj"
@@ -100,6 +99,7 @@ class OOMScoreAdj(PodRoundsPlugin[Scores]):
 
     gates = (NAME,)
     may_claim = (ClaimScope(resources.OOM_SCORE_ADJ, Level.PROCESS),)
+    before_start = True
 
     def setup(self, client: Client, metric_cache: MetricCache, states_informer: States) -> None:
         super().setup(client, metric_cache, states_informer)
@@ -135,7 +135,7 @@ class OOMScoreAdj(PodRoundsPlugin[Scores]):
         self._show(wanted)
 
     def _wanted(self) -> Iterator[ScoredContainer]:
-        pods = list(pods_of(self.states))
+        pods = list(self.pods())
         self.settings.keep(meta.uid for meta in pods)
         for meta in pods:
             scores = self.settings.of(meta.pod)

@@ -49,8 +49,10 @@ NRI_RUNTIME = Program("nriruntime", _HERE / "nriruntime")
 NRI_RUNTIME_08 = Program(
     "nriruntime08", _HERE / "nriruntime", flags=("-modfile=nri08.mod", "-tags=nri08")
 )
+POD_EXEC = Program("podexec", _HERE / "podexec")
 ALL = (
     BED, CRD_SERVER, ADMISSION, STRICT, KUBE_SCHEDULER, KUSTOMIZE, NRI_RUNTIME, NRI_RUNTIME_08,
+    POD_EXEC,
 )  # fmt: skip
 
 

@@ -3,16 +3,21 @@
 import asyncio
 import contextlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
-from nrinode import ADJUSTED, BATCH, BATCH_PODS, Node, crowd, in_force
+from nrinode import ADJUSTED, BATCH, BATCH_PODS, GIB, Node, crowd, in_force
 from nriruntime import NriRuntime, container, sandbox
+from nvmlstub import add_pci_device
 from programs import NRI_RUNTIME, NRI_RUNTIME_08, Program
 
 from koord.api.qos import KubeQoS
 from koordlet.cli.koordletctl import main
+from koordlet.host.paths import HostPaths
 from koordlet.runtimehooks.wire import messages
+
+NIC, FUNCTION = "0000:09:00.0", "0000:09:00.2"  # of an RDMA card
 
 
 @pytest.fixture(scope="module", params=[NRI_RUNTIME, NRI_RUNTIME_08], ids=["0.12", "0.8"])
@@ -176,6 +181,132 @@ async def test_with_policy_fail_a_bad_annotation_keeps_the_container_from_being_
             made = await runtime.ask("create", pod=pod, container=container("be2", "be2-main"))
 
             assert BATCH in made["error"]
+
+
+async def test_the_first_process_has_its_oom_score_before_its_program_runs(node: Node) -> None:
+    """In the file when the runtime may go on; restored when the agent ends.
+
+    The agent keeps the runtime no longer than half a second, which a busy disk may take: then the
+    score comes a moment later, and the next pod is tried.
+    """
+    node.add_pod("be1", "be1-main")
+    scores = [add_process(node, f"pod{number}", 4711 + number) for number in range(6)]
+    async with node.runtime() as runtime:
+        await runtime.start()
+        async with node.daemon("--feature-gates=OOMScoreAdj=true"):
+            await synchronized(runtime)
+            await in_force(node, 1)
+            for number in range(6):
+                uid = f"pod{number}"
+                pod = node.sandbox(uid)
+                pod["annotations"]["koordinator.sh/oom-score-adj"] = "777"
+                begun = await runtime.ask("begin", pod=pod, container=container(uid, f"{uid}-main"))
+
+                assert not begun["error"]
+                sys.stderr.write(f"answered after {begun['micros'] / 1000:.1f} ms\n")
+                if scores[number].read_text().strip() == "777":
+                    break
+            else:
+                pytest.fail("no pod had its score when the runtime went on")
+    assert {score.read_text().strip() for score in scores} == {"1000"}
+
+
+def add_process(node: Node, uid: str, pid: int) -> Path:
+    """The first process of a pod's container, not yet running its program; its score's file."""
+    layout = node.host.layout
+    group = layout.container_dir(
+        layout.pod_dir(KubeQoS.BEST_EFFORT, uid), f"containerd://{uid}-main"
+    )
+    node.host.group(group).set_processes(pid)
+    score = node.host.paths.proc / str(pid) / "oom_score_adj"
+    score.parent.mkdir()
+    (score.parent / "stat").write_text(f"{pid} (init) S {'0 ' * 18}99 0\n")
+    score.write_text("1000\n")
+    return score
+
+
+async def test_a_container_gets_the_devices_of_its_pod(node: Node) -> None:
+    """A share of a GPU with HAMi's limits, and one RDMA function; in dry-run nothing."""
+    node.add_pod("be1", "be1-old")
+    hami, verbs = add_devices(node.host.paths)
+    xpus = node.directory / "run" / "xpu-device-infos"
+    xpus.mkdir(parents=True, mode=0o750)
+    topology = {"nodeID": 0, "pcieID": "pci0000:3a", "busID": "0000:3b:00.0"}
+    gpu = {"vendor": "v", "model": "m", "uuid": "G0", "minor": 3, "topology": topology}
+    resources = {"gpu-core": "100", "gpu-memory": "64Gi", "gpu-memory-ratio": "100"}
+    (xpus / "gpus.json").write_text(
+        json.dumps([gpu | {"resources": resources, "status": {"healthy": True}}])
+    )
+    half = {"gpu-core": "50", "gpu-memory": "32Gi", "gpu-memory-ratio": "50"}
+    allocated = {
+        "gpu": [{"minor": 3, "resources": {f"koordinator.sh/{k}": v for k, v in half.items()}}],
+        "rdma": [{"minor": 0, "id": NIC, "extension": {"vfs": [{"busID": FUNCTION}]}}],
+    }
+    pod = node.sandbox("be2")
+    pod["annotations"] |= {"scheduling.koordinator.sh/device-allocated": json.dumps(allocated)}
+    pod["labels"] = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
+    pod["labels"] |= {"koordinator.sh/qosClass": "BE"}
+    names = "Accelerators GPUEnvInject RDMADevices RDMADeviceInject HamiCoreVGPUMonitor".split()
+    gates = ",".join(f"{name}=true" for name in ("BatchResource", *names))
+
+    async with node.runtime() as runtime:
+        await runtime.start()
+        async with node.daemon(f"--feature-gates={gates}"):
+            await synchronized(runtime)
+            async with asyncio.timeout(30):
+                while True:  # until the devices are known, which the log says
+                    made = await runtime.ask(
+                        "create", pod=pod, container=container("be2", "be2-main")
+                    )
+                    adjust = made["reply"]["adjust"]
+                    if adjust.get("env") and adjust["linux"].get("devices"):
+                        break
+
+    assert adjust["env"] == [
+        {"key": "NVIDIA_VISIBLE_DEVICES", "value": "3"},
+        {"key": "CUDA_DEVICE_MEMORY_LIMIT", "value": str(32 * GIB)},
+        {"key": "CUDA_DEVICE_SM_LIMIT", "value": "50"},
+        {"key": "LD_PRELOAD", "value": "/usr/local/vgpu/libvgpu.so"},
+        {"key": "CUDA_DEVICE_MEMORY_SHARED_CACHE", "value": "/usr/local/vgpu/be2_main.cache"},
+    ]
+    assert [
+        (each["source"], each["destination"], each["options"]) for each in adjust["mounts"]
+    ] == [
+        ("/usr/local/vgpu/libvgpu.so", "/usr/local/vgpu/libvgpu.so", ["rbind"]),
+        ("/tmp/vgpulock", "/tmp/vgpulock", ["rbind"]),
+        ("/usr/local/vgpu/containers/be2_main", "/usr/local/vgpu", ["rbind"]),
+    ]
+    assert [
+        (each["path"], each["major"], each["minor"]) for each in adjust["linux"]["devices"]
+    ] == [
+        ("/dev/infiniband/rdma_cm", "10", "58"),
+        (f"/dev/infiniband/{verbs}", "231", "193"),
+    ]
+    assert adjust["linux"]["resources"] == ADJUSTED
+    assert (hami / "containers/be2_main").stat().st_mode & 0o777 == 0o777
+
+
+def add_devices(paths: HostPaths) -> tuple[Path, str]:
+    """HAMi-core on the node, and an RDMA card with a virtual function; its device file."""
+    hami = paths.root / "usr/local/vgpu"
+    for directory in (hami, paths.root / "tmp/vgpulock"):
+        directory.mkdir(parents=True)
+    (hami / "libvgpu.so").touch()
+    card = add_pci_device(paths.sys, NIC, root="pci0000:00")
+    function = add_pci_device(paths.sys, FUNCTION, root="pci0000:00")
+    (card / "class").write_text("0x020700\n")
+    (card / "virtfn0").symlink_to(function)
+    (function / "physfn").symlink_to(card)
+    interface = card / "infiniband/mlx5_0"
+    interface.mkdir(parents=True)
+    (interface / "device").symlink_to(card)
+    (paths.sys / "class/infiniband").mkdir(parents=True)
+    (paths.sys / "class/infiniband/mlx5_0").symlink_to(interface)
+    verbs = function / "infiniband_verbs/uverbs1"
+    for directory, numbers in ((verbs, "231:193"), (paths.sys / "class/misc/rdma_cm", "10:58")):
+        directory.mkdir(parents=True)
+        (directory / "dev").write_text(f"{numbers}\n")
+    return hami, verbs.name
 
 
 async def line(node: Node, event: str) -> None:

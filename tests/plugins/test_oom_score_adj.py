@@ -1,6 +1,8 @@
 """OOMScoreAdj: what pods may ask for, and which processes get it."""
 
+import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -127,6 +129,48 @@ async def test_scores_are_given_and_taken_back(host, processes) -> None:
         await harness.advance(0.1)
         assert [processes.score(pid) for pid in (12, 13)] == [3, 3]
         assert (shown(), harness.claims()) == (None, [])
+
+
+@pytest.mark.parametrize("comes", [True, False])
+async def test_a_container_that_is_being_started_has_its_score_before(
+    host, processes, comes: bool
+) -> None:
+    """When the runtime goes on, its first process has it; and keeps it when the pod is listed."""
+    processes.put("c1", 11)
+    meta = pod({"c1": 100})
+    announced = replace(meta, containers=meta.containers[:1], sandbox="")
+    async with PluginHarness(OOMScoreAdj(), pods=[], host=host) as harness:
+        await harness.rounds(1)
+        start = asyncio.create_task(harness.plugin.start(announced))
+        await harness.advance(0)
+        assert start.done()
+        assert processes.score(11) == 100
+
+        await harness.advance(30)
+        assert processes.score(11) == 100
+        if comes:
+            harness.set_pods(meta)
+        await harness.advance(60)
+
+        assert processes.score(11) == (100 if comes else 3)
+        harness.set_pods()
+        await harness.advance(1)
+        assert processes.score(11) == 3
+
+
+async def test_another_container_of_a_known_pod_is_started(host, processes) -> None:
+    """The scores of those that run already stay."""
+    processes.put("c1", 11)
+    processes.put("c2", 21)
+    meta = pod({"c1": 100}, "-500")
+    first, second = (replace(meta, containers=(one,)) for one in meta.containers)
+    async with PluginHarness(OOMScoreAdj(), pods=[first], host=host) as harness:
+        await harness.rounds(1)
+        start = asyncio.create_task(harness.plugin.start(second))
+        await harness.advance(0)
+        assert start.done()
+
+        assert [processes.score(pid) for pid in (11, 21)] == [100, -500]
 
 
 async def test_a_process_that_has_ended_is_simply_gone(host, processes) -> None:

@@ -18,6 +18,7 @@ from koordlet.daemon.measure.statesources import StateSources
 from koordlet.daemon.settings.settings import Settings
 from koordlet.host.host import Host
 from koordlet.host.proc.otheragent import other_agent_process
+from koordlet.metriccache.cache import MetricCache
 from koordlet.plugin.client import UnavailableClient
 from koordlet.plugin.pods.times import ahead_times
 from koordlet.qosmanager.manager import QOSManager
@@ -25,6 +26,7 @@ from koordlet.statesinformer.informer import StatesInformer
 
 if TYPE_CHECKING:
     from koordlet.daemon.cluster.cluster import Cluster
+    from koordlet.server.page.marks import Marks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +39,7 @@ class Acting:
     explainer: Explainer
     dry_run: DryRunSwitch
     hooks: HooksPart | None  # None: --enable-nri-runtime-hook=false
+    marks: "Marks | None"  # of changed values, for the status page; None: there is no page
 
     def add_to(self, components: ComponentSet) -> None:
         """Have run what plugins act through, and register its health.
@@ -71,6 +74,7 @@ def build_acting(
     """Make the parts; plugins register their health in components."""
     recorder = measuring.recorder
     audit = build_audit(settings, clock, exposition.internal)
+    marks = _marks(clock) if settings.options.status_page.value else None
     actions = build_actions(
         settings,
         clock,
@@ -80,7 +84,7 @@ def build_acting(
         cluster.evictions if cluster else None,
         other_agent,
         audit.log,
-        [recorder.changed],
+        [recorder.changed] if marks is None else [recorder.changed, marks],
         layout=lambda: sources.pods.layout,
     )
     plugins = QOSManager(
@@ -96,7 +100,7 @@ def build_acting(
         boot_id=boot_id,
         problems=settings.plugin_problems,
     )
-    hooks = _build_hooks(settings, states, actions, plugins, clock, exposition)
+    hooks = _build_hooks(settings, states, actions, plugins, clock, exposition, measuring.cache)
     explainer = Explainer(
         settings=settings, states=states, actions=actions, host=host, clock=clock, hooks=hooks
     )
@@ -107,7 +111,15 @@ def build_acting(
         explainer=explainer,
         dry_run=DryRunSwitch(settings=settings, actions=actions),
         hooks=hooks,
+        marks=marks,
     )
+
+
+def _marks(clock: Clock) -> "Marks":
+    """Import what is for the page alone."""
+    from koordlet.server.page.marks import Marks
+
+    return Marks(clock.wall)
 
 
 def _build_hooks(
@@ -117,6 +129,7 @@ def _build_hooks(
     plugins: QOSManager,
     clock: Clock,
     exposition: Exposition,
+    cache: MetricCache,
 ) -> HooksPart | None:
     if not settings.options.hooks.nri.value:
         return None
@@ -127,6 +140,7 @@ def _build_hooks(
         plugins=plugins,
         clock=clock,
         times=ahead_times(exposition.internal),
+        cache=cache,
     )
 
 

@@ -14,7 +14,6 @@ from koordlet.daemon.settings.settings import Settings
 from koordlet.executor.audit.log import AuditLog
 from koordlet.executor.claimmanager import ClaimManager
 from koordlet.executor.claimmetrics import ClaimMetrics
-from koordlet.executor.claims.claim import ClaimState
 from koordlet.executor.claims.desired import Expected, Listener
 from koordlet.executor.evictions.budget import EvictionBudget
 from koordlet.executor.evictions.decisions import Decisions
@@ -29,6 +28,7 @@ from koordlet.executor.kernel.watching import Watcher
 from koordlet.executor.kernel.worker import ThreadWorker
 from koordlet.executor.kernel.writer import Writer
 from koordlet.executor.restorer import Restorer
+from koordlet.features import INJECTORS
 from koordlet.host.cgroups.layout import Layout
 from koordlet.host.descriptors import Descriptors
 from koordlet.host.host import Host
@@ -82,8 +82,8 @@ def build_actions(
 
     def needed() -> bool:
         """Whether a plugin may act, or has values in force."""
-        in_force = any(ClaimState.IN_FORCE in states for states in claims.count().values())
-        return in_force or (not other_agent.observe_only() and _any_acts(settings))
+        may_act = not other_agent.observe_only() and _any_acts(settings)
+        return may_act or claims.any_in_force()
 
     paths = settings.paths
     lock = ActingLock(paths.cgroup, paths.proc, clock, needed=needed)
@@ -141,10 +141,12 @@ def build_actions(
 
 
 def _any_acts(settings: Settings) -> bool:
-    """Whether a plugin is on that is not in dry-run."""
-    gates = settings.gates
+    """Whether a plugin, or an injector, is on that is not in dry-run."""
+    gates, covers = settings.gates, settings.dry_run.covers
+    if any(gates.enabled(name) and not covers(name) for name in INJECTORS):
+        return True
     return any(
-        not settings.dry_run.covers(registration.name)
+        not covers(registration.name)
         and any(gates.enabled(gate) for gate in registration.gates if gate in gates.names())
         for registration in settings.plugins.registry
     )

@@ -30,7 +30,7 @@ class DryRunSwitch:
                     "dryRun": dry_run.covers(name),
                     "byHand": dry_run.by_hand(name),
                 }
-                for name in self.settings.plugins.names()
+                for name in self.settings.plugins.acting_names()
             ],
         }
 
@@ -45,7 +45,7 @@ class DryRunSwitch:
         plugins = self.settings.plugins
         if plugin != ALL:
             plugins.check_names("plugin", [plugin])
-        self.settings.dry_run.switch(plugins.names() if plugin == ALL else [plugin], on)
+        self.settings.dry_run.switch(plugins.acting_names() if plugin == ALL else [plugin], on)
         log.warning("dry_run.switched", plugin=plugin, on=on)
         await self.actions.claims.refresh()
         await self.actions.lock.settle()

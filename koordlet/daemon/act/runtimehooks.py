@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING
 from prometheus_client import Histogram
 
 from koord.util.clock import Clock
-from koord.util.health import OK, PartHealth
+from koord.util.health import OK, PartHealth, Status
 from koord.util.stop import Stop
 from koordlet.daemon.act.actions import Actions
 from koordlet.daemon.settings.hookflags import STAGES
 from koordlet.daemon.settings.settings import Settings
-from koordlet.plugin.pods import ReconcilingPlugin
+from koordlet.features import INJECTORS
+from koordlet.metriccache.cache import MetricCache
+from koordlet.plugin.pods import PodRoundsPlugin, ReconcilingPlugin
 from koordlet.qosmanager.manager import QOSManager
 from koordlet.statesinformer.informer import StatesInformer
 
 if TYPE_CHECKING:
     from koordlet.runtimehooks.client import RuntimeHooks
-    from koordlet.runtimehooks.rules import Hook
+    from koordlet.runtimehooks.injections import Injector
+    from koordlet.runtimehooks.rules import Hook, StartHook
 
 LOOK = 10.0  # seconds between looks for the socket
 SOON = 0.2  # seconds between looks for the first round of the plugins
@@ -36,7 +39,9 @@ class HooksPart:
     plugins: QOSManager
     clock: Clock
     times: Histogram  # of its invocations
+    cache: MetricCache
     _hooks: "RuntimeHooks | None" = field(default=None, init=False)
+    _injectors: "tuple[Injector, ...]" = field(default=(), init=False)
 
     async def run(self, stop: Stop) -> None:
         """Wait for the socket and the plugins, then serve the runtime until stop."""
@@ -48,7 +53,16 @@ class HooksPart:
             await self._hooks.run(stop)
 
     def health(self) -> PartHealth:
-        """That of the connection; ok without a socket."""
+        """That of the connection; without a socket ok, unless a gate is of no use then."""
+        if not self._is_offered():
+            idle = ", ".join(filter(self.settings.gates.enabled, INJECTORS))
+            if not idle:
+                return PartHealth(OK.status, detail={"socket": "none"})
+            reason = (
+                f"{idle}: wanted the container runtime's socket {self._socket}, found none; switch "
+                "NRI on in the runtime, and in a cluster use the component nri"
+            )
+            return PartHealth(Status.DEGRADED, reason)
         return self._hooks.health() if self._hooks else OK
 
     def explain(self, place: str) -> list[dict[str, object]]:
@@ -84,7 +98,15 @@ class HooksPart:
             backoff_cap=flags.backoff_cap.value,
         )
         is_dry_run = actions.claims.is_in_dry_run
-        rules = Rules(self._running, is_dry_run, options, self.clock, self.times)
+        rules = Rules(
+            self._running,
+            is_dry_run,
+            options,
+            self.clock,
+            self.times,
+            self._injecting,
+            self._starting,
+        )
 
         def plugin() -> Plugin:
             return Plugin(
@@ -99,6 +121,23 @@ class HooksPart:
             )
 
         return RuntimeHooks(self._socket, options, plugin, answers, self.clock)
+
+    def _starting(self) -> "Iterator[StartHook]":
+        """The running plugins that have something to do before programs run."""
+        from koordlet.runtimehooks.rules import StartHook
+
+        for name, plugin, _ in self.plugins.running():
+            if isinstance(plugin, PodRoundsPlugin) and plugin.before_start:
+                yield StartHook(name, plugin)
+
+    def _injecting(self) -> "Iterator[Injector]":
+        """The injectors whose gates are on; made, and loaded, with the first."""
+        wanted = [name for name in INJECTORS if self.settings.gates.enabled(name)]
+        if wanted and not self._injectors:
+            from koordlet.daemon.act.injectors import build_injectors
+
+            self._injectors = build_injectors(self.settings, self.cache)
+        return (each for each in self._injectors if each.name in wanted)
 
     def _running(self) -> "Iterator[Hook]":
         """The running plugins that decide on pods."""

@@ -1,5 +1,6 @@
 """The flags of the runtime hooks: Koordinator's names and defaults."""
 
+import re
 from collections.abc import Iterable
 
 from koord.component.flagchecks import lasting, one_of
@@ -10,15 +11,16 @@ from koord.util.nearest import nearest
 STAGES = (
     "PreRunPodSandbox",
     "PreCreateContainer",
+    "PreStartContainer",
     "PreUpdateContainerResources",
     "PreRemoveRunPodSandbox",
 )
 _OTHER_STAGES = (
-    "PreStartContainer",
     "PostStartContainer",
     "PostStopContainer",
     "PostStopPodSandbox",
 )
+_LIBRARY = re.compile(r"(/[A-Za-z0-9_.+-]+){2,32}")  # the loader splits at blanks and colons
 _LONGEST = (2**62 - 1) / 1e9
 
 
@@ -87,6 +89,12 @@ class HookFlags:
             "stages to skip; repeat the flag",
             check=_stages,
         )
+        self.hami_library = flags.string(
+            "hami-core-library-directory-path",
+            "/usr/local/vgpu/libvgpu.so",
+            "HAMi-core's library on the node, which GPUEnvInject mounts into containers",
+            check=_library,
+        )
         self.runtime = flags.string(
             "default-runtime-type",
             "containerd",
@@ -103,6 +111,11 @@ def _below(value: str) -> str:
 def _name(value: str) -> str:
     usable = 0 < len(value) <= 64 and value.isascii() and value.isprintable() and " " not in value
     return "" if usable else "use up to 64 printable characters"
+
+
+def _library(value: str) -> str:
+    usable = _LIBRARY.fullmatch(value) and not {".", ".."} & set(value.split("/"))
+    return "" if usable else "use an absolute path in a directory, of letters, digits and _.+-"
 
 
 def _two_digits(value: str) -> str:

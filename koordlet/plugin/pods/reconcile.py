@@ -11,6 +11,7 @@ from koordlet.executor.claims.claim import Claim
 from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.client import Client
 from koordlet.plugin.pods.settings import PodSettings
+from koordlet.plugin.pods.starting import ARRIVAL, StartingContainers
 from koordlet.plugin.pods.times import ReconcileTimes
 from koordlet.plugin.rejections import Rejections
 from koordlet.plugin.states import States
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 W = TypeVar("W")
 
-ARRIVAL = 60.0  # seconds that a pod may take from its preparation until its sandbox is there
 KATA = "kata"  # runtime class whose containers have no cgroups on this host
 
 
@@ -47,6 +47,8 @@ class PodRoundsPlugin(ExtensionPlugin, Generic[W]):
     wording = Wording("runtime-hooks", "update {path} to {value}")  # Koordinator's, of its hooks
     follows: ClassVar[tuple[StateType, ...]] = ()
     """States, beside the pods, that matter."""
+    before_start: ClassVar[bool] = False
+    """Whether a round is done for a new container's first process, before its program runs."""
 
     states: States
     rejections: Rejections
@@ -69,6 +71,22 @@ class PodRoundsPlugin(ExtensionPlugin, Generic[W]):
     def begin(self) -> None:
         """Forget what was claimed: with the last run its claims have ended."""
         self._kept.clear()
+        self._starting.clear()
+
+    async def start(self, meta: PodMeta) -> None:
+        """Do a round with the one container of a pod, whose first process waits for it.
+
+        The container runtime asks for it (koordlet.runtimehooks) of those with before_start.
+        """
+        done = asyncio.get_running_loop().create_future()
+        self._starting.add(meta)
+        self._round_ends.append(done)
+        self._changed.set()
+        await done
+
+    def pods(self) -> Iterator[PodMeta]:
+        """The pods that run or are about to, with containers that are being started."""
+        return self._starting.among(pods_of(self.states))
 
     def init_flags(self, flags: "FlagSet") -> None:
         self._interval: Flag[float] | Flag[int] = reconcile_interval(flags)
@@ -80,6 +98,8 @@ class PodRoundsPlugin(ExtensionPlugin, Generic[W]):
         self._times = ReconcileTimes(self.metrics)
         self._kept: dict[str, tuple[Claim, ...]] = {}  # by scope
         self._changed = asyncio.Event()
+        self._starting = StartingContainers(self.clock.monotonic)
+        self._round_ends: list[asyncio.Future[None]] = []  # for the end of a round
         for state in (StateType.ALL_PODS, *self.follows):
             states_informer.register_callbacks(
                 state, self.name, "have pods reconciled", lambda *_: self._changed.set()
@@ -107,8 +127,14 @@ class PodRoundsPlugin(ExtensionPlugin, Generic[W]):
     async def run(self, stop: Stop) -> None:
         self.begin()
         async for _ in stop.every(self._interval.value, self._changed):
-            if self.states.has_synced():
-                await self.reconcile()
+            waiting, self._round_ends = self._round_ends, []
+            try:
+                if self.states.has_synced():
+                    await self.reconcile()
+            finally:
+                for one in waiting:
+                    if not one.done():
+                        one.set_result(None)
 
 
 class ReconcilingPlugin(PodRoundsPlugin[W], Generic[R, W]):

@@ -74,5 +74,9 @@ class ReconcileTimes:
 
 
 def _file(resource: Resource[Any]) -> str:
-    """The file of cgroup v1, by which Koordinator names resources; of v2 where v1 has none."""
-    return resource.files[min(resource.files)].name.rpartition("/")[2] or resource.name
+    """The file of cgroup v1, by which Koordinator names resources; of v2 where v1 has none.
+
+    The resource's own name where it is no file.
+    """
+    name = resource.files[min(resource.files)].name.rpartition("/")[2]
+    return resource.name if "{}" in name or not name else name

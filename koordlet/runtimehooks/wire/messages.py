@@ -16,6 +16,7 @@ from koordlet.runtimehooks.wire.protobuf import (
     optional_integer,
     optional_unsigned,
     text,
+    texts,
     texts_by_text,
 )
 
@@ -29,6 +30,7 @@ class Event(IntEnum):
     RUN_POD_SANDBOX = 1
     REMOVE_POD_SANDBOX = 3
     CREATE_CONTAINER = 4
+    START_CONTAINER = 6
     UPDATE_CONTAINER = 8
 
     @property
@@ -157,11 +159,12 @@ class PodSandboxRequest(Message):
 class StateChangeEvent(Message):
     event: int = integer(1)
     pod: PodSandbox | None = message(2, PodSandbox)
+    container: Container | None = message(3, Container)
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest(Message):
-    """CreateContainer, UpdateContainer. resources: to update to."""
+    """CreateContainer, StartContainer, UpdateContainer. resources: to update to."""
 
     pod: PodSandbox | None = message(1, PodSandbox)
     container: Container | None = message(2, Container)
@@ -169,12 +172,40 @@ class ContainerRequest(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class KeyValue(Message):
+    """An environment variable."""
+
+    key: str = text(1)
+    value: str = text(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Mount(Message):
+    destination: str = text(1)  # in the container
+    type: str = text(2)
+    source: str = text(3)  # on the node
+    options: tuple[str, ...] = texts(4)
+
+
+@dataclass(frozen=True, slots=True)
+class LinuxDevice(Message):
+    path: str = text(1)
+    type: str = text(2)  # c: of characters
+    major: int = integer(3)
+    minor: int = integer(4)
+    file_mode: int | None = optional_unsigned(5)
+
+
+@dataclass(frozen=True, slots=True)
 class LinuxContainerAdjustment(Message):
+    devices: tuple[LinuxDevice, ...] = messages(1, LinuxDevice)
     resources: LinuxResources | None = message(2, LinuxResources)
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerAdjustment(Message):
+    mounts: tuple[Mount, ...] = messages(3, Mount)
+    env: tuple[KeyValue, ...] = messages(4, KeyValue)
     linux: LinuxContainerAdjustment | None = message(6, LinuxContainerAdjustment)
 
 

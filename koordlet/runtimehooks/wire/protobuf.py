@@ -126,6 +126,11 @@ def messages(number: int, of: type[Message]) -> Any:
     return _field(_Numbered(number, _Kind(LENGTH, of.decode, of.encode), repeated=True), default=())
 
 
+def texts(number: int) -> Any:
+    """Several strings, as a tuple."""
+    return _field(_Numbered(number, _TEXT, repeated=True), default=())
+
+
 def texts_by_text(number: int) -> Any:
     """A map of strings to strings."""
     return _field(_Numbered(number, _BYTES, by_key=True), default_factory=dict)

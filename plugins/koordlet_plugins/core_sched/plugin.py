@@ -23,7 +23,6 @@ from koordlet.plugin.pods import (
     ProcessLists,
     by_pid,
     containers_of,
-    pods_of,
 )
 from koordlet_plugins.core_sched.rules import (
     CoreSchedRule,
@@ -78,6 +77,7 @@ class CoreSched(PodRoundsPlugin[Pod]):
         ClaimScope(resources.CPU_IDLE, Level.QOS),
     )
     follows = (StateType.NODE_SLO_SPEC,)
+    before_start = True
 
     def setup(self, client: Client, metric_cache: MetricCache, states_informer: States) -> None:
         super().setup(client, metric_cache, states_informer)
@@ -155,7 +155,7 @@ class CoreSched(PodRoundsPlugin[Pod]):
         return found
 
     def _members(self, rule: CoreSchedRule) -> Iterator[Member]:
-        pods = list(pods_of(self.states))
+        pods = list(self.pods())
         self.settings.keep(meta.uid for meta in pods)
         for meta in sorted(pods, key=lambda meta: (meta.pod.namespace, meta.pod.name)):
             group = group_of(meta.pod, meta.kube_qos, rule)

@@ -16,3 +16,9 @@ func runPodSandbox(ctx context.Context, nri *adaptation.Adaptation, pod *api.Pod
 func removePodSandbox(ctx context.Context, nri *adaptation.Adaptation, pod *api.PodSandbox) error {
 	return nri.RemovePodSandbox(ctx, &api.StateChangeEvent{Pod: pod})
 }
+
+func startContainer(
+	ctx context.Context, nri *adaptation.Adaptation, pod *api.PodSandbox, container *api.Container,
+) error {
+	return nri.StartContainer(ctx, &api.StateChangeEvent{Pod: pod, Container: container})
+}

@@ -123,6 +123,8 @@ func (r *runtime) do(nri *adaptation.Adaptation, c *command) answer {
 		err = removePodSandbox(ctx, nri, pod)
 	case "create":
 		reply, err = nri.CreateContainer(ctx, &api.CreateContainerRequest{Pod: pod, Container: container})
+	case "begin": // what containerd and CRI-O do before a container's program runs
+		err = startContainer(ctx, nri, pod, container)
 	case "update":
 		resources := &api.LinuxResources{}
 		parse(c.Resources, resources)

@@ -16,25 +16,36 @@ from koord.util.health import Status
 from koord.util.stop import Stop
 from koordlet.executor.claims.claim import Claim, Part
 from koordlet.executor.claims.target import Target
+from koordlet.host import ownedsocket
 from koordlet.host import resources as r
 from koordlet.host.cgroups.layout import Driver, Layout
+from koordlet.host.devices.rdma import DeviceFile
+from koordlet.host.ownedsocket import check_socket
 from koordlet.plugin.pods.times import AHEAD, ahead_times
-from koordlet.runtimehooks import client, handlers
+from koordlet.rules.gpuenvironment import BindMount
+from koordlet.runtimehooks import handlers, rules
 from koordlet.runtimehooks.answers import Answers
-from koordlet.runtimehooks.client import RuntimeHooks, check_socket
+from koordlet.runtimehooks.client import RuntimeHooks
 from koordlet.runtimehooks.handlers import Plugin
+from koordlet.runtimehooks.injections import Injection
 from koordlet.runtimehooks.options import FailurePolicy, HookOptions, Stage
-from koordlet.runtimehooks.rules import Hook, Rules
+from koordlet.runtimehooks.rules import Hook, Rules, StartHook
 from koordlet.runtimehooks.wire.messages import (
     ConfigureRequest,
     ConfigureResponse,
     Container,
+    ContainerAdjustment,
     ContainerRequest,
     CreateContainerResponse,
+    Event,
+    KeyValue,
     LinuxContainer,
+    LinuxContainerAdjustment,
     LinuxCPU,
+    LinuxDevice,
     LinuxPodSandbox,
     LinuxResources,
+    Mount,
     PodSandbox,
     PodSandboxRequest,
     StateChangeEvent,
@@ -107,6 +118,8 @@ class Bench:
     journal: list = field(default_factory=list)
     refusal: str = ""
     synced: bool = True
+    injectors: list = field(default_factory=list)
+    starts: list = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.clock = SystemClock()
@@ -120,7 +133,10 @@ class Bench:
         )  # fmt: skip
         times = ahead_times(self.registry)
         hooks = [Hook("Shares", self.rule, Meter("Shares", now=self.clock.monotonic))]
-        self.rules = Rules(lambda: hooks, self._is_dry_run, self.options, self.clock, times)
+        self.rules = Rules(
+            lambda: hooks, self._is_dry_run, self.options, self.clock, times,
+            lambda: self.injectors, lambda: self.starts,
+        )  # fmt: skip
         self.hooks = RuntimeHooks(self.socket, self.options, self._plugin, self.answers, self.clock)
         self.runtime = ScriptedRuntime(self.socket)
 
@@ -210,6 +226,103 @@ async def test_in_dry_run_nothing_is_adjusted_and_it_is_explained(bench):
     }  # fmt: skip
 
 
+class Injecting:
+    """Adds what a test says."""
+
+    name = "GPUEnvInject"
+
+    def __init__(self, made: Injection | Exception | None) -> None:
+        self.made = made
+
+    async def inject(self, meta: PodMeta, *, dry_run: bool) -> Injection:
+        if self.made is None:
+            await asyncio.Event().wait()
+        if isinstance(self.made, Exception):
+            raise self.made
+        return self.made or Injection()
+
+
+GPU = Injection(
+    env={"NVIDIA_VISIBLE_DEVICES": "0"},
+    mounts=(BindMount("/s", "/d"),),
+    devices=(DeviceFile("/dev/infiniband/rdma_cm", 10, 58),),
+)
+WITHOUT_LIMITS = PodSandbox(  # the other rule adjusts nothing of it
+    "s1", "web", "1", "jobs", {}, {"shares": "1024"}, LinuxPodSandbox("/kubepods/pod1")
+)
+
+
+async def test_variables_mounts_and_devices_are_added(bench):
+    """Also to a container whose resources stay as they are; nothing of it is in the journal."""
+    bench.injectors.append(Injecting(GPU))
+    made = await bench.create(ContainerRequest(WITHOUT_LIMITS, CONTAINER).encode())
+
+    assert made.adjust == ContainerAdjustment(
+        mounts=(Mount("/d", "bind", "/s", ("rbind",)),),
+        env=(KeyValue("NVIDIA_VISIBLE_DEVICES", "0"),),
+        linux=LinuxContainerAdjustment(
+            devices=(LinuxDevice("/dev/infiniband/rdma_cm", "c", 10, 58, 0o666),)
+        ),
+    )
+    assert not bench.journal
+    [explained] = bench.answers.explain("jobs/web")
+    assert explained["injected"] == [
+        {
+            "by": "GPUEnvInject",
+            "env": {"NVIDIA_VISIBLE_DEVICES": "0"},
+            "mounts": ["/s:/d"],
+            "devices": ["/dev/infiniband/rdma_cm 10:58"],
+        }
+    ]
+
+
+async def test_resources_and_variables_come_in_one_answer(bench):
+    bench.injectors.append(Injecting(Injection(env={"A": "1"})))
+    made = await bench.create()
+
+    assert made.adjust.env == (KeyValue("A", "1"),)
+    assert made.adjust.linux == LinuxContainerAdjustment(
+        resources=LinuxResources(cpu=LinuxCPU(shares=512))
+    )
+
+
+async def test_in_dry_run_nothing_is_added_and_it_is_explained(bench):
+    bench.injectors.append(Injecting(GPU))
+    bench.dry_run = True
+
+    assert await bench.create() == CreateContainerResponse()
+
+    [explained] = bench.answers.explain()
+    assert explained["injected"] == []
+    assert explained["injectedInDryRun"][0]["env"] == {"NVIDIA_VISIBLE_DEVICES": "0"}
+
+
+async def test_an_injector_without_anything_to_add_is_not_explained(bench):
+    bench.injectors.append(Injecting(Injection()))
+
+    made = await bench.create(ContainerRequest(WITHOUT_LIMITS, CONTAINER).encode())
+
+    assert made == CreateContainerResponse()
+    assert bench.answers.explain() == []
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [(InvalidObject("gpu", wanted="one", found="none"), "wanted one"), (None, "not done within 0.01 s")],
+)
+async def test_an_injector_that_fails_or_hangs_costs_itself_only(bench, monkeypatch, made, why):
+    monkeypatch.setattr(rules, "PATIENCE", 0.01)
+    bench.injectors += [Injecting(made), Injecting(Injection(env={"A": "1"}))]
+
+    answer = await bench.create()
+
+    assert answer.adjust.env == (KeyValue("A", "1"),)
+    assert answer.adjust.linux.resources == LinuxResources(cpu=LinuxCPU(shares=512))
+    [left] = bench.answers.explain()[0]["left"]
+    assert left.startswith("GPUEnvInject: ")
+    assert why in left
+
+
 async def test_without_a_record_nothing_is_adjusted(bench):
     """A full disk must not leave values behind that nobody can restore."""
     bench.refusal = "the journal is full"
@@ -278,6 +391,17 @@ async def test_with_policy_fail_the_runtime_gets_the_error(tmp_path):
     assert SynchronizeResponse.decode(answer) == SynchronizeResponse()
 
 
+async def test_with_policy_fail_an_injector_fails_the_container(tmp_path):
+    """And nothing is recorded of a container that is not made."""
+    bench = Bench(tmp_path / "nri.sock", policy=FailurePolicy.FAIL)
+    bench.injectors.append(Injecting(InvalidObject("gpu", wanted="one", found="none")))
+
+    with pytest.raises(handlers.CallError, match="GPUEnvInject: gpu: wanted one"):
+        await bench._plugin().handle("CreateContainer", CREATE)
+
+    assert not bench.journal
+
+
 async def test_a_new_pod_is_prepared_by_both_kinds_of_runtimes(bench):
     """Older ones send all changes of states by one method."""
     await bench.runtime.call("RunPodSandbox", PodSandboxRequest(SANDBOX).encode())
@@ -286,6 +410,55 @@ async def test_a_new_pod_is_prepared_by_both_kinds_of_runtimes(bench):
     await bench.runtime.call("RemovePodSandbox", PodSandboxRequest(SANDBOX).encode())
 
     assert bench.rule.prepared == ["1", "1"]
+
+
+class Starting:
+    """Takes note of what is started."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str]] = []
+
+    async def start(self, meta: PodMeta) -> None:
+        self.seen.append((meta.pod.name, meta.containers[0].cgroup))
+
+
+async def test_a_container_waits_for_what_its_first_process_gets(bench):
+    """Older runtimes send it as a change of state. It is subscribed only if a plugin needs it."""
+    starting = Starting()
+    bench.starts.append(StartHook("OOMScoreAdj", starting))
+    configured = await bench.runtime.call("Configure", ConfigureRequest().encode())
+    request = ContainerRequest(SANDBOX, CONTAINER).encode()
+    event = StateChangeEvent(Event.START_CONTAINER, SANDBOX, CONTAINER).encode()
+
+    answers = [
+        await bench.runtime.call("StartContainer", request),
+        await bench.runtime.call("StateChange", event),
+        await bench.runtime.call("StartContainer", ContainerRequest(SANDBOX).encode()),
+    ]
+
+    assert ConfigureResponse.decode(configured.payload).events == 141 | 1 << 5
+    assert [answer.status for answer in answers] == [None, None, None]
+    assert len(starting.seen) == 2
+    assert {name for name, _ in starting.seen} == {"web"}
+
+
+async def test_a_start_that_hangs_does_not_keep_the_container(bench, monkeypatch):
+    monkeypatch.setattr(rules, "PATIENCE", 0.01)
+    bench.starts.append(StartHook("OOMScoreAdj", Hanging()))
+
+    answer = await bench.runtime.call(
+        "StartContainer", ContainerRequest(SANDBOX, CONTAINER).encode()
+    )
+
+    assert answer.status is None
+    labels = {"node": "n1", "hook": "OOMScoreAdj", "stage": "PreStartContainer"}
+    count = bench.registry.get_sample_value(f"{AHEAD}_count", {**labels, "status": "failed"})
+    assert count == 1
+
+
+class Hanging:
+    async def start(self, meta: PodMeta) -> None:
+        await asyncio.Event().wait()
 
 
 async def test_an_update_is_answered_for_the_container_itself(bench):
@@ -392,7 +565,7 @@ async def test_another_users_socket_is_refused(tmp_path, monkeypatch):
     socket.unlink()
     bench = Bench(socket)
     await bench.runtime.listen()
-    monkeypatch.setattr(client, "is_trusted", lambda user: False)
+    monkeypatch.setattr(ownedsocket, "is_trusted", lambda user: False)
     with pytest.raises(UnsafeFile, match="owner"):
         check_socket(socket)
 

@@ -16,13 +16,16 @@ from koordlet.runtimehooks.wire.messages import (
     ContainerRequest,
     ContainerUpdate,
     CreateContainerResponse,
+    KeyValue,
     LinuxContainer,
     LinuxContainerAdjustment,
     LinuxContainerUpdate,
     LinuxCPU,
+    LinuxDevice,
     LinuxMemory,
     LinuxPodSandbox,
     LinuxResources,
+    Mount,
     PodSandbox,
     RegisterPluginRequest,
     StateChangeEvent,
@@ -36,8 +39,20 @@ QUOTA = LinuxResources(LinuxMemory(1 << 30), LinuxCPU(shares=512, quota=50_000))
 OF_GO = [
     (RegisterPluginRequest("koordlet_nri", "00"), "0a0c6b6f6f72646c65745f6e726912023030"),
     (
-        CreateContainerResponse(ContainerAdjustment(linux=LinuxContainerAdjustment(QUOTA))),
+        CreateContainerResponse(
+            ContainerAdjustment(linux=LinuxContainerAdjustment(resources=QUOTA))
+        ),
         "0a1b321912170a080a06088080808004120b0a03088004120408d08603",
+    ),
+    (
+        ContainerAdjustment(
+            mounts=(Mount("/d", "bind", "/s", ("rbind",)),), env=(KeyValue("K", "V"),)
+        ),
+        "1a150a022f64120462696e641a022f7322057262696e6422060a014b120156",
+    ),
+    (
+        LinuxContainerAdjustment(devices=(LinuxDevice("/dev/r", "c", 10, 58, 0o666),)),
+        "0a140a062f6465762f72120163180a203a2a0308b603",
     ),
     (LinuxResources(cpu=LinuxCPU(quota=-1)), "120d120b08ffffffffffffffffff01"),
     (ConfigureResponse(141), "108d01"),
@@ -95,8 +110,23 @@ updates = st.builds(
     linux=st.none() | st.builds(LinuxContainerUpdate, resources),
     ignore_failure=st.booleans(),
 )
+long = st.integers(-(1 << 63), (1 << 63) - 1)
+devices = st.builds(LinuxDevice, path=texts, type=texts, major=long, minor=long, file_mode=unsigned)
+mounts = st.builds(Mount, texts, texts, texts, st.lists(texts, max_size=3).map(tuple))
+adjustments = st.builds(
+    ContainerAdjustment,
+    mounts=st.lists(mounts, max_size=2).map(tuple),
+    env=st.lists(st.builds(KeyValue, texts, texts), max_size=3).map(tuple),
+    linux=st.none()
+    | st.builds(
+        LinuxContainerAdjustment,
+        devices=st.lists(devices, max_size=2).map(tuple),
+        resources=resources,
+    ),
+)
 all_messages = st.one_of(
     pods,
+    st.builds(CreateContainerResponse, st.none() | adjustments),
     containers,
     updates,
     st.builds(ContainerRequest, pods, containers, resources),

@@ -4,11 +4,13 @@ import subprocess
 import sys
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from koord.api.pods.pod import Pod
+from koordlet.daemon.settings.settings import load_settings
 from koordlet.plugin import Claim, ClaimScope, Level, PodMeta, Target, resources
 from koordlet.plugin.pods import ReconcilingPlugin
-from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
+from koordlet.plugin.testing import FakeHost, PluginHarness, SimulatedClock, make_pod
 
 SHARES = resources.CPU_SHARES
 
@@ -22,6 +24,32 @@ def test_the_daemon_does_not_load_it_before_there_is_a_socket():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout == "[]\n"
+
+
+def test_it_does_not_load_what_is_for_devices():
+    """Most nodes with NRI have none."""
+    code = (
+        "import sys, koordlet.runtimehooks.client, koordlet.daemon.act.runtimehooks\n"
+        "print([name for name in sys.modules if 'devices' in name or 'deviceinj' in name])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("name", ["GPUEnvInject", "RDMADeviceInject"])
+def test_an_injector_can_be_in_dry_run_alone(name):
+    settings = load_settings(
+        [f"--dry-run={name}", f"--feature-gates={name}=true"],
+        {},
+        clock=SimulatedClock(),
+        metrics=CollectorRegistry(),
+        discover=lambda registry: (),
+    )
+
+    assert settings.dry_run.covers(name)
+    assert settings.dry_run.to_json() == [name]
+    assert settings.gates.not_built() == []
 
 
 class Shares(ReconcilingPlugin[int, int]):

@@ -1,0 +1,110 @@
+"""What a container needs to see the GPUs that the scheduler gave to its pod, and HAMi's limits.
+
+Source: Koordinator pkg/koordlet/runtimehooks/hooks/gpu; HAMi-core.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from koord.api.pods.deviceallocation import DEVICE_ALLOCATED, AllocatedDevice, device_allocations
+from koord.api.pods.pod import Pod
+from koord.api.quantity import Quantity
+from koord.util.errors import InvalidObject
+from koordlet.rules.allocateddevices import allocated_gpus
+from koordlet.rules.devices import (
+    GPU_CORE,
+    GPU_MEMORY,
+    GPU_MEMORY_RATIO,
+    Device,
+    DeviceType,
+    NodeDevices,
+)
+
+ISOLATION_PROVIDER, HAMI_CORE = "koordinator.sh/gpu-isolation-provider", "HAMi-core"
+LOCKS = "/tmp/vgpulock"  # noqa: S108  HAMi-core's own path, which its library has built in
+_WHOLE = 100  # percent of one GPU
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class BindMount:
+    """A file or directory of the node in a container, with all that is mounted below it."""
+
+    source: str
+    destination: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuEnvironment:
+    """Variables and mounts of one container. directory: to be made anew on the node; "": none."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[BindMount, ...] = ()
+    directory: str = ""
+
+
+def gpu_environment(
+    pod: Pod, container: str, devices: NodeDevices, library: str, *, monitored: bool
+) -> GpuEnvironment:
+    """Return the environment of a container; empty for a pod without GPUs.
+
+    All containers of a pod see the same GPUs. library: HAMi-core's, a checked path.
+    monitored: HAMi's monitor gets a directory of each container.
+
+    Raises:
+        InvalidObject: the annotation is malformed, names what this node does not have, or gives
+            more of a GPU than there is.
+    """
+    text = pod.annotations.get(DEVICE_ALLOCATED)
+    allocated = device_allocations(text).get(DeviceType.GPU, ()) if text is not None else ()
+    if not allocated:
+        return GpuEnvironment()
+    gpus = allocated_gpus(allocated, devices)
+    env = {"NVIDIA_VISIBLE_DEVICES": ",".join(str(gpu.minor) for gpu in gpus)}
+    if pod.labels.get(ISOLATION_PROVIDER) != HAMI_CORE:
+        return GpuEnvironment(env)
+    limits = dict(_limits(allocated[0], gpus[0]))
+    if not limits:
+        return GpuEnvironment(env)
+    env |= limits | {"LD_PRELOAD": library}
+    mounts = (BindMount(library, library), BindMount(LOCKS, LOCKS))
+    if not monitored:
+        return GpuEnvironment(env, mounts)
+    below = str(PurePosixPath(library).parent)
+    name = f"{_named('uid', pod.uid)}_{_named('container', container)}"
+    directory = f"{below}/containers/{name}"
+    env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{below}/{name}.cache"
+    return GpuEnvironment(env, (*mounts, BindMount(directory, below)), directory)
+
+
+def _limits(allocated: AllocatedDevice, gpu: Device) -> Iterator[tuple[str, str]]:
+    """The limits of HAMi-core, by variable; none for a pod that has the whole GPU."""
+    ratio = _amount(allocated, GPU_MEMORY_RATIO)
+    if ratio >= _WHOLE:
+        return
+    there = Quantity.parse(gpu.resources.get(GPU_MEMORY, "0")).integer
+    yield "CUDA_DEVICE_MEMORY_LIMIT", str(_amount(allocated, GPU_MEMORY, most=there))
+    if GPU_CORE in allocated.resources:
+        yield "CUDA_DEVICE_SM_LIMIT", str(_amount(allocated, GPU_CORE, most=_WHOLE))
+
+
+def _amount(allocated: AllocatedDevice, name: str, *, most: int | None = None) -> int:
+    """A quantity of the device, at least 1. most: that the GPU has."""
+    text = allocated.resources.get(name)
+    amount = 0 if text is None else Quantity.parse(text).integer
+    if amount < 1 or (most is not None and amount > most):
+        wanted = "at least 1" if most is None else f"1 to {most}"
+        raise InvalidObject(
+            f"{DEVICE_ALLOCATED}.gpu[0].resources.{name}", wanted=wanted, found=text
+        )
+    return amount
+
+
+def _named(what: str, text: str) -> str:
+    """A name that becomes part of a path."""
+    if not _NAME.fullmatch(text):
+        wanted = "at most 63 letters, digits and -"
+        raise InvalidObject(f"{what} of the pod", wanted=wanted, found=text)
+    return text
