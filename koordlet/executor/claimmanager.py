@@ -161,6 +161,13 @@ class ClaimManager:
                 of_owner[state] = of_owner.get(state, 0) + 1
         return counts
 
+    def any_in_force(self) -> bool:
+        """Whether a claimed value is in force."""
+        return any(
+            value.applied.state is ClaimState.IN_FORCE and self._table.owners(key)
+            for key, value in self._values.items()
+        )
+
     async def _learn_dry_run(self, owner: str) -> None:
         is_dry_run = await self._dry_run(owner)
         if self._is_dry_run.get(owner) is not is_dry_run:

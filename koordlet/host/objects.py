@@ -37,6 +37,8 @@ _MODULES: Mapping[Root, str] = {
     Root.RESCTRL_TASKS: "koordlet.host.resctrl.tasks",
     Root.COOKIE: "koordlet.host.proc.cookies",
     Root.TRAFFIC: "koordlet.host.net.tc.node",
+    Root.INTERFACE: "koordlet.host.net.tc.ends",
+    Root.TERWAY: "koordlet.host.terwayfiles",
 }
 
 

@@ -22,6 +22,7 @@ class HostPaths:
     sysfs: Path  # <sys>/fs, where resctrl is mounted
     var_run: Path
     kubelet: Path
+    root: Path  # the node's own; in a container what the component hami mounts of it
     # Plain files replace those of the kernel: for tests. Set in code only, by no flag and no
     # environment variable: with it, what is written to is not checked.
     laid_out: bool = False
@@ -44,6 +45,7 @@ class HostPaths:
             sysfs=root / "sys" / "fs",
             var_run=root / "run",
             kubelet=root / "kubelet",
+            root=root / "root",
             laid_out=True,
         )
 
@@ -76,6 +78,7 @@ _CONTAINER = HostPaths(
     sysfs=Path("/host-sys-fs"),
     var_run=Path("/host-var-run"),
     kubelet=_KUBELET,
+    root=Path("/host-root"),
 )
 _HOST = HostPaths(
     cgroup=Path("/sys/fs/cgroup"),
@@ -84,4 +87,5 @@ _HOST = HostPaths(
     sysfs=Path("/sys/fs"),
     var_run=Path("/var/run"),
     kubelet=_KUBELET,
+    root=Path("/"),
 )

@@ -27,6 +27,8 @@ class Root(Enum):
     RESCTRL_TASKS = "resctrl tasks"  # which group the threads of a process are in
     COOKIE = "cookie"  # of core scheduling, of a process
     TRAFFIC = "traffic"  # classes at the root of a network interface
+    INTERFACE = "interface"  # the node's end of the interface of a process; read only
+    TERWAY = "terway"  # a file that the agent terway-qos reads
 
     @property
     def is_object(self) -> bool:
@@ -34,7 +36,16 @@ class Root(Enum):
         return self in _OBJECTS
 
 
-_OBJECTS = frozenset({Root.RESCTRL_GROUP, Root.RESCTRL_TASKS, Root.COOKIE, Root.TRAFFIC})
+_OBJECTS = frozenset(
+    {
+        Root.RESCTRL_GROUP,
+        Root.RESCTRL_TASKS,
+        Root.COOKIE,
+        Root.TRAFFIC,
+        Root.INTERFACE,
+        Root.TERWAY,
+    }
+)
 
 
 class Support(Enum):

@@ -9,15 +9,16 @@ from functools import partial
 from typing import Any, TypeVar
 
 from koord.util.cpulist import parse_cpulist_file
-from koordlet.host import kerneltext, validators
+from koordlet.host import kerneltext, terwayfiles, validators
 from koordlet.host.cgroups import cgroupfiles as cg
-from koordlet.host.cgroups import devicevalues
+from koordlet.host.cgroups import devicevalues, priomap
 from koordlet.host.cgroups.cpuvalues import MAX_SHARES, MAX_WEIGHT, MIN_SHARES, MIN_WEIGHT
 from koordlet.host.cgroups.devicevalues import UINT32_MOST, UINT64_MOST, Numbers
 from koordlet.host.cgroups.idlepages import parse_idle_pages
 from koordlet.host.cgroups.numastat import parse_v1_numa_stat, parse_v2_numa_stat
 from koordlet.host.kerneltext import Text, text_for
-from koordlet.host.net import netfiles
+from koordlet.host.net import netfiles, routes
+from koordlet.host.net.tc import names as ends
 from koordlet.host.net.tc import tree as traffic
 from koordlet.host.proc import cookies, procfiles, schedfeatures
 from koordlet.host.proc.psi import Pressure, parse_pressure
@@ -468,6 +469,22 @@ NET_CLASS_ID = _group(
     "cgroup v1 with CONFIG_CGROUP_NET_CLASSID",
 )
 
+NET_PRIORITY = _group(
+    "net_priority",
+    "priority of outgoing packets by network interface; one that is not named has 0",
+    _in(
+        "net_prio",
+        "net_prio.ifpriomap",
+        priomap.parse_priorities,
+        _KUBEPODS,
+        priomap.is_priorities,
+        text=priomap.PRIORITIES,
+        copied=True,
+    ),
+    None,
+    "cgroup v1 with CONFIG_CGROUP_NET_PRIO",
+)
+
 # --- The host as a whole ---
 
 
@@ -718,6 +735,37 @@ RESCTRL_TASKS = _host(
 
 # --- Network ---
 
+DEFAULT_INTERFACE = _host(
+    "default_interface",
+    "interface of the node's IPv4 default route; empty: none",
+    "1/net/route",
+    routes.parse_default_interface,
+    hold=False,
+)
+DEFAULT_INTERFACE_6 = _host(
+    "default_interface_6",
+    "interface of the node's IPv6 default route; empty: none",
+    "1/net/ipv6_route",
+    routes.parse_default_interface_6,
+    hold=False,
+)
+INTERFACE_SPEED = _host(
+    "interface_speed",
+    "Mbit/s of a network interface, -1 where its driver does not know it",
+    "class/net/{}/speed",
+    cg.parse_number,
+    Root.SYS,
+    needs="an interface that is up",
+    hold=False,
+)
+PROCESS_INTERFACE = _host(
+    "process_interface",
+    "the node's end of a process's virtual interface (veth); empty: none",
+    "{} (end of its interface)",
+    ends.parse_interface,
+    Root.INTERFACE,
+    needs=traffic.NODE_NETWORK,
+)
 TRAFFIC_CLASSES = _host(
     "traffic_classes",
     "classes at the root of an interface in bytes/s, and the addresses whose packets they take",
@@ -728,6 +776,17 @@ TRAFFIC_CLASSES = _host(
     shows=traffic.may_show,
     text=traffic.TRAFFIC,
     needs=traffic.NEEDS,
+)
+TERWAY_FILE = _host(
+    "terway_file",
+    "text of a file of the agent terway-qos: rates in bytes/s, or pods",
+    "{} (file of terway-qos)",
+    terwayfiles.parse_file,
+    Root.TERWAY,
+    may=terwayfiles.is_content,
+    shows=terwayfiles.may_show,
+    text=terwayfiles.CONTENT,
+    needs=terwayfiles.NEEDS,
 )
 
 RESOURCES: tuple[Resource[Any], ...] = tuple(

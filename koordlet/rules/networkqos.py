@@ -39,12 +39,16 @@ class PodLimits:
     egress: int = 0
 
 
-def pod_limits(annotations: Mapping[str, str]) -> PodLimits:
+def pod_limits(
+    annotations: Mapping[str, str], where: str = ANNOTATION, least: int = LEAST_RATE
+) -> PodLimits:
     """Return the limits in a pod's annotations, which may be written by anyone.
+
+    where: what messages call the annotation. least: bytes/s, by default the least of the kernel.
 
     Raises:
         InvalidObject: the text is no object of quantities of bits/s, or one is negative, or less
-            than the kernel can keep to, or more than any link.
+            than least, or more than any link.
     """
     text = annotations.get(ANNOTATION)
     if text is None:
@@ -55,22 +59,22 @@ def pod_limits(annotations: Mapping[str, str]) -> PodLimits:
         found = None
     if not isinstance(found, dict):
         wanted = 'an object like {"ingressLimit": "10M", "egressLimit": "20M"}'
-        raise InvalidObject(ANNOTATION, wanted=wanted, found=text)
-    ingress, egress = (_limit(found, key) for key in ("ingressLimit", "egressLimit"))
+        raise InvalidObject(where, wanted=wanted, found=text)
+    ingress, egress = (_limit(found, key, where, least) for key in ("ingressLimit", "egressLimit"))
     return PodLimits(ingress, egress)
 
 
-def _limit(found: Mapping[str, object], key: str) -> int:
+def _limit(found: Mapping[str, object], key: str, annotation: str, least: int) -> int:
     value = found.get(key)
     if value is None:
         return 0
-    where = f"{ANNOTATION}: {key}"
+    where = f"{annotation}: {key}"
     try:
         bits = Quantity.parse(value).integer
     except ValueError:
         bits = -1
-    if bits and not LEAST_RATE * 8 <= bits <= MOST_BITS:
-        wanted = f"0, or a quantity of bits/s from {LEAST_RATE * 8} to {MOST_BITS}"
+    if bits and not least * 8 <= bits <= MOST_BITS:
+        wanted = f"0, or a quantity of bits/s from {least * 8} to {MOST_BITS}"
         raise InvalidObject(where, wanted=wanted, found=value)
     return bits // 8
 
@@ -125,8 +129,8 @@ def _rates(
     settings: NetworkQoS, most: int, where: str, problems: list[InvalidObject]
 ) -> tuple[int, int]:
     """Return rate and ceil in bytes/s, LEAST_RATE <= rate <= ceil <= most."""
-    ceil = _rate(settings.egress_limit, most, f"{where}.egressLimit", problems) or most
-    rate = _rate(settings.egress_request, most, f"{where}.egressRequest", problems)
+    ceil = bytes_per_second(settings.egress_limit, most, f"{where}.egressLimit", problems) or most
+    rate = bytes_per_second(settings.egress_request, most, f"{where}.egressRequest", problems)
     if rate > ceil:
         wanted = f"at most egressLimit ({ceil * 8} bits/s)"
         problems.append(InvalidObject(f"{where}.egressRequest", wanted=wanted, found=rate * 8))
@@ -134,7 +138,7 @@ def _rates(
     return min(max(rate, LEAST_RATE), ceil), ceil
 
 
-def _rate(value: int | str, most: int, where: str, problems: list[InvalidObject]) -> int:
+def bytes_per_second(value: int | str, most: int, where: str, problems: list[InvalidObject]) -> int:
     """Return percent of the bandwidth, or a quantity of bits/s, in bytes/s; 0: not set."""
     if isinstance(value, int):
         if not isinstance(value, bool) and 0 <= value <= 100:

@@ -147,3 +147,26 @@ def test_a_container_is_made_with_what_koordlet_answers() -> None:
     }
     assert "BatchResource" in said
     assert made == {"koordlet-before-start"}
+
+
+@ON_V1
+@pytest.mark.skipif(
+    not all(map(shutil.which, ("ip", "tc", "unshare", "nsenter"))), reason="needs iproute2"
+)
+@pytest.mark.parametrize("way", ["TERM", "KILL"])
+def test_the_best_effort_pod_sends_slowly_and_everything_restored(way: str) -> None:
+    """A fifth of 20 Mbit/s within 10 %; the kernel's own queue is back, and the pod's speed."""
+    if subprocess.run(["unshare", "--net", "true"], check=False).returncode:
+        pytest.skip("needs network namespaces")
+
+    said, rest, made = show("slow-network.sh", "(^C ends it)", PAUSE="0.5", WAY_TO_END=way)
+
+    free, slow = said.split("koordlet starts")
+    speeds = re.compile(r"^sent (\d+) kbit/s", re.MULTILINE)
+    assert max(map(int, speeds.findall(free))) > 8000, said
+    rates = sorted(map(int, speeds.findall(slow)))
+    assert rates[len(rates) // 2] == pytest.approx(4000, rel=0.1), said
+    assert "interface node" in slow
+    assert "htb" not in rest, rest
+    assert max(map(int, speeds.findall(rest))) > 8000, rest
+    assert made == {"koordlet-slow-network"}

@@ -12,6 +12,7 @@ from koordlet.host.cgroups.layout import Layout, host_app_group
 from koordlet.host.net.tc.names import is_interface_name
 from koordlet.host.resctrl.names import is_group_name
 from koordlet.host.resource import File, Root, Support
+from koordlet.host.terwayfiles import is_terway_file
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
 
 _LONGEST = 4096  # characters of a path
@@ -28,6 +29,7 @@ class Level(StrEnum):
     PROCESS = "process"
     RESCTRL = "resctrl"  # a control group of resctrl
     INTERFACE = "interface"  # a network interface of the node
+    TERWAY = "terway"  # a file of the agent terway-qos
 
     @property
     def is_cgroup(self) -> bool:
@@ -42,6 +44,7 @@ _OF_ROOT = {  # the level of values that are in no cgroup
     Root.RESCTRL_TASKS: Level.PROCESS,
     Root.COOKIE: Level.PROCESS,
     Root.TRAFFIC: Level.INTERFACE,
+    Root.TERWAY: Level.TERWAY,
 }
 
 
@@ -114,9 +117,14 @@ class Target:
         return cls(Level.RESCTRL, group) if pod is None else _below(pod, Level.RESCTRL, group)
 
     @classmethod
-    def interface(cls, name: str) -> "Target":
-        """A network interface of the node."""
-        return cls(Level.INTERFACE, name)
+    def interface(cls, name: str, pod: PodMeta | None = None) -> "Target":
+        """A network interface of the node; pod: whose other end it is."""
+        return cls(Level.INTERFACE, name) if pod is None else _below(pod, Level.INTERFACE, name)
+
+    @classmethod
+    def terway(cls, file: str) -> "Target":
+        """One of the files of the agent terway-qos."""
+        return cls(Level.TERWAY, file)
 
     def __str__(self) -> str:
         """For people: "kubepods/besteffort", "node", "process 4711" or "resctrl BE"."""
@@ -136,6 +144,8 @@ def _is_sound(level: Level, place: str) -> bool:
             return is_group_name(place)
         case Level.INTERFACE:
             return is_interface_name(place)
+        case Level.TERWAY:
+            return is_terway_file(place)
     return len(place) <= _LONGEST and _BAD_STEP.search(f"/{place}/") is None
 
 

@@ -70,8 +70,10 @@ class Journal:
         """Bytes of the file."""
         return self._log.size if self._log else 0
 
-    def begin(self, new: Sequence[Record]) -> list[int]:
+    def begin(self, new: Sequence[Record], *, sync: bool = True) -> list[int]:
         """Add records and return their numbers; they are on disk on return.
+
+        sync=False: in the file, so they outlive the process, and the value only a reboot.
 
         Raises:
             JournalError: none was added.
@@ -79,7 +81,7 @@ class Journal:
         numbers = list(range(self._last + 1, self._last + 1 + len(new)))
         lines = [records.set_line(*pair) for pair in zip(numbers, new, strict=True)]
         self._check_bounds(len(new), sum(map(len, lines)))
-        self._append(b"".join(lines), sync=True)
+        self._append(b"".join(lines), sync=sync)
         for number, record, line in zip(numbers, new, lines, strict=True):
             self._records[number], self._sizes[number] = record, len(line)
         self._last += len(new)

@@ -55,10 +55,10 @@ class Ledger:
         entry = self._entries.get(_slot(key))
         return None if entry is None else self.journal.records[entry[1]]
 
-    def begin(self, new: Sequence[tuple[Key, Record]]) -> None:
-        """Add records; they are on disk on return. Raises JournalError: none was added."""
+    def begin(self, new: Sequence[tuple[Key, Record]], *, sync: bool = True) -> None:
+        """Add records, as Journal.begin does. Raises JournalError: none was added."""
         if new:
-            numbers = self.journal.begin([record for _, record in new])
+            numbers = self.journal.begin([record for _, record in new], sync=sync)
             for (key, _), number in zip(new, numbers, strict=True):
                 self._entries[_slot(key)] = (key, number)
 

@@ -41,7 +41,8 @@ class Expectations:
     def add(self, expected: Sequence[Expected]) -> list[str]:
         """Record the originals; return for each why it must not be so, "" where it may.
 
-        The records are on disk on return.
+        The records outlive the process on return. The disk is not waited for, as the runtime waits:
+        a reboot that takes the records takes the containers as well.
         """
         new: list[tuple[Key, Record]] = []
         problems = []
@@ -51,7 +52,7 @@ class Expectations:
             except (KernelFileError, JournalError) as err:
                 problems.append(str(err))
         try:
-            self.ledger.begin(new)
+            self.ledger.begin(new, sync=False)
         except JournalError as err:
             fresh = {key for key, _ in new}
             problems = [

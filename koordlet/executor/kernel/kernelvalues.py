@@ -177,7 +177,7 @@ class KernelValues:
                 path,
                 wanted=f"to write {missing!r}",
                 found="no such device",
-                hint="name a whole block device that is there, not a partition",
+                hint="name one that is there; a whole block device, not a partition",
             )
         found = self.read(key).text
         self._step(f"read back {path}")

@@ -58,6 +58,7 @@ _MODULES: Mapping[Root, str] = {
     Root.RESCTRL_TASKS: "koordlet.executor.kernel.resctrltasks",
     Root.COOKIE: "koordlet.executor.kernel.cookies",
     Root.TRAFFIC: "koordlet.executor.kernel.trafficclasses",
+    Root.TERWAY: "koordlet.executor.kernel.terwayfiles",
 }
 
 

@@ -56,8 +56,12 @@ class Writer:
         """Which values are ours, of which none may be forgotten."""
         return self._ledger
 
-    def apply(self, desired_values: Sequence[DesiredValue]) -> list[ApplyResult]:
-        """Return what became of each."""
+    def apply(
+        self,
+        desired_values: Sequence[DesiredValue],
+        progress: Callable[[float], None] = lambda share: None,
+    ) -> list[ApplyResult]:
+        """Return what became of each. progress is given the share that is done, from 0 to 1."""
         for desired in desired_values:
             if desired.value is RELEASE:
                 self._applied_values.desired_values.pop(desired.key, None)
@@ -68,9 +72,13 @@ class Writer:
             Plan(desired) for desired in (*desired_values, *self._bursts_beside(desired_values))
         ]
         by_key = {plan.key: plan for plan in plans}
-        for plan in self._planner.in_turn(plans):
+        for number, plan in enumerate(self._planner.in_turn(plans), 1):
             self._look(plan, by_key)
-        self._carry_out([plan for plan in plans if plan.applied is None])
+            progress(number / len(plans) / 2)
+        self._carry_out(
+            [plan for plan in plans if plan.applied is None],
+            lambda share: progress((1 + share) / 2),
+        )
         for plan in plans:
             self._settle(plan)
         self._forget_restored(
@@ -104,13 +112,22 @@ class Writer:
             and not (key.resource is CPU_SHARES and Key(key.target, CPU_IDLE) in desired_values)
         ]
 
-    def restore(self, keys: Iterable[Key], *, at_once: bool = False) -> list[ApplyResult]:
-        """Restore values, as far as they are still ours; at_once: also what failed just now."""
+    def restore(
+        self,
+        keys: Iterable[Key],
+        *,
+        at_once: bool = False,
+        progress: Callable[[float], None] = lambda share: None,
+    ) -> list[ApplyResult]:
+        """Restore values, as far as they are still ours; at_once: also what failed just now.
+
+        progress: as for apply.
+        """
         keys = list(keys)
         if at_once:
             for key in keys:
                 self._refusals.over(key)
-        return self.apply([DesiredValue(key, RELEASE) for key in keys])
+        return self.apply([DesiredValue(key, RELEASE) for key in keys], progress)
 
     # --- what is to be done ---
 
@@ -141,7 +158,7 @@ class Writer:
 
     # --- doing it ---
 
-    def _carry_out(self, plans: Sequence[Plan]) -> None:
+    def _carry_out(self, plans: Sequence[Plan], progress: Callable[[float], None]) -> None:
         """Write, in an order that the kernel accepts, behind the records."""
         steps = [
             (plans[step.move], step.via) for step in in_order([self._move(plan) for plan in plans])
@@ -154,9 +171,10 @@ class Writer:
         for plan, text in writes:
             first.setdefault(plan.key, (plan, text))
         self._begin_records(list(first.values()))
-        for plan, text in writes:
+        for number, (plan, text) in enumerate(writes, 1):
             if plan.applied is None:
                 self._write(plan, text)
+            progress(number / len(writes))
 
     def _move(self, plan: Plan) -> Move:
         key, texts = plan.key, (plan.found.text, plan.target)

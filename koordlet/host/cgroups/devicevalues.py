@@ -25,9 +25,14 @@ _DEVICE = re.compile(r"(0|[1-9]\d{0,3}):(0|[1-9]\d{0,6})", re.ASCII)
 _NUMBER = re.compile(r"\d{1,20}", re.ASCII)
 _COST_WORD = re.compile(r"auto|user|linear|\d{1,20}(\.\d{2})?", re.ASCII)
 
+Order = Callable[[str], tuple[object, ...]]
 Numbers = dict[str, int]  # by device
 DeviceSettings = dict[str, dict[str, int]]  # by device and name
 DeviceWords = dict[str, dict[str, str]]  # by device and name
+
+
+def _order(device: str) -> tuple[object, ...]:
+    return tuple(map(int, device.split(":")))
 
 
 def parse_device_numbers(data: bytes) -> Numbers:
@@ -82,13 +87,13 @@ class Weights:
             weights = {
                 _device(device): _whole(number) for device, number in _bounded(value).items()
             }
-            return _sorted_lines(
+            return sorted_lines(
                 f"{device} {number}"
                 for device, number in weights.items()
                 if str(number) != self.unset
             )
 
-        return _by_line(of, self.parse, lambda device: f"{device} {self.unset}")
+        return by_line(of, self.parse, lambda device: f"{device} {self.unset}")
 
     def validate(self, text: str) -> bool:
         """Accept the text of weights in the range."""
@@ -128,13 +133,13 @@ class CostWords:
         """Their text form; off takes a device away."""
 
         def of(value: Mapping[str, Mapping[str, str]]) -> str:
-            return _sorted_lines(
+            return sorted_lines(
                 " ".join([_device(device), *self._ordered(words)])
                 for device, words in _bounded(value).items()
                 if words
             )
 
-        return _by_line(of, self.parse, lambda device: f"{device} {self.off}")
+        return by_line(of, self.parse, lambda device: f"{device} {self.off}")
 
     def validate(self, text: str) -> bool:
         """Accept the words of the kernel, and numbers up to 20 digits with two decimals at most."""
@@ -165,9 +170,9 @@ def number_text() -> Text[Numbers]:
 
     def of(value: Mapping[str, int]) -> str:
         numbers = {_device(device): _whole(number) for device, number in _bounded(value).items()}
-        return _sorted_lines(f"{device} {number}" for device, number in numbers.items() if number)
+        return sorted_lines(f"{device} {number}" for device, number in numbers.items() if number)
 
-    return _by_line(of, parse_device_numbers, lambda device: f"{device} 0")
+    return by_line(of, parse_device_numbers, lambda device: f"{device} 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +198,9 @@ class Names:
                 numbers = self._checked(settings)
                 if any(numbers.values()):
                     lines.append(self._line(_device(device), numbers))
-            return _sorted_lines(lines)
+            return sorted_lines(lines)
 
-        return _by_line(of, self.parse, lambda device: self._line(device, {}))
+        return by_line(of, self.parse, lambda device: self._line(device, {}))
 
     def validate(self, text: str) -> bool:
         """Accept the text of a value whose numbers are in the range of their names."""
@@ -242,8 +247,11 @@ def numbers_up_to(high: int) -> Validator:
     return valid
 
 
-def _by_line(
-    of: Callable[[T], str], parse: Callable[[bytes], T], gone: Callable[[str], str]
+def by_line(
+    of: Callable[[T], str],
+    parse: Callable[[bytes], T],
+    gone: Callable[[str], str],
+    order: Order = _order,
 ) -> Text[T]:
     """Lines that are shown together and written one by one; gone takes a device away."""
 
@@ -255,7 +263,7 @@ def _by_line(
         kept = set(map(_name, wanted))
         removed = [gone(name) for name in map(_name, found) if name not in kept]
         changed = set(wanted).difference(found)
-        return _sorted_lines([*removed, *changed])
+        return sorted_lines([*removed, *changed], order)
 
     return Text(of, now, lambda text: parse(_file(text)), content, by_line=True)
 
@@ -283,16 +291,13 @@ def _device(text: object) -> str:
     return text
 
 
-def _order(device: str) -> tuple[int, ...]:
-    return tuple(map(int, device.split(":")))
-
-
 def _name(line: str) -> str:
     return line.partition(" ")[0]
 
 
-def _sorted_lines(lines: Iterable[str]) -> str:
-    return "\n".join(sorted(lines, key=lambda line: _order(_name(line))))
+def sorted_lines(lines: Iterable[str], order: Order = _order) -> str:
+    """Return lines in the order of their first words."""
+    return "\n".join(sorted(lines, key=lambda line: order(_name(line))))
 
 
 def _file(text: str) -> bytes:

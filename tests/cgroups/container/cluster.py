@@ -6,7 +6,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from koord.kube.resource import NODE_METRICS, NODES, PODS
 
 from .runc import Container
 
+CTL = (sys.executable, "-m", "koordlet.cli.koordletctl")
 PROGRAM = ("-m", "koordlet.cli.koordlet")
 NODE, TOKEN = "n1", "the pod's token"
 PORTS = {"api": 6443, "daemon": 9316}
@@ -66,16 +67,20 @@ class Cluster:
 class Agent:
     """The daemon in a container, asked from outside."""
 
-    def __init__(self, container: Container) -> None:
+    def __init__(
+        self, container: Container, *, port: int = PORTS["daemon"], ctl: Sequence[str] = CTL
+    ) -> None:
         self.container = container
+        self._port = port
+        self._ctl = ctl
 
     def get(self, path: str) -> tuple[int, str]:
         """Status and body of an HTTP answer; status 0 when there is none."""
-        connection = http.client.HTTPConnection("127.0.0.1", PORTS["daemon"])
+        connection = http.client.HTTPConnection("127.0.0.1", self._port)
         connection.sock = self.container.socket()
         try:
             connection.sock.settimeout(PATIENCE)
-            connection.sock.connect(("127.0.0.1", PORTS["daemon"]))
+            connection.sock.connect(("127.0.0.1", self._port))
             connection.request("GET", path)
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
@@ -101,8 +106,8 @@ class Agent:
 
     def ctl(self, *arguments: str) -> Any:
         """What koordletctl answers in the container, as `kubectl exec` runs it."""
-        command = (sys.executable, "-m", "koordlet.cli.koordletctl", *arguments)
-        return json.loads(self.container.execute(*command, "--output", "json"))
+        command = (*self._ctl, *arguments, "--output", "json")
+        return json.loads(self.container.execute(*command))
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The log events of that name."""

@@ -33,18 +33,21 @@ def oci_spec(
     host: Path,
     files: Mapping[str, Path],
     cgroup: str,
+    image: Path | None = None,
+    seccomp: Json | None = None,
 ) -> Json:
     """Return the configuration of the pod's only container.
 
     Host paths are this machine's own below /sys, and below the directory host otherwise, where they
-    are made. The image is this machine's Python, and files: directories by where they are in the
-    container, all read-only.
+    are made. files: by where they are in the container, all read-only. image: its root directory;
+    None: this machine's Python. seccomp: a profile other than Debian's.
     """
     [container] = pod["containers"]
-    security = container["securityContext"]
+    security = {**pod["securityContext"], **container["securityContext"]}
     held = [f"CAP_{name}" for name in security["capabilities"].get("add", ())]
     assert security["capabilities"]["drop"] == ["ALL"]
-    assert pod["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault"
+    assert security["seccompProfile"]["type"] == "RuntimeDefault"
+    python = {} if image else {path: Path(path) for path in _PYTHON}
     return {
         "ociVersion": "1.0.2",
         "process": {
@@ -55,13 +58,13 @@ def oci_spec(
             "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), held),
             "noNewPrivileges": not security["allowPrivilegeEscalation"],
         },
-        "root": {"path": "rootfs", "readonly": security["readOnlyRootFilesystem"]},
-        "mounts": [*_system(), *_image(files), *_volumes(pod, container, host)],
+        "root": {"path": str(image or "rootfs"), "readonly": security["readOnlyRootFilesystem"]},
+        "mounts": [*_system(), *_files({**python, **files}), *_volumes(pod, container, host)],
         "linux": {
             "namespaces": [{"type": name} for name in _namespaces(pod)],
             "maskedPaths": [*_MASKED],
             "readonlyPaths": [*_READ_ONLY_PATHS],
-            "seccomp": runtime_default(held),
+            "seccomp": seccomp or runtime_default(held),
             "resources": _resources(container["resources"]["limits"]),
             "cgroupsPath": cgroup,
         },
@@ -69,7 +72,7 @@ def oci_spec(
 
 
 def _namespaces(pod: Json) -> list[str]:
-    shared = {"pid": pod["hostPID"], "network": pod["hostNetwork"]}
+    shared = {"pid": pod.get("hostPID", False), "network": pod.get("hostNetwork", False)}
     # containerd gives a cgroup namespace to containers on cgroup v2 only.
     shared["cgroup"] = not Path("/sys/fs/cgroup/cgroup.controllers").exists()
     return [
@@ -96,15 +99,18 @@ def _system() -> list[Json]:
     ]
 
 
-def _image(files: Mapping[str, Path]) -> list[Json]:
-    python = {path: Path(path) for path in _PYTHON}
-    return [_bind(source, path, _READ_ONLY) for path, source in {**python, **files}.items()]
+def _files(files: Mapping[str, Path]) -> list[Json]:
+    return [_bind(source, path, _READ_ONLY) for path, source in files.items()]
 
 
 def _volumes(pod: Json, container: Json, host: Path) -> list[Json]:
-    paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
+    paths = {
+        each["name"]: each["hostPath"]["path"] for each in pod["volumes"] if "hostPath" in each
+    }
     mounts = []
     for each in container["volumeMounts"]:
+        if each["name"] not in paths:
+            continue  # a ConfigMap, which is in files
         source = Path(paths[each["name"]])
         if not source.is_relative_to("/sys"):
             source = host / source.relative_to("/")

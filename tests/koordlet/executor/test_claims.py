@@ -119,6 +119,20 @@ async def test_dry_run_writes_nothing_and_can_be_switched(harness, host, group):
     assert what == ["would_set", "set", "restored", "would_set", "would_restore"]
 
 
+async def test_what_is_only_in_dry_run_is_not_in_force(harness, host):
+    """Nor what was withdrawn: such a daemon needs no lock."""
+    manager, quota = harness._manager, (be(host), resources.CPU_QUOTA)
+    harness.dry_run = True
+    async with harness:
+        await harness.plugin.claim(*quota, 50000, reason="r")
+        assert not manager.any_in_force()
+        harness.dry_run = False
+        await harness.advance(10)
+        assert manager.any_in_force()
+        await harness.plugin.withdraw(*quota)
+        assert not manager.any_in_force()
+
+
 async def test_what_this_kernel_lacks_is_an_outcome(harness, host):
     """No exception, and no second attempt."""
     async with harness:

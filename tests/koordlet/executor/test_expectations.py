@@ -47,6 +47,14 @@ def test_what_the_runtime_was_asked_for_is_restored(tree):
     assert tree.read(QUOTA, NEW) == "20000"
 
 
+def test_the_runtime_does_not_wait_for_the_disk(tree):
+    """The record outlives the process, and a reboot takes the container along with it."""
+    steps = []
+    tree.writer(steps.append).expect([expected(QUOTA, 50_000, 20_000)])
+    assert "journal appended" in steps
+    assert "journal synced" not in steps
+
+
 def test_a_value_that_the_runtime_rounds_is_ours_too(tree):
     """Runtimes compute the weight of v2 by another formula than the kubelet's."""
     writer = tree.writer()

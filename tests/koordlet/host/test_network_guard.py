@@ -23,7 +23,14 @@ from koordlet.host.net.guard.frames import (
     raise_error,
 )
 from koordlet.host.net.guard.guarded import GuardedTraffic
-from koordlet.host.net.guard.probation import LIMIT, GuardState, Note, Probation, probation_of
+from koordlet.host.net.guard.probation import (
+    LIMIT,
+    GuardState,
+    Note,
+    Probation,
+    probation_of,
+    shape,
+)
 from koordlet.host.net.guard.records import RecordFile, decode_state, encode_state
 from koordlet.host.net.tc import ForeignQdisc, TrafficRefused, no_such_interface
 from koordlet.plugin.testing import SimulatedClock
@@ -481,3 +488,20 @@ def test_a_sandbox_may_have_taken_the_capabilities_before(monkeypatch):
         monkeypatch.setattr(confine, "_libc", Sandbox(1 << 12 | more))
         with pytest.raises(OSError, match="capset"):
             confine.drop_capabilities()
+
+
+def test_the_shape_of_a_tree_is_that_of_its_upper_classes():
+    """Pods come and go below them; the spec changes those above."""
+    upper = (
+        "default 5; class 1 below 0 rate 9000 ceil 9000 prio 0; "
+        "class 3 below 1 rate 4000 ceil 9000 prio 2"
+    )
+    pods = (
+        "; class 5 below 3 rate 3000 ceil 9000 prio 2; class 99 below 3 rate 1000 ceil 2000 prio 2"
+        "; class 100 below 99 rate 1000 ceil 2000 prio 2"
+    )
+
+    assert shape(f"{upper}{pods}; from 10.0.0.7 class 99; to fd00::7 class 5") == upper
+    assert shape(upper.replace("4000", "4001")) != upper
+    assert shape("absent") == "absent"
+    assert shape(A) == A

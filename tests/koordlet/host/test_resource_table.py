@@ -112,7 +112,10 @@ def test_files_that_pin_or_lie_are_not_held():
 
     of_processes = {"net_dev", "oom_score_adj", "process_start"}
     of_groups = {f"resctrl_{name}" for name in ("l3", "mb", "cbm_mask", "min_cbm_bits")}
-    assert opened_each_time == {"tasks", "cgroup_procs", *of_processes, *of_groups}
+    of_network = {"default_interface", "default_interface_6", "interface_speed"}
+    assert opened_each_time == {
+        "tasks", "cgroup_procs", *of_processes, *of_groups, *of_network,
+    }  # fmt: skip
 
 
 RESTORABLE = [

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import socket
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from koordlet.doctor.privileges import (
     missing_privileges,
     parse_effective_capabilities,
 )
-from koordlet.doctor.probes import core_scheduling_problem
+from koordlet.doctor.probes import core_scheduling_problem, probe_host
 from koordlet.doctor.support import Claimable, findings
 from koordlet.features import GATES
 from koordlet.host.host import Host
@@ -170,6 +171,24 @@ def test_namespaces(tmp_path):
 
     assert found["process host pids"].fix == "hostPID: true"
     assert "hostNetwork or hostPID" in found["network interfaces"].fix
+
+
+def test_the_socket_of_the_container_runtime(tmp_path):
+    """Without one containers get their settings after their start; it has to be root's."""
+    roots = HostPaths.below(tmp_path)
+    [without] = [each for each in probe_host(roots) if each.area == "container"]
+    path = roots.var_run / "nri" / "nri.sock"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    [file] = [each for each in probe_host(roots) if each.area == "container"]
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        [there] = [each for each in probe_host(roots) if each.area == "container"]
+
+    assert (without.supported, file.supported, there.supported) == (False, False, True)
+    assert "component nri" in without.fix
+    assert "no socket" in file.detail
 
 
 def test_run_directory(tmp_path):

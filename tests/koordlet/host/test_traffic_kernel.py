@@ -1,6 +1,8 @@
 """Trees of traffic classes in the kernel: a network namespace of each test's own."""
 
 import errno
+import os
+import re
 import subprocess
 from ipaddress import ip_address
 
@@ -110,13 +112,18 @@ def test_only_what_differs_is_changed(traffic):
 def test_a_foreign_root_stays(traffic, root):
     """Of another kind, and of the same: neither replaced nor deleted."""
     tc(f"qdisc add dev va root handle 1: {root}")
-    before = tc("qdisc show dev va")
+    before = roots()
 
     assert shown(traffic) == f"foreign {root.split()[0]}"
     for text in (PODS, "absent"):
         with pytest.raises(ForeignQdisc, match="another agent's"):
             write(traffic, text)
-    assert tc("qdisc show dev va") == before
+    assert roots() == before
+
+
+def roots() -> str:
+    """What tc shows, without a count of packets that the kernel sends by itself."""
+    return re.sub(r"direct_packets_stat \d+", "", tc("qdisc show dev va"))
 
 
 def test_a_foreign_root_put_over_ours_stays(traffic):
@@ -330,3 +337,38 @@ def small_trees(draw) -> Tree:
     places = draw(st.sets(st.tuples(st.sampled_from(["from", "to"]), addresses), max_size=6))
     matches = [Match(side, address, draw(leaves)) for side, address in places]
     return Tree.of(draw(leaves), classes, matches)
+
+
+@pytest.fixture
+def pod_process():
+    """A process in a network namespace of its own."""
+    command = ["unshare", "-n", "sh", "-c", "echo here; exec sleep 100"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            if process.stdout.readline() != b"here\n":
+                pytest.skip("no network namespace can be made here")
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def test_the_end_of_a_pods_interface(traffic, pod_process):
+    """By its namespace, whatever its name; of several the one that it had first."""
+    assert traffic.end_of(pod_process) == ""
+    ip(f"link add first index 70 type veth peer name eth0 index 40 netns {pod_process}")
+    assert traffic.end_of(pod_process) == "first"
+    ip(f"link add second index 60 type veth peer name eth1 index 50 netns {pod_process}")
+
+    assert traffic.end_of(pod_process) == "first"
+    ip("link set first name renamed")
+    assert traffic.end_of(pod_process) == "renamed"
+    ip("link del renamed")
+    assert traffic.end_of(pod_process) == "second"
+    assert traffic.end_of(os.getpid()) == ""  # it is in the node's network itself
+
+
+@pytest.mark.parametrize("pid", [0, -1, 1 << 30, 1 << 70])
+def test_no_process_has_no_interface(traffic, pid):
+    """As an error, never as another one's."""
+    with pytest.raises(ProcessLookupError):
+        traffic.end_of(pid)

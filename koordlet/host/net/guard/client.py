@@ -62,6 +62,10 @@ class HelperTraffic:
             raise _failed(f"no number of an interface: {found!r:.60}")
         return found
 
+    def end_of(self, pid: int) -> str:
+        """As TrafficControl.end_of."""
+        return str(self._ask(op="end", pid=pid))
+
     def write(self, interface: str, identity: int, content: bytes) -> None:
         """As TrafficControl.write."""
         text = content.decode("ascii")

@@ -71,6 +71,10 @@ class GuardedTraffic:
         """As TrafficControl.identity."""
         return self._control.identity(interface)
 
+    def end_of(self, pid: int) -> str:
+        """As TrafficControl.end_of."""
+        return self._control.end_of(pid)
+
     def write(self, interface: str, identity: int, content: bytes) -> None:
         """As TrafficControl.write; refuses what was rolled back before."""
         state, wanted = self._held(interface), content.decode("ascii").removesuffix("\n")

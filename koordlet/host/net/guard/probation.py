@@ -5,6 +5,7 @@ reached again confirms it, and LIMIT seconds without roll it back: to what the k
 which the journal has as the original, so that a rollback is never taken for another agent's tree.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -13,6 +14,7 @@ from koordlet.host.kerneltext import ABSENT
 
 LIMIT = 10.0  # seconds
 _MATCHES = ("from ", "to ")
+_CLASS = re.compile(r"class (\d+) below (\d+) ", re.ASCII)
 
 
 class Verdict(Enum):
@@ -92,5 +94,18 @@ def probation_of(
 
 
 def shape(text: str) -> str:
-    """Return a tree without its addresses: those change with each pod, and not by the spec."""
-    return "; ".join(part for part in text.split("; ") if not part.startswith(_MATCHES))
+    """Return what of a tree does not change with each pod, but by the spec.
+
+    Not its addresses, nor classes from the third level on, which share what one above them has.
+    """
+    found = []
+    upper = {"0"}  # numbers of the root, and of classes right below it
+    for part in text.split("; "):
+        if match := _CLASS.match(part):
+            if match[2] not in upper:
+                continue
+            if match[2] == "0":
+                upper.add(match[1])
+        if not part.startswith(_MATCHES):
+            found.append(part)
+    return "; ".join(found)

@@ -44,6 +44,16 @@ class TrafficControl(Protocol):
             KernelFileError: the kernel does not answer, or refuses.
         """
 
+    def end_of(self, pid: int) -> str:
+        """Return the node's end of a process's virtual interface (veth); "": it has none.
+
+        Of several it is that of the interface which the process's network namespace had first.
+
+        Raises:
+            OSError: ESRCH: there is no such process.
+            KernelFileError: the kernel does not answer, or refuses.
+        """
+
     def write(self, interface: str, identity: int, content: bytes) -> None:
         """Bring about a content: all of it, or on any error what was there before.
 

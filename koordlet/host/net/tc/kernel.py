@@ -8,13 +8,13 @@ which another agent's could be lost.
 pyroute2's socket and its messages take about 10 MiB: this module is for a helper process.
 """
 
+import errno
+import os
 import socket
 import struct
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Any
 
 import structlog
@@ -24,10 +24,20 @@ from pyroute2.netlink.exceptions import NetlinkDumpInterrupted
 from koordlet.host.errors import KernelFileError
 from koordlet.host.kerneltext import ABSENT
 from koordlet.host.net.tc import ForeignQdisc, TrafficRefused, no_such_interface
+from koordlet.host.net.tc.dumps import (
+    MINOR,
+    OFFSETS,
+    PREFERENCES,
+    Altered,
+    Interrupted,
+    read_classes,
+    read_filters,
+)
 from koordlet.host.net.tc.tree import (
     ALTERED,
     FOREIGN,
     LEAST_RATE,
+    MAJOR,
     NEEDS,
     Match,
     TrafficClass,
@@ -35,23 +45,13 @@ from koordlet.host.net.tc.tree import (
     parse_tree,
 )
 
-MAJOR = 0x6B6C0000
 _ROOT = 0xFFFFFFFF  # TC_H_ROOT
-_MINOR = 0xFFFF
 _UNDER_WAY = 0xFFFF  # a class that is there for the time of a change: the tree is half-made
 _DEFAULTS = frozenset({"noqueue", "pfifo_fast", "fq_codel", "fq", "mq", "noop"})
 _GONE = frozenset({6, 19})  # ENXIO, ENODEV
 _PROTOCOLS = {4: 0x0800, 6: 0x86DD}
-_PREFERENCES = {4: 4, 6: 6}  # of filters; one of each protocol
-_OFFSETS = {  # bytes from the start of the IP header
-    (4, "from"): 12,
-    (4, "to"): 16,
-    (6, "from"): 8,
-    (6, "to"): 24,
-}
+_PIDS = 1 << 31
 _WORD = struct.Struct(">I")
-_SELECTOR = 20  # bytes of struct tc_u32_sel with the attribute's header; keys follow
-_KEY = struct.Struct(">II4s4s")  # struct tc_u32_key: mask, value, offset, mask of the offset
 _BURST_SECONDS = 1000  # a class may send what it has in 1/1000 s at once, and
 _BURST = 16000  # bytes more, about ten packets
 _MOST_BURST_SECONDS = 60  # the kernel keeps no more
@@ -76,10 +76,6 @@ class _Found:
         return self.tree is not None or self.half_made or self.text == ALTERED
 
 
-class _Altered(Exception):
-    """A class or filter that koordlet does not make."""
-
-
 class KernelTraffic:
     """A TrafficControl; see there. For one thread."""
 
@@ -101,6 +97,23 @@ class KernelTraffic:
             if err.errno in _GONE:
                 return None
             raise _unreadable(interface, err) from err
+
+    def end_of(self, pid: int) -> str:
+        """As TrafficControl.end_of."""
+        if not 0 < pid < _PIDS:
+            raise _no_such_process(pid)
+        try:
+            with self._connect() as route:
+                # The kernel numbers the namespaces of peers while it lists interfaces.
+                links = list(route.get_links(kind="veth"))
+                namespace = route.get_netnsid(pid=pid)["nsid"]
+        except NetlinkError as err:
+            if err.code == errno.ESRCH:
+                raise _no_such_process(pid) from err
+            raise _unreadable(f"process {pid}", err) from err
+        ends = [link for link in links if link.get_attr("IFLA_LINK_NETNSID") == namespace]
+        first = min(ends, key=lambda link: link.get_attr("IFLA_LINK"), default=None)
+        return "" if first is None else str(first.get_attr("IFLA_IFNAME"))
 
     def identity(self, interface: str) -> int:
         """As TrafficControl.identity."""
@@ -157,6 +170,10 @@ class KernelTraffic:
         self._whole.add(index)
 
 
+def _no_such_process(pid: int) -> OSError:
+    return ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), str(pid))
+
+
 def _index(interface: str) -> int:
     try:
         return socket.if_nametoindex(interface)
@@ -166,9 +183,12 @@ def _index(interface: str) -> int:
 
 def _look(route: Any, index: int) -> _Found:
     for _ in range(_READS - 1):
-        with suppress(NetlinkDumpInterrupted):
+        with suppress(NetlinkDumpInterrupted, Interrupted):
             return _look_once(route, index)
-    return _look_once(route, index)
+    try:
+        return _look_once(route, index)
+    except Interrupted as err:
+        raise NetlinkError(errno.EAGAIN, "it changes all the time") from err
 
 
 def _look_once(route: Any, index: int) -> _Found:
@@ -178,7 +198,7 @@ def _look_once(route: Any, index: int) -> _Found:
         return _Found(ABSENT)
     kind = str(root.get_attr("TCA_KIND"))
     if root["handle"] == MAJOR and kind == "htb":
-        return _ours(route, index, root)
+        return _ours(index, root)
     below = [each for each in qdiscs if each["parent"] < MAJOR and each["parent"] >> 16 == 0]
     by_kernel = all(
         each["handle"] == 0 and each.get_attr("TCA_KIND") in _DEFAULTS for each in (root, *below)
@@ -189,72 +209,21 @@ def _look_once(route: Any, index: int) -> _Found:
     return _Found(f"{FOREIGN} {name or 'unknown'}")
 
 
-def _ours(route: Any, index: int, root: Any) -> _Found:
+def _ours(index: int, root: Any) -> _Found:
     try:
         options = root.get_attr("TCA_OPTIONS")
         default = options.get_attr("TCA_HTB_INIT")["defcls"]
-        messages = [each for each in route.get_classes(index=index) if _is_htb(each)]
-        minors = {each["handle"] & _MINOR for each in messages}
+        classes = read_classes(index)
+        minors = {each.minor for each in classes}
         if not minors or _UNDER_WAY in minors:
             return _Found(ABSENT, half_made=True)
-        classes = [_class(each) for each in messages]
-        found = tuple(_filters(route, index))
-        tree = Tree.of(default & _MINOR, classes, [match for match, _ in found])
-    except (_Altered, ValueError):
+        found = tuple(read_filters(index, MAJOR))
+        tree = Tree.of(default & MINOR, classes, [match for match, _ in found])
+    except (Altered, ValueError, struct.error):
         return _Found(ALTERED)
+    except OSError as err:
+        raise NetlinkError(err.errno or errno.EIO, str(err)) from err
     return _Found(str(tree), tree, found)
-
-
-def _is_htb(message: Any) -> bool:
-    return bool(message.get_attr("TCA_KIND") == "htb")
-
-
-def _class(message: Any) -> TrafficClass:
-    options = message.get_attr("TCA_OPTIONS")
-    parameters = options.get_attr("TCA_HTB_PARMS")
-    parent = message["parent"]
-    return TrafficClass(
-        minor=message["handle"] & _MINOR,
-        below=0 if parent == _ROOT else parent & _MINOR,
-        rate=options.get_attr("TCA_HTB_RATE64") or parameters["rate"],
-        ceil=options.get_attr("TCA_HTB_CEIL64") or parameters["ceil"],
-        prio=parameters["prio"],
-    )
-
-
-def _filters(route: Any, index: int) -> Iterator[tuple[Match, int]]:
-    for message in route.get_filters(index=index, parent=MAJOR):
-        if message.get_attr("TCA_KIND") != "u32":
-            raise _Altered
-        options = message.get_attr("TCA_OPTIONS")
-        if options is None or options.get_attr("TCA_U32_DIVISOR"):
-            continue  # the filters' table
-        yield _match(message["info"] >> 16, options), message["handle"]
-
-
-def _match(preference: int, options: Any) -> Match:
-    selector = options.get_attr("TCA_U32_SEL")
-    target = options.get_attr("TCA_U32_CLASSID")
-    version = next((each for each in _PREFERENCES if _PREFERENCES[each] == preference), 0)
-    if not version or not selector or not target:
-        raise _Altered
-    keys = list(_keys(selector))
-    sides = {offset: side for (of, side), offset in _OFFSETS.items() if of == version}
-    words = 1 if version == 4 else 4
-    first = keys[0][0] if keys else -1
-    wanted = [(first + 4 * word, 0xFFFFFFFF) for word in range(words)]
-    if first not in sides or [(offset, mask) for offset, _, mask in keys] != wanted:
-        raise _Altered
-    address = ip_address(b"".join(_WORD.pack(value) for _, value, _ in keys))
-    return Match(sides[first], address, target & _MINOR)
-
-
-def _keys(selector: Any) -> Iterator[tuple[int, int, int]]:
-    """Yield offset, value and mask; pyroute2 0.9.7 decodes them four bytes too early."""
-    start = selector.offset + _SELECTOR
-    end = start + selector["nkeys"] * _KEY.size
-    for mask, value, at, _ in _KEY.iter_unpack(bytes(selector.data[start:end])):
-        yield int.from_bytes(at, sys.byteorder), value, mask
 
 
 def _bring_about(route: Any, index: int, now: _Found, wanted: Tree | None) -> None:
@@ -324,14 +293,14 @@ def _burst(rate: int) -> int:
 
 def _add_match(route: Any, index: int, match: Match) -> None:
     version = match.address.version
-    offset = _OFFSETS[version, match.side]
+    offset = OFFSETS[version, match.side]
     words = [value for (value,) in _WORD.iter_unpack(match.address.packed)]
     route.tc(
         "add-filter",
         "u32",
         index,
         parent=MAJOR,
-        prio=_PREFERENCES[version],
+        prio=PREFERENCES[version],
         protocol=_PROTOCOLS[version],
         target=MAJOR | match.minor,
         keys=[f"{word:#010x}/0xffffffff+{offset + 4 * at}" for at, word in enumerate(words)],
@@ -346,7 +315,7 @@ def _delete_match(route: Any, index: int, match: Match, handle: int) -> None:
         index,
         handle,
         parent=MAJOR,
-        prio=_PREFERENCES[version],
+        prio=PREFERENCES[version],
         protocol=_PROTOCOLS[version],
         target=MAJOR | match.minor,
     )

@@ -12,6 +12,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from koordlet.host.kerneltext import ABSENT, Text, or_absent
 
+MAJOR = 0x6B6C0000  # of the handles of ours
 MOST_CLASSES = 4096
 MOST_MATCHES = 4000  # of one IP version: u32 numbers 4095
 LONGEST = 1 << 20  # bytes of a text
@@ -21,9 +22,10 @@ MOST_MINOR = 0xFFFE  # the last one is kept for the time of a change
 MOST_DEPTH = 4  # of HTB's 8 levels
 FOREIGN, ALTERED = "foreign", "altered"
 SIDES = ("from", "to")
+NODE_NETWORK = "the node's network namespace (hostNetwork, or a program of the host)"
 NEEDS = (
-    "CONFIG_NET_SCH_HTB and CONFIG_NET_CLS_U32 (the modules sch_htb and cls_u32), in the node's "
-    "network namespace (hostNetwork, or a program of the host)"
+    "CONFIG_NET_SCH_HTB and CONFIG_NET_CLS_U32 (the modules sch_htb and cls_u32), in "
+    f"{NODE_NETWORK}"
 )
 
 Address = IPv4Address | IPv6Address

@@ -1,0 +1,195 @@
+"""TCNetworkQoS in the kernel: a node and a pod, each in a network namespace of its own."""
+
+import json
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+from networknamespace import ip, needs_namespaces, own_network, tc
+
+from koord.api.qos import QOS_LABEL
+from koord.api.slo.nodeslo import merge_nodeslo
+from koord.util.clock import SystemClock
+from koordlet.executor.kernel.trafficclasses import TrafficClasses
+from koordlet.host.net.guard.client import HelperTraffic, start
+from koordlet.host.net.tc.ends import EndReader
+from koordlet.host.net.tc.node import TrafficReader
+from koordlet.host.resource import Root
+from koordlet.plugin.network import ANNOTATION
+from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
+from koordlet_plugins.net_qos.plugin import TCNetworkQoS
+
+pytestmark = needs_namespaces
+
+ROUTES = (
+    "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"
+    "va 00000000 0100000A 0003 0 0 0 00000000 0 0 0\n"
+)
+SLO = {
+    "systemStrategy": {"totalNetworkBandwidth": "20M"},
+    "resourceQOSStrategy": {
+        "lsClass": {"networkQOS": {"enable": True, "egressRequest": 50}},
+        "beClass": {"networkQOS": {"enable": True, "egressRequest": 10, "egressLimit": 30}},
+    },
+}
+LIMITED = pytest.approx(0.8, abs=0.45)  # never above; below where the machine is busy
+SEND = """
+import socket, sys
+to = socket.create_connection((sys.argv[2], 9), source_address=(sys.argv[1], 0), timeout=20)
+to.sendall(bytes(int(sys.argv[3])))
+to.shutdown(socket.SHUT_WR)
+to.recv(1)
+"""
+FLOOD = """
+import socket, sys
+to = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+to.bind((sys.argv[1], 0))
+to.connect((sys.argv[2], 99))
+print("up", flush=True)
+while True:
+    try:
+        to.send(bytes(1400))
+    except OSError:  # the queue is full, or nothing listens there
+        pass
+"""
+RECEIVE = """
+import socket, time
+server = socket.create_server(("", 9))
+print("up", flush=True)
+while True:
+    to, _ = server.accept()
+    size, began = 0, 0.0
+    while data := to.recv(1 << 16):
+        began = began or time.monotonic()
+        size += len(data)
+    print(size / (time.monotonic() - began), flush=True)
+    to.close()
+"""
+
+
+class Node:
+    """The node's interface va has the addresses of two pods; its peer is another machine's.
+
+    A third pod has a namespace of its own, to which the interface end leads.
+    """
+
+    def __init__(self, stack, root):
+        self._stack = stack
+        self.peer, self.pod = self._namespace(), self._namespace()
+        ip(f"link set vb netns {self.peer}")
+        ip(f"link add end type veth peer name eth0 netns {self.pod}")
+        for address in ("10.0.0.1", "10.0.0.7", "10.0.0.8", "10.0.0.9"):
+            ip(f"addr add {address}/24 dev va")
+        ip("addr add 10.1.0.1/24 dev end")
+        ip("link set end up")
+        self._on(self.peer, "ip addr add 10.0.0.2/24 dev vb")
+        self._on(self.peer, "ip link set vb up")
+        self._on(self.pod, "ip addr add 10.1.0.2/24 dev eth0")
+        self._on(self.pod, "ip link set eth0 up")
+        self._servers = {"10.0.0.2": self._server(self.peer), "10.1.0.2": self._server(self.pod)}
+        self.host = FakeHost(root, 2)
+        self.host.write("proc/1/net/route", ROUTES)
+        config = {"namespace": "", "state": str(root / "state"), "api": None, "cgroups": []}
+        traffic = HelperTraffic(lambda: start(config), SystemClock())
+        stack.callback(traffic.close)
+        self.host.objects[Root.TRAFFIC] = TrafficReader(self.host.paths, traffic)
+        self.host.objects[Root.INTERFACE] = EndReader(self.host.paths, traffic)
+        self.host.media[Root.TRAFFIC] = lambda host: TrafficClasses(host, traffic)
+
+    def _namespace(self):
+        holder = self._begin(["unshare", "-n", "sh", "-c", "echo here; exec sleep 100"])
+        if holder.stdout.readline() != b"here\n":
+            pytest.skip("no network namespace can be made here")
+        return holder.pid
+
+    def _begin(self, command):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        self._stack.callback(process.wait)
+        self._stack.callback(process.kill)
+        self._stack.callback(process.stdout.close)
+        return process
+
+    def _on(self, namespace, command):
+        full = ["nsenter", "-t", str(namespace), "-n", *command.split()]
+        subprocess.run(full, check=True, timeout=20)
+
+    def _server(self, namespace):
+        enter = ["nsenter", "-t", str(namespace), "-n"]
+        server = self._begin([*enter, sys.executable, "-c", RECEIVE])
+        assert server.stdout.readline() == b"up\n"
+        return server
+
+    def part(self, source, to, limit):
+        """The part of a limit in bytes/s at which packets arrive, over a second."""
+        command = [sys.executable, "-c", SEND, source, to, str(limit)]
+        subprocess.run(command, check=True, timeout=30)
+        return float(self._servers[to].stdout.readline()) / limit
+
+    def flood(self, source, to):
+        """Send as much as goes, until the test ends."""
+        flood = self._begin([sys.executable, "-c", FLOOD, source, to])
+        assert flood.stdout.readline() == b"up\n"
+
+    def packets(self, minor):
+        found = tc(f"-s class show dev va classid 6b6c:{minor:x}")
+        return int(found.partition(" bytes ")[2].split()[0])
+
+    def make_pod(self, name, qos, *ips, pid=0, **limits):
+        group = self.host.add_pod(name)
+        if pid:
+            stat = f"{pid} (it) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {pid} 0 0\n"
+            self.host.write(f"proc/{pid}/stat", stat)
+            group.sandbox.set_processes(pid)
+        annotations = {ANNOTATION: json.dumps(limits)} if limits else {}
+        meta = make_pod(name, labels={QOS_LABEL: qos}, annotations=annotations, sandbox=True)
+        return replace(meta, pod=replace(meta.pod, ips=ips))
+
+
+@pytest.fixture
+def node(tmp_path):
+    with own_network(), ExitStack() as stack:
+        yield Node(stack, tmp_path)
+
+
+async def test_traffic_of_classes_and_pods(node):
+    """Best-effort pods get what the NodeSLO says, a pod its limits; in the end nothing is left."""
+    before = tc("qdisc show")
+    harness = PluginHarness(TCNetworkQoS(), host=node.host)
+    harness.set_node_slo(merge_nodeslo({"spec": SLO})[0])
+    harness.set_pods(
+        node.make_pod("batch", "BE", "10.0.0.7"),
+        node.make_pod("web", "LS", "10.0.0.8", egressLimit="8M"),
+        node.make_pod("far", "LS", "10.1.0.2", pid=node.pod, ingressLimit="4M"),
+    )
+    async with harness:
+        await harness.rounds(2)
+        assert {each["state"] for each in harness.claims()} == {"in force"}
+
+        assert node.part("10.0.0.7", "10.0.0.2", 750_000) == LIMITED
+        assert node.packets(7) > 400
+        assert node.part("10.0.0.8", "10.0.0.2", 1_000_000) == LIMITED
+        assert node.part("10.1.0.1", "10.1.0.2", 500_000) == LIMITED
+
+    assert tc("qdisc show") == before
+
+
+async def test_a_flood_of_a_best_effort_pod_leaves_the_others_their_part(node):
+    """Each class gets its request; what is left goes to LS first."""
+    classes = {
+        "lsClass": {"networkQOS": {"enable": True, "egressRequest": 70}},
+        "beClass": {"networkQOS": {"enable": True, "egressRequest": 10}},
+    }
+    harness = PluginHarness(TCNetworkQoS(), host=node.host)
+    harness.set_node_slo(merge_nodeslo({"spec": SLO | {"resourceQOSStrategy": classes}})[0])
+    harness.set_pods(
+        node.make_pod("batch", "BE", "10.0.0.7"), node.make_pod("web", "LS", "10.0.0.8")
+    )
+    async with harness:
+        await harness.rounds(2)
+        node.flood("10.0.0.7", "10.0.0.2")
+
+        part = node.part("10.0.0.8", "10.0.0.2", 2_250_000)  # all but BE's tenth
+        assert part == LIMITED
+        assert node.packets(7) > 100
