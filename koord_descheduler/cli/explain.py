@@ -31,7 +31,7 @@ class ExplainOptions(AskOptions):
 
 def main(argv: Sequence[str]) -> int:
     """Print what was decided. Returns the exit status; see --help."""
-    options = _parser().parse_args(argv, namespace=ExplainOptions())
+    options = parser().parse_args(argv, namespace=ExplainOptions())
     return run_command(NAME, lambda: _explain(options))
 
 
@@ -51,10 +51,11 @@ def _ask(options: ExplainOptions) -> dict[str, Any]:
     return ask(options, f"/explain?{urlencode({kind: options.name})}", "Explanation")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = command_parser(NAME, _ABOUT)
-    add = parser.add_argument
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
+    command = command_parser(NAME, _ABOUT)
+    add = command.add_argument
     add("name", metavar="NODE|NAMESPACE/POD", help="a node, or a pod with its namespace")
-    add_options(parser, ADDRESS)
+    add_options(command, ADDRESS)
     add("--output", "-o", choices=("table", "json"), help="table (default) or json")
-    return parser
+    return command

@@ -60,7 +60,7 @@ def main(argv: Sequence[str], registry: PluginRegistry | None = None) -> int:
 
     registry has the plugins that can be enabled; None: those that are installed.
     """
-    options = _parser().parse_args(argv, namespace=PlanOptions())
+    options = parser().parse_args(argv, namespace=PlanOptions())
     return run_command(NAME, lambda: _print_plan(options, registry or installed_plugins(NAME)))
 
 
@@ -127,9 +127,10 @@ def _warn(read: ReadConfig) -> None:
         say(NAME, f"warning: {fault}")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = command_parser(NAME, _ABOUT)
-    add = parser.add_argument
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
+    command = command_parser(NAME, _ABOUT)
+    add = command.add_argument
     add("--from", dest="source", type=Path, metavar="DUMP", help=_SOURCE_HELP)
     add("--kubeconfig", metavar="FILE", help="of the live cluster; by default as kubectl finds it")
     add("--config", type=Path, metavar="FILE", help=_CONFIG_HELP)
@@ -138,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--node", metavar="NAME", help="only what concerns this node")
     add("--now", type=time_option, metavar="TIME", help=NOW_HELP)
     add("--output", "-o", choices=("table", "json"), help="table (default) or json")
-    return parser
+    return command
 
 
 _SOURCE_HELP = "a file or a directory of files that kubectl has printed, JSON or YAML"

@@ -52,7 +52,7 @@ def main(argv: Sequence[str], registry: PluginRegistry | None = None) -> int:
 
     registry has the plugins that the configuration may name; None: those that are installed.
     """
-    options = _parser().parse_args(argv, namespace=RecordCommand())
+    options = parser().parse_args(argv, namespace=RecordCommand())
     plugins = registry or installed_plugins(NAME)
     return run_command(NAME, lambda: asyncio.run(_record(options, plugins, SystemClock())))
 
@@ -76,7 +76,7 @@ async def _record(options: RecordCommand, registry: PluginRegistry, clock: Clock
             most_bytes=options.max_size << 20,
             most_seconds=options.seconds,
         ),
-        show=_show,
+        show=lambda progress: _show(progress, options.seconds),
         wait=lambda reason: say(NAME, reason),
     )
     try:
@@ -87,7 +87,7 @@ async def _record(options: RecordCommand, registry: PluginRegistry, clock: Clock
     finally:
         await client.close()
     if progress is not None:
-        _show(progress)
+        _show(progress, options.seconds)
 
 
 def _configured(options: RecordCommand, registry: PluginRegistry) -> tuple[str, str, str]:
@@ -103,8 +103,10 @@ def _configured(options: RecordCommand, registry: PluginRegistry) -> tuple[str, 
     return kubeconfig, found.leader_election.resource_namespace, options.config.read_text()
 
 
-def _show(progress: Progress) -> None:
+def _show(progress: Progress, seconds: float | None) -> None:
     length = goduration.format(float(round(progress.seconds)))
+    if seconds is not None:
+        length = f"{min(progress.seconds / seconds, 1.0):.0%}, {length}"
     print(
         f"{length}: {progress.nodes} nodes, {progress.reports} reports, "
         f"{progress.evictions} evictions, {progress.size / (1 << 20):.1f} MiB",
@@ -112,21 +114,22 @@ def _show(progress: Progress) -> None:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
+    command = argparse.ArgumentParser(
         prog=NAME,
         description=_ABOUT,
         epilog=_EXIT,
         argument_default=argparse.SUPPRESS,  # fields of RecordCommand are the defaults
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
+    add = command.add_argument
     add("--out", type=Path, required=True, metavar="FILE", help="a file that is not there yet")
     add("--config", type=Path, metavar="FILE", help="that of the descheduler at work; kept in FILE")
     add("--kubeconfig", metavar="FILE", help="by default the configuration's, or KUBECONFIG")
     add("--max-size", type=_size, metavar="MIB", help=f"where it ends; {MAX_SIZE} by default")
     add("--for", dest="seconds", type=_duration, metavar="TIME", help="how long, as 24h")
-    return parser
+    return command
 
 
 def _size(text: str) -> int:

@@ -3,12 +3,12 @@
 import argparse
 import asyncio
 import gc
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from koord.component.config.document import read_config
+from koord.component.progress import ProgressReport
 from koord.component.tables import show
 from koord.controlplane.commands import command_parser, run_command, say
 from koord.util.errors import OptionError
@@ -46,7 +46,7 @@ def main(argv: Sequence[str], registry: PluginRegistry | None = None) -> int:
 
     registry has the plugins that can be enabled; None: those that are installed.
     """
-    options = _parser().parse_args(argv, namespace=ReplayOptions())
+    options = parser().parse_args(argv, namespace=ReplayOptions())
     return run_command(NAME, lambda: _replay(options, registry or installed_plugins(NAME)))
 
 
@@ -62,11 +62,11 @@ def _replay(options: ReplayOptions, registry: PluginRegistry) -> None:
     else:
         rules = hot_rules(configuration) or (HotRule(HIGH),)
     gc.set_threshold(COLLECT_AFTER, 50, 50)
-    progress = _Progress()
-    replay = asyncio.run(play(options.record, found, configuration, registry, rules, progress.show))
-    progress.end()
-    report = replay_report(replay)
-    show(report, lambda: replay_view(report), options.output)
+    with ProgressReport(f"replaying {options.record}") as report:
+        playing = play(options.record, found, configuration, registry, rules, report.show)
+        replay = asyncio.run(playing)
+    answer = replay_report(replay)
+    show(answer, lambda: replay_view(answer), options.output)
 
 
 def _configuration(
@@ -90,32 +90,15 @@ def _configuration(
     return configuration
 
 
-class _Progress:
-    """The share that is played, in one line of a terminal."""
-
-    def __init__(self) -> None:
-        self._shown = -1
-        self._is_terminal = sys.stderr.isatty()
-
-    def show(self, share: float) -> None:
-        percent = int(share * 100)
-        if self._is_terminal and percent != self._shown:
-            self._shown = percent
-            print(f"\r{percent:3d} %", end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        if self._shown >= 0:
-            print("\r      \r", end="", file=sys.stderr, flush=True)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = command_parser(NAME, _ABOUT)
-    add = parser.add_argument
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
+    command = command_parser(NAME, _ABOUT)
+    add = command.add_argument
     add("record", type=Path, metavar="FILE", help="a file of `koord-descheduler record`")
     add("--config", type=Path, metavar="FILE", help="a DeschedulerConfiguration; or the recorded")
     add("--hot", type=percents, metavar="CPU,MEMORY", help=_HOT_HELP)
     add("--output", "-o", choices=("table", "json"), help="table (default) or json")
-    return parser
+    return command
 
 
 _HOT_HELP = (

@@ -33,7 +33,7 @@ class ExplainOptions(AskOptions):
 
 def main(argv: Sequence[str]) -> int:
     """Print the answer. Returns the exit status; see --help."""
-    options = _parser().parse_args(argv, namespace=ExplainOptions())
+    options = parser().parse_args(argv, namespace=ExplainOptions())
     return run_command(NAME, lambda: _explain(options))
 
 
@@ -45,10 +45,11 @@ def _explain(options: ExplainOptions) -> None:
     show(found, lambda: explanation_view(found, SHOWN), options.output)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = command_parser(NAME, _ABOUT)
-    add = parser.add_argument
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
+    command = command_parser(NAME, _ABOUT)
+    add = command.add_argument
     add("pod", metavar="NAMESPACE/POD", help="the pod; without a namespace one of default")
-    add_options(parser, ADDRESS)
+    add_options(command, ADDRESS)
     add("--output", "-o", choices=("table", "json"), help="table (default) or json")
-    return parser
+    return command

@@ -1,5 +1,6 @@
 """The command `koord-scheduler place`: where a pod would go, and why not elsewhere."""
 
+import argparse
 import asyncio
 from collections.abc import Sequence
 
@@ -32,12 +33,17 @@ def main(argv: Sequence[str], additions: Additions = ()) -> int:
 
     additions are called with the registry, after the installed plugins.
     """
-    parser = options_parser(NAME, _ABOUT, "the manifest of the pod, or of its workload")
-    parser.add_argument(
+    options = parser().parse_args(argv, namespace=PlaceOptions())
+    return run_command(NAME, lambda: _place(options, additions))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
+    command = options_parser(NAME, _ABOUT, "the manifest of the pod, or of its workload")
+    command.add_argument(
         "--nodes", type=int, metavar="N", help=f"rows of a table; by default {SHOWN}"
     )
-    options = parser.parse_args(argv, namespace=PlaceOptions())
-    return run_command(NAME, lambda: _place(options, additions))
+    return command
 
 
 def _place(options: PlaceOptions, additions: Additions) -> None:

@@ -1,9 +1,11 @@
 """The command `koord-scheduler simulate`: where a list of pods would go, one after the other."""
 
+import argparse
 import asyncio
 from collections.abc import Sequence
 from random import Random
 
+from koord.component.progress import ProgressReport
 from koord.component.tables import show
 from koord.controlplane.commands import run_command
 from koord.controlplane.dumpreport import dump_report
@@ -35,12 +37,17 @@ def main(argv: Sequence[str], additions: Additions = ()) -> int:
 
     additions are called with the registry, after the installed plugins.
     """
-    parser = options_parser(NAME, _ABOUT, "manifests of pods and workloads")
-    add = parser.add_argument
+    options = parser().parse_args(argv, namespace=SimulateOptions())
+    return run_command(NAME, lambda: _simulate(options, additions))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
+    command = options_parser(NAME, _ABOUT, "manifests of pods and workloads")
+    add = command.add_argument
     add("--seed", type=int, metavar="N", help="of the choice among equally good nodes; default 0")
     add("--resources", type=_names, metavar="NAMES", help=_RESOURCES_HELP)
-    options = parser.parse_args(argv, namespace=SimulateOptions())
-    return run_command(NAME, lambda: _simulate(options, additions))
+    return command
 
 
 def _simulate(options: SimulateOptions, additions: Additions) -> None:
@@ -52,11 +59,12 @@ async def _play(options: SimulateOptions, additions: Additions) -> Json:
     async with planned(NAME, options, additions) as found:
         simulation = Simulation(found.profiles, found.services)
         draw = Random(options.seed)  # noqa: S311 - no secret
-        played = await simulation.play(found.pods, options.resources, draw)
-        report = simulation_report(played)
+        with ProgressReport(f"placing {len(found.pods)} pods") as report:
+            played = await simulation.play(found.pods, options.resources, draw, report.show)
+        answer = simulation_report(played)
         if found.dump is not None:
-            report["input"] = dump_report(found.dump)
-        return report
+            answer["input"] = dump_report(found.dump)
+        return answer
 
 
 _RESOURCES_HELP = f"of which utilisation is shown; by default {','.join(RESOURCES)}"

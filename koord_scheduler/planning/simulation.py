@@ -1,6 +1,6 @@
 """A list of pods, placed one after the other as a scheduler would, if nothing else happened."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cmp_to_key
 from random import Random
@@ -71,20 +71,28 @@ class Simulation:
         self._evicted: list[Evicted] = []
 
     async def play(
-        self, pods: Iterable[ClusterPod], resources: Sequence[str], draw: Random
+        self,
+        pods: Iterable[ClusterPod],
+        resources: Sequence[str],
+        draw: Random,
+        progress: Callable[[float], None] = lambda share: None,
     ) -> Simulated:
         """Try all pods once, in the order in which the queue would have them.
 
         Pods without room preempt others, where PostFilter of their profile says which: these leave
         at once, are not made anew, and the pod is tried again. Gated pods and those for whom that
-        is no help stay pending; none waits for a permit.
+        is no help stay pending; none waits for a permit. progress is given the share of the pods
+        that were tried, from 0 to 1.
 
         Raises:
             UnknownScheduler: a pod asks for a scheduler that has no profile; nothing was tried.
         """
         cluster, ordered = self._services.cluster, self._ordered(pods)
         before = utilization(cluster.view(), resources)
-        placed = [await self._place(pod, draw) for pod in ordered]
+        placed = []
+        for number, pod in enumerate(ordered, 1):
+            placed.append(await self._place(pod, draw))
+            progress(number / len(ordered))
         gone = {one.pod.uid: one for one in self._evicted}
         return Simulated(
             pods=tuple(_unless_evicted(one, gone.get(one.pod.uid)) for one in placed),

@@ -1,5 +1,6 @@
 """Reads a record file as far as it can be read."""
 
+import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ class RecordFile:
     in_force: list[dict[str, Any]] = field(default_factory=list)
     complete: bool = False  # its last line was there, and so were all others
     problem: str = ""  # what is missing, or cannot be read
+    share: float = 0.0  # of the file that was read, from 0 to 1
     _lines: Iterator[bytes] = field(default_factory=lambda: iter(()))
 
     @classmethod
@@ -74,7 +76,9 @@ class RecordFile:
         rest = b""
         try:
             with self.path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
                 for piece in _unpacked(file):
+                    self.share = file.tell() / size if size else 1.0
                     *lines, rest = (rest + piece).split(b"\n")
                     yield from lines
                     if len(rest) > LONGEST_LINE:
