@@ -30,6 +30,8 @@ Accepted, and checked, but without effect; a flag that is set gets one warning
 (`flags.without_effect`).
 """
 _ENDPOINTS = {
+    "`/`": "the [status page](operations.md#status-page); its data (`/page/stream`) is for those "
+    "who may see `/configz`",
     "`/healthz`": "`ok`, or what is wrong; 503 while a part is unhealthy: the leader has not "
     "renewed its lease for its duration and 20 s, or a kind was not listed yet. `?verbose`, "
     "`?format=json`",

@@ -15,7 +15,17 @@ from koordlet.host.validators import InRange
 from koordlet.metriccache import kinds
 from koordlet.metriccache.keys import Property
 from koordlet.metriccache.kinds import KINDS, Cadence, Keep
-from koordlet.plugin import claims, kernel, metrics, pods, publishing, rules, storage, testing
+from koordlet.plugin import (
+    claims,
+    kernel,
+    metrics,
+    network,
+    pods,
+    publishing,
+    rules,
+    storage,
+    testing,
+)
 from reference.markdown import code, codes, page, sentence, table
 
 _INTRO = """
@@ -49,6 +59,7 @@ _MODULES = {
     "## Names for pods": pods,
     "## Rules": rules,
     "## Names for local storage": storage,
+    "## Names for network interfaces": network,
     "## The test kit": testing,
 }
 _CADENCES = {
@@ -69,8 +80,20 @@ _ROOTS = {
     Root.RESCTRL_TASKS: "/proc/",
     Root.COOKIE: "/proc/",
     Root.TRAFFIC: "",
+    Root.INTERFACE: "/proc/",
+    Root.TERWAY: "/var/lib/terway/qos/",
 }
 _WITHOUT_DOCSTRING = {
+    "ANNOTATION": "The annotation of a pod with its limits",
+    "Address": "An IPv4Address or IPv6Address",
+    "BE": "The class of best-effort pods, as a minor id",
+    "LEAST_RATE": "The least rate of a class, in bytes/s",
+    "LINK": "The class above all others, as a minor id",
+    "NODE_FILE": "The file of terway-qos with the rates of the node and its classes",
+    "PODS_FILE": "The file of terway-qos with the pods",
+    "LS": "The class of latency-sensitive pods, as a minor id",
+    "MAJOR": "What a class's number is added to, for the priority of packets that go there",
+    "SYSTEM": "The class of all other packets, as a minor id",
     "NODE_LOCAL_STORAGE": "The name of the node's LocalStorage in the metric cache",
     "WAITS_FOR_EVENTS": "Limits of a plugin whose run only waits, without rounds",
     "AnyKind": "A Kind whose key the type checker does not know",

@@ -56,6 +56,12 @@ def _command(name: str) -> Callable[[CtlClient, Options], int]:
             from koordlet.cli.ctl.replay import run
         case "restore":
             from koordlet.cli.ctl.restore import run
+        case "completion":
+            from koordlet.cli.ctl.completion import run
+        case "page":
+            from koordlet.cli.ctl.page import run
+        case "words":
+            from koordlet.cli.ctl.words import run
         case "nodemetric":
             from koordlet.cli.ctl.nodemetric import run
         case _:

@@ -24,7 +24,7 @@ Rules for Prometheus on the metrics of the three daemons. With the Prometheus op
 [rules.yml](../deploy/alerts/rules.yml) is a file for `rule_files`. A program that is not there has
 no series, and no alerts.
 
-Jobs are told by their names: `koordlet`, `koord-descheduler` and `koord-scheduler`, alone or after
+Jobs have these names: `koordlet`, `koord-descheduler` and `koord-scheduler`, alone or after
 a `/`, as the [PodMonitors](operations.md#components) make them. `critical` wants a person now,
 `warning` today; `info` explains others. Thresholds are those of the default sizes; change them in a
 copy. Each alert below is tested on a case where it fires, and on one where it must not.

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import koordlet
+from koord.component.completion import PROGRAMS, SHELLS
 
 SORTS = ("cpu", "memory", "pressure", "throttling", "network")
 
@@ -35,7 +36,17 @@ _RESTORE = """\
 Restore the kernel values that a daemon left changed, because it was killed or runs with
 --on-exit=keep. Needs no daemon, and refuses while one runs, which looks after its values itself.
 What another agent has changed since is left alone."""
-_TOP_KEYS = "Keys: q quits; c, m, p, t, n sort by cpu, memory, pressure, throttling, network."
+_PAGE = """\
+Serve the status page on 127.0.0.1, from the control socket: plugins can be switched to dry-run and
+back there. The address that is printed has a token in it, which counts once."""
+_COMPLETION = """\
+Print the completion of a program of this installation, for a shell to read:
+  bash   source <(koordletctl completion bash)
+  zsh    eval "$(koordletctl completion zsh)", after compinit
+  fish   koordletctl completion fish | source"""
+_TOP_KEYS = """\
+Keys: q quits; c, m, p, t, n sort by cpu, memory, pressure, throttling, network; the arrows mark a
+pod, Enter shows it alone, Escape all again."""
 
 
 class Options(argparse.Namespace):
@@ -57,6 +68,13 @@ class Options(argparse.Namespace):
     reason: str | None = None
     follow: bool = False
     dir: Path | None = None  # None: ask the daemon
+    # page
+    port: int = 0
+    # completion
+    shell: str = ""
+    program: str = PROGRAMS[0]
+    # words
+    kind: str = ""
     # record, replay
     file: Path = Path()
     duration: str = "10m"
@@ -77,26 +95,25 @@ class Options(argparse.Namespace):
 
 def parse(argv: Sequence[str] | None) -> Options:
     """Return the options; ends the process with 2 for a wrong command line, 0 for --help."""
-    parser = _parser()
-    options = parser.parse_args(argv, namespace=Options())
+    whole = parser()
+    options = whole.parse_args(argv, namespace=Options())
     if options.plugin and options.command == "dry-run" and options.switch not in ("on", "off"):
         found = options.switch or "nothing"
-        parser.error(f"dry-run {options.plugin}: wanted on or off after it, found {found}")
+        whole.error(f"dry-run {options.plugin}: wanted on or off after it, found {found}")
     return options
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The parser of koordletctl and its commands."""
     common = _common()
-    parser = argparse.ArgumentParser(
+    whole = argparse.ArgumentParser(
         prog="koordletctl",
         description="Ask the koordlet of this machine.",
         epilog=_EXIT,
         parents=[common],
     )
-    parser.add_argument(
-        "--version", action="version", version=f"koordletctl {koordlet.__version__}"
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    whole.add_argument("--version", action="version", version=f"koordletctl {koordlet.__version__}")
+    commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, summary: str, description: str = "", epilog: str = _EXIT) -> _Parser:
         return commands.add_parser(
@@ -120,8 +137,12 @@ def _parser() -> argparse.ArgumentParser:
     add("nodemetric", "the NodeMetric that was reported last")
     _record(add("record", "write what happens on the node to a file, for replay", _RECORD))
     _replay(add("replay", "what the plugins would do with a record", _REPLAY))
+    _page(add("page", "the status page with its switches, for a browser here", _PAGE))
+    _completion(add("completion", "print what a shell completes command lines by", _COMPLETION))
     _top(add("top", "live use of node, QoS classes and pods", epilog=f"{_TOP_KEYS}\n{_EXIT}"))
-    return parser
+    words = commands.add_parser("words", parents=[common])  # for completions: not listed
+    words.add_argument("kind", choices=("pods", "plugins", "kinds"))
+    return whole
 
 
 _Parser = argparse.ArgumentParser
@@ -208,6 +229,17 @@ def _replay(parser: _Parser) -> None:
         help="a flag of a plugin beside those that were given; may be repeated",
     )
     parser.add_argument("--timeline", action="store_true", help="every change, not only sums")
+
+
+def _page(parser: _Parser) -> None:
+    parser.add_argument("--port", type=int, metavar="PORT", help="of 127.0.0.1; any, if not given")
+
+
+def _completion(parser: _Parser) -> None:
+    parser.add_argument("shell", choices=SHELLS, help="the shell")
+    parser.add_argument(
+        "program", nargs="?", choices=PROGRAMS, default=PROGRAMS[0], help="koordletctl if not given"
+    )
 
 
 def _top(parser: _Parser) -> None:

@@ -74,7 +74,7 @@ class CtlClient:
         """
         target = f"{_target(path)}?{urlencode(query)}"
         connection = http.client.HTTPConnection("koordlet", timeout=self.timeout)
-        connection.sock = self._connect()
+        connection.sock = self.connect()
         connection.sock.settimeout(silence)
         try:
             connection.request("GET", target, headers={"Connection": "close"})
@@ -99,7 +99,7 @@ class CtlClient:
 
     def _ask(self, method: str, target: str) -> Any:
         connection = http.client.HTTPConnection("koordlet", timeout=self.timeout)
-        connection.sock = self._connect()
+        connection.sock = self.connect()
         try:
             connection.request(method, target, headers={"Connection": "close"})
             response = connection.getresponse()
@@ -118,7 +118,12 @@ class CtlClient:
             connection.close()
         return _decoded(status, body, target)
 
-    def _connect(self) -> socket.socket:
+    def connect(self) -> socket.socket:
+        """Return a connection to the first daemon that answers, whose owner was checked.
+
+        Raises:
+            NoDaemon, NotPermitted, NotTheDaemon: the message says what to do.
+        """
         failures: dict[Path, OSError] = {}
         for path in (run_dir / SOCKET for run_dir in self.run_dirs):
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -73,6 +73,12 @@ def _hooks(answers: Sequence[_Json]) -> Iterator[RenderableType]:
                     figure(", ".join(one["plugins"])),
                     prose(note + one["reason"]),
                 )
+        for kind, note in (("injected", "added"), ("injectedInDryRun", "in dry-run: added")):
+            for one in answer.get(kind, ()):  # an older agent has none
+                added = [f"{name}={value}" for name, value in one["env"].items()]
+                for what in (*added, *one["mounts"], *one["devices"]):
+                    given = (figure(""), figure(""), figure(what), figure(one["by"]))
+                    rows.add_row(*head, *given, prose(note))
         for why in answer["left"]:
             rows.add_row(*head, figure(""), figure(""), figure(""), figure(""), prose(why))
     yield prose("")

@@ -10,10 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 QUIT, SUSPEND, REDRAW = "q", "\x1a", ""  # SUSPEND is ^Z
+UP, DOWN, ENTER, BACK = "up", "down", "enter", "back"  # BACK is the escape key
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
-_QUIT_KEYS = {"\x03", "\x04", "\x1c"}  # ^C, ^D, ^\: keys like others here, so nothing is cut short
+_NAMED = {
+    **dict.fromkeys(("\x03", "\x04", "\x1c"), QUIT),  # ^C, ^D, ^\: nothing is cut short by them
+    **dict.fromkeys(("\r", "\n"), ENTER),
+}
 _ESCAPE = b"\x1b"  # begins what arrows and function keys send
+_SEQUENCES = {b"\x1b[A": UP, b"\x1bOA": UP, b"\x1b[B": DOWN, b"\x1bOB": DOWN, _ESCAPE: BACK}
 
 
 class Keyboard:
@@ -25,7 +30,7 @@ class Keyboard:
         self._typed: deque[str] = deque()
 
     def wait(self, seconds: float) -> str | None:
-        """Return the next key in lower case, QUIT, SUSPEND or REDRAW; None when the time is up."""
+        """Return the next key in lower case or one of the names above; None when time is up."""
         if not self._typed:
             ready, _, _ = select.select([self._signals, self._terminal], [], [], max(seconds, 0))
             if not ready:
@@ -45,10 +50,8 @@ class Keyboard:
         if not typed:
             return [QUIT]  # the terminal is gone
         if typed.startswith(_ESCAPE):
-            return [REDRAW]
-        return [
-            QUIT if key in _QUIT_KEYS else key for key in typed.decode("ascii", "replace").lower()
-        ]
+            return [_SEQUENCES.get(typed, REDRAW)]
+        return [_NAMED.get(key, key) for key in typed.decode("ascii", "replace").lower()]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The live view of koordletctl top: looks every second, and sorts by the key that is pressed."""
+"""The live view of koordletctl top: all pods in the order of a key, or one pod in detail."""
 
 import os
 import signal
@@ -15,7 +15,8 @@ from rich.text import Text
 from koord.component.tables import console, prose
 from koord.util.errors import KoordError
 from koordlet.cli.ctl.client import CtlClient
-from koordlet.cli.ctl.keyboard import QUIT, SUSPEND, keyboard
+from koordlet.cli.ctl.keyboard import QUIT, SUSPEND, UP, keyboard
+from koordlet.cli.ctl.podview import PodDetails, pod_details, pod_view
 from koordlet.cli.ctl.toptable import ORDERS, headline, rows, sort_pods
 
 TIMEOUT = 2.0  # seconds; a key has to wait for it when the daemon hangs
@@ -53,44 +54,80 @@ def _session(view: "LiveView", screen: Console, interval: float) -> str:
 
 
 class LiveView:
-    """The latest answer, or why there is none, in the order asked for."""
+    """The latest answer, or why there is none: pods in the order asked for, or one of them."""
 
     def __init__(self, client: CtlClient, order: str) -> None:
         self._client = client
         self._order = order
         self._problem = ""
+        self._selected: str | None = None  # UID of the pod that is marked
+        self._open = False  # whether that pod is shown in detail
+        self._shown: list[str] = []  # UIDs of the pods of the last picture
+        self._details: PodDetails | None = None
         self._answer: Any = client.get("top")
 
     def look(self) -> None:
         """Ask again. An old answer is not kept: it would look like the present."""
         try:
             self._answer, self._problem = self._client.get("top"), ""
+            self._look_closer()
         except KoordError as err:
             self._problem = str(err)
 
     def press(self, key: str) -> None:
-        self._order = _KEYS.get(key, self._order)
+        match key:
+            case "up" | "down":
+                self._move(-1 if key == UP else 1)
+            case "enter":
+                self._open = self._selected is not None
+            case "back":
+                self._selected = self._selected if self._open else None
+                self._open = False
+            case _:
+                self._order = _KEYS.get(key, self._order)
+        if self._open:
+            self.look()
 
     def frame(self, size: ConsoleDimensions) -> Group:
         """One picture of a terminal of that size."""
         if self._problem:
             note = "asked again until it answers; q quits"
             return Group(prose(self._problem, "bold red"), prose(note))
+        if self._open and self._details:
+            return Group(*pod_view(self._answer, self._details, size))
         return Group(*self._table(size))
+
+    def _move(self, by: int) -> None:
+        """To the next pod of the picture; with none marked, to its first or last."""
+        if not self._shown:
+            return
+        if self._selected in self._shown:
+            at = self._shown.index(self._selected) + by
+        else:
+            at = 0 if by > 0 else len(self._shown) - 1
+        self._selected = self._shown[min(max(at, 0), len(self._shown) - 1)]
+
+    def _look_closer(self) -> None:
+        pod = next((pod for pod in self._answer["pods"] if pod["uid"] == self._selected), None)
+        self._open = self._open and pod is not None
+        self._details = pod_details(self._client, pod) if pod and self._open else None
 
     def _table(self, size: ConsoleDimensions) -> Iterator[RenderableType]:
         pods = sort_pods(self._answer["pods"], self._order)
         room = max(size.height - _AROUND_PODS - len(self._answer["qos"]), 0)
+        shown = pods[:room]
+        self._shown = [str(pod["uid"]) for pod in shown]
         yield headline(self._answer)
         yield Text()
-        yield rows(self._answer, pods[:room], self._order, width=size.width)
+        yield rows(self._answer, shown, self._order, width=size.width, selected=self._selected)
         yield Text("\n" * max(room - len(pods), 0))
-        yield self._footer(min(room, len(pods)), len(pods))
+        yield self._footer(len(shown), len(pods))
 
     def _footer(self, shown: int, pods: int) -> Text:
         line = Text(no_wrap=True, overflow="ellipsis")
         for key, order in _KEYS.items():
             line.append(key, "bold").append(" ")
             line.append(order, "reverse" if order == self._order else "").append("  ")
+        line.append("↑↓⏎", "bold").append(" pod  ")
         line.append("q", "bold").append(" quit")
-        return line.append(f"   {shown} of {pods} pods" if shown < pods else "", "dim")
+        return line.append(f"  {shown} of {pods}" if shown < pods else "", "dim")

@@ -6,7 +6,9 @@ import os
 import time
 from pathlib import Path
 
+from koord.component.progress import ProgressReport
 from koord.component.tables import prose, show
+from koord.util import goduration
 from koord.util.errors import KoordError
 from koordlet.cli.ctl.arguments import Options
 from koordlet.cli.ctl.client import CtlClient
@@ -29,12 +31,15 @@ def run(client: CtlClient, options: Options) -> int:
     try:
         with _create(options.file) as raw, gzip.GzipFile(fileobj=raw, mode="wb") as file:
             lines = client.stream("record", query={"duration": options.duration}, silence=SILENCE)
-            for line in lines:
-                file.write(line)
-                complete = line.startswith(_END)
-                full = raw.tell() > MOST_BYTES
-                if full:
-                    break
+            seconds = _seconds(options.duration)
+            with ProgressReport(f"recording to {options.file}") as report:
+                for line in lines:
+                    file.write(line)
+                    complete = line.startswith(_END)
+                    full = raw.tell() > MOST_BYTES
+                    if full:
+                        break
+                    report.show((time.monotonic() - began) / seconds)
     except KeyboardInterrupt:
         pass  # what came so far is a record, too
     except OSError as err:
@@ -50,6 +55,14 @@ def run(client: CtlClient, options: Options) -> int:
     }
     show(done, lambda: [prose(_summary(done, full=full))], options.output)
     return 0 if complete or not full else 1
+
+
+def _seconds(duration: str) -> float:
+    """The daemon says what is wrong with one that cannot be read."""
+    try:
+        return max(goduration.parse(duration), 1.0)
+    except ValueError:
+        return 1.0
 
 
 def _create(path: Path):  # type: ignore[no-untyped-def]  # a binary file

@@ -12,6 +12,7 @@ from rich.console import RenderableType
 from koord.api.slo.nodeslo import NodeSLO, merge_nodeslo
 from koord.component.flags import FlagSet
 from koord.component.plugins.discovery import discover
+from koord.component.progress import ProgressReport
 from koord.component.tables import figure, heading, prose, show, table
 from koord.util.documents import decode
 from koord.util.errors import InvalidObject, KoordError, OptionError
@@ -27,6 +28,7 @@ from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.registry import PluginRegistry
 from koordlet.qosmanager.config import QOSExtensionConfig
 from koordlet.replay.comparison import as_json
+from koordlet.replay.lines import Line
 from koordlet.replay.player import Played, Player
 from koordlet.replay.recordfile import RecordFile
 
@@ -62,7 +64,15 @@ async def _play(record: RecordFile, options: Options, slo: NodeSLO | None) -> Pl
     except OptionError as err:
         raise BadQuestion(str(err)) from err
     player = Player(facts, record.in_force, clock=clock, plugins=plugins, slo=slo)
-    return await player.play(record.lines())
+    with ProgressReport(f"replaying {record.path}") as report:
+        return await player.play(_reported(record, report))
+
+
+def _reported(record: RecordFile, report: ProgressReport) -> Iterator[tuple[Line, list[Any]]]:
+    """The lines of a record, with progress as far as the file is read."""
+    for line in record.lines():
+        report.show(record.share)
+        yield line
 
 
 def prepare_plugins(

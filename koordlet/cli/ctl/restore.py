@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from koord.component.progress import ProgressReport
 from koord.component.tables import figure, prose, show, table
 from koord.util.clock import SystemClock
 from koord.util.errors import KoordError, UnsafeFile
@@ -103,7 +104,9 @@ def _restore(run_dir: Path, options: Options) -> dict[str, Any]:
             journal = Journal(held.directory, boot_id)
             writer = Writer(host, journal, SystemClock())
             keys = list(writer.ledger)
-            values = list(map(_as_json, keys, writer.restore(keys, at_once=True)))
+            with ProgressReport(f"restoring {len(keys)} values") as report:
+                applied = writer.restore(keys, at_once=True, progress=report.show)
+            values = list(map(_as_json, keys, applied))
             values += [
                 {"value": value, "outcome": "refused", "message": why}
                 for value, why in writer.ledger.refused.items()

@@ -1,6 +1,6 @@
 """The table of koordletctl top: a headline, and a row each for node, QoS classes and pods."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -34,7 +34,8 @@ _COLUMNS: tuple[tuple[str, str, str, Callable[[float | None], str], float], ...]
     ("transmit_bytes_per_second", "NET", "out/s", rate, 0),
 )
 _HOT = 4  # so many times the worth of a colour is worth a stronger one
-_NARROW = 100  # columns of a terminal below which gaps are single
+_NARROW, _WIDE = 100, 110  # columns of a terminal: below gaps are single, from there on history
+_BARS = "▁▂▃▄▅▆▇█"
 
 
 def sort_pods(pods: Iterable[TopRow], order: str) -> list[TopRow]:
@@ -64,18 +65,54 @@ def headline(answer: TopRow) -> Text:
     )
 
 
-def rows(answer: TopRow, pods: Iterable[TopRow], order: str, *, width: int = _NARROW) -> Table:
-    """One row each for the node, the QoS classes and these pods, for a terminal of that width."""
+def rows(
+    answer: TopRow,
+    pods: Iterable[TopRow],
+    order: str,
+    *,
+    width: int = _NARROW,
+    selected: str | None = None,
+) -> Table:
+    """One row each for the node, the QoS classes and these pods, for a terminal of that width.
+
+    selected: the UID of the pod whose name is marked.
+    """
+    wide = width >= _WIDE
     grid = table(*_titles(order), gap=1 if width < _NARROW else GAP)
-    grid.add_row(Name(answer["node"]["name"], "bold"), "", *_cells(answer["node"]))
+    if wide:
+        grid.add_column(Text("CPU\nlast minute"), no_wrap=True)
+
+    def add(row: TopRow, name: Name, qos: Text) -> None:
+        history = [sparkline(row.get("cpu_history", ()))] if wide else []
+        grid.add_row(name, qos, *_cells(row), *history)
+
+    add(answer["node"], Name(answer["node"]["name"], "bold"), Text())
     grid.add_row()
     for qos in answer["qos"]:
-        grid.add_row(Name(qos["name"]), _squeezed(qos, ""), *_cells(qos))
+        add(qos, Name(qos["name"]), _squeezed(qos, ""))
     grid.add_row()
     for pod in pods:
-        name = pod["name"].removeprefix("unknown/")  # known by its cgroup only: the name is the UID
-        grid.add_row(Name(name), _squeezed(pod, pod["qos"]), *_cells(pod))
+        style = "reverse" if pod["uid"] == selected else ""
+        add(pod, Name(pod_name(pod), style), _squeezed(pod, pod["qos"]))
     return grid
+
+
+def pod_name(pod: TopRow) -> str:
+    """Namespace and name; the UID of a pod that is known by its cgroup only."""
+    return str(pod["name"].removeprefix("unknown/"))
+
+
+def sparkline(values: Sequence[float | None]) -> Text:
+    """A bar each, in eighths of the largest; a blank where there is no value."""
+    largest = max((value for value in values if value is not None), default=0.0)
+    top = len(_BARS) - 1
+    return Text(
+        "".join(
+            " " if value is None else _BARS[round(value / largest * top) if largest > 0 else 0]
+            for value in values
+        ),
+        no_wrap=True,
+    )
 
 
 def _squeezed(row: TopRow, qos: str) -> Text:

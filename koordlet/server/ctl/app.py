@@ -10,6 +10,7 @@ from aiohttp import web
 
 from koord.component.http.middleware import MAX_BODY, limits
 from koord.component.http.responses import json_body, json_bytes
+from koord.component.page.serving import Page, add_page
 from koord.util.clock import SystemClock
 from koord.util.errors import OptionError
 from koord.util.nearest import nearest
@@ -70,9 +71,15 @@ class CtlSources:
     record: Callable[[float], AsyncGenerator[bytes]]
 
 
-def create_ctl_app(sources: CtlSources) -> web.Application:
-    """The application. GET changes nothing; POST is for the few commands that do."""
-    app = web.Application(middlewares=[limits(SystemClock())], client_max_size=MAX_BODY)
+def create_ctl_app(sources: CtlSources, page: Page | None = None) -> web.Application:
+    """The application. GET changes nothing; POST is for the few commands that do.
+
+    page: the status page, which offers those here.
+    """
+    clock = SystemClock()
+    app = web.Application(middlewares=[limits(clock)], client_max_size=MAX_BODY)
+    if page is not None:
+        add_page(app, page, clock, guard=_let_in, switches=True)
     app.router.add_get("/status", _quick(sources.status))
     app.router.add_get("/plugins", _quick(sources.plugins))
     app.router.add_post("/plugins/{name}/release", _release(sources))
@@ -86,6 +93,10 @@ def create_ctl_app(sources: CtlSources) -> web.Application:
     app.router.add_get("/audit", _audit(sources.audit))
     app.router.add_get("/record", _record(sources.record))
     return app
+
+
+async def _let_in(_: web.Request) -> None:
+    """Whoever may connect to the socket may do everything."""
 
 
 def _quick(make: Callable[[], object]) -> _Handler:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from koord.api.nodemetric import time_text
 from koord.api.quantity import Quantity
 from koordlet.host.cgroups.layout import qos_of
+from koordlet.metriccache.aggregate import Aggregate
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import (
     NODE_CPU_USAGE,
@@ -27,7 +28,12 @@ from koordlet.metriccache.layout import SeriesKey
 from koordlet.statesinformer.model import PodMeta
 
 TopRow = dict[str, object]
-"""name and figures of one subject. A pod's name is namespace/name, and it has uid and qos."""
+"""name and figures of one subject. A pod's name is namespace/name, and it has uid and qos.
+
+cpu_history: the mean cores of each SLOT of the last HISTORY seconds, None where there is no sample.
+"""
+
+HISTORY, SLOT = 60.0, 5.0  # seconds
 
 # What a row says: cores; bytes; percent of the last 10 s in which some task waited; share of the
 # CFS periods that were throttled, 0 to 1; bytes per second. None: not measured.
@@ -47,6 +53,8 @@ _CPU_PSI, _MEMORY_PSI, _IO_PSI = (
     ("mem", "10", "some"),
     ("io", "10", "some"),
 )
+
+_SLOTS = int(HISTORY / SLOT)
 
 _Source = Mapping[str, tuple[AnyKind, SeriesKey]]
 """Figure to kind, and what follows the subject in its key."""
@@ -77,7 +85,7 @@ _POD: _Source = {
 }
 
 # Interfaces whose traffic also passes another one, where it is counted.
-_CARRIED = (
+CARRIED = (
     *("lo", "dummy", "ifb", "bond", "team", "docker", "br-", "virbr"),
     *("cni", "flannel", "vxlan", "geneve", "tunl", "wg", "cilium", "kube-"),
 )
@@ -89,12 +97,15 @@ def top(
     capacity: Mapping[str, str],
     pods: Iterable[PodMeta],
     limits: Mapping[str, float],
+    *,
+    histories: bool = True,
 ) -> dict[str, object]:
     """Rows of the node, of the QoS classes and of the pods that run.
 
     capacity is the node's, as in its Node object. "measured" is the time of the newest sample of
     node CPU, None before the first. limits: cores that plugins hold cgroups to; a pod's or QoS
     class's cpu_limit_cores is the least of those it is in, None when there is none.
+    histories: whether rows have cpu_history, which is more than half of the work.
     """
     pods = sorted(
         (pod for pod in pods if not pod.pod.finished),
@@ -107,31 +118,47 @@ def top(
             "cpu_cores": _amount(capacity.get("cpu")),
             "memory_bytes": _amount(capacity.get("memory")),
         },
-        "node": _node(cache, node),
-        "qos": _qos(cache, pods, limits),
-        "pods": _pods(cache, pods, limits),
+        "node": _node(_LatestValues(cache, _NODE, histories), cache, node),
+        "qos": _qos(_LatestValues(cache, _QOS, histories), cache, pods, limits),
+        "pods": _pods(_LatestValues(cache, _POD, histories), pods, limits),
     }
 
 
 class _LatestValues:
     """The latest value of each figure of a table, by subject."""
 
-    def __init__(self, cache: MetricCache, source: _Source) -> None:
-        self._source = source
-        self._values = {kind: cache.last_values(kind) for kind, _ in source.values()}
+    def __init__(self, cache: MetricCache, source: _Source, histories: bool) -> None:
+        self._source = [(figure, kind.name, rest) for figure, (kind, rest) in source.items()]
+        self._values = {kind.name: cache.last_values(kind) for kind, _ in source.values()}
+        newest = cache.newest(NODE_CPU_USAGE)
+        end = None if newest is None else newest.boot
+        cpu, _ = source["cpu_cores"]
+        self._histories = cache.aggregate_all(cpu, HISTORY, end) if histories else None
+        self._begin = 0.0 if end is None else end - HISTORY
 
     def of(self, *subject: str) -> TopRow:
         found = {
-            figure: self._values[kind].get((*subject, *rest))
-            for figure, (kind, rest) in self._source.items()
+            figure: self._values[kind].get((*subject, *rest)) for figure, kind, rest in self._source
         }
-        return {figure: found.get(figure) for figure in FIGURES}
+        row: TopRow = {figure: found.get(figure) for figure in FIGURES}
+        if self._histories is not None:
+            row["cpu_history"] = self._history(self._histories.get(subject))
+        return row
+
+    def _history(self, series: Aggregate | None) -> list[float | None]:
+        sums, counts = [0.0] * _SLOTS, [0] * _SLOTS
+        for boot, value in series.points() if series else ():
+            slot = min(int((boot - self._begin) / SLOT), _SLOTS - 1)
+            if slot >= 0:
+                sums[slot] += value
+                counts[slot] += 1
+        return [total / count if count else None for total, count in zip(sums, counts, strict=True)]
 
 
-def _node(cache: MetricCache, name: str) -> TopRow:
+def _node(latest: _LatestValues, cache: MetricCache, name: str) -> TopRow:
     return {
         "name": name,
-        **_LatestValues(cache, _NODE).of(),
+        **latest.of(),
         "receive_bytes_per_second": _node_traffic(cache, NODE_NETWORK_RECEIVE),
         "transmit_bytes_per_second": _node_traffic(cache, NODE_NETWORK_TRANSMIT),
     }
@@ -139,11 +166,12 @@ def _node(cache: MetricCache, name: str) -> TopRow:
 
 def _node_traffic(cache: MetricCache, kind: AnyKind) -> float | None:
     rates = cache.last_values(kind)
-    return _sum(rate for (device,), rate in rates.items() if not device.startswith(_CARRIED))
+    return _sum(rate for (device,), rate in rates.items() if not device.startswith(CARRIED))
 
 
-def _qos(cache: MetricCache, pods: list[PodMeta], limits: Mapping[str, float]) -> list[TopRow]:
-    latest = _LatestValues(cache, _QOS)
+def _qos(
+    latest: _LatestValues, cache: MetricCache, pods: list[PodMeta], limits: Mapping[str, float]
+) -> list[TopRow]:
     received = cache.last_values(POD_NETWORK_RECEIVE)
     sent = cache.last_values(POD_NETWORK_TRANSMIT)
     classes = {name for (name,) in cache.last_values(QOS_CPU_USAGE)}
@@ -164,8 +192,7 @@ def _qos(cache: MetricCache, pods: list[PodMeta], limits: Mapping[str, float]) -
     return rows
 
 
-def _pods(cache: MetricCache, pods: list[PodMeta], limits: Mapping[str, float]) -> list[TopRow]:
-    latest = _LatestValues(cache, _POD)
+def _pods(latest: _LatestValues, pods: list[PodMeta], limits: Mapping[str, float]) -> list[TopRow]:
     return [
         {
             "name": f"{pod.pod.namespace}/{pod.pod.name}",

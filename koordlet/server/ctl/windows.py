@@ -70,7 +70,8 @@ def aggregates(
 ) -> dict[str, object]:
     """Name, unit and window, and one entry per series with samples in it.
 
-    A series of a pod or container also gets the pod's namespace/name while the pod is known. With
+    A series of a pod or container also gets the pod's namespace/name, and the container's name,
+    while the pod is known. With
     `only` these are the series of that pod and of its containers.
     """
     series = cache.aggregate_all(kind, window)
@@ -87,12 +88,16 @@ def aggregates(
     }
 
 
-def _owners(kind: AnyKind, pods: Iterable[PodMeta]) -> dict[SeriesKey, str]:
-    """Namespace/name of the pod by the first property of a key, where that identifies a pod."""
+def _owners(kind: AnyKind, pods: Iterable[PodMeta]) -> dict[SeriesKey, dict[str, str]]:
+    """Pod, and container, by the first property of a key, where that identifies one."""
     if kind.properties[:1] == ("pod_uid",):
-        return {(pod.uid,): _full_name(pod) for pod in pods}
+        return {(pod.uid,): {"pod": _full_name(pod)} for pod in pods}
     if kind.properties[:1] == ("container_id",):
-        return {(own.container_id,): _full_name(pod) for pod in pods for own in pod.containers}
+        return {
+            (own.container_id,): {"pod": _full_name(pod), "container": own.name}
+            for pod in pods
+            for own in pod.containers
+        }
     return {}
 
 
@@ -100,10 +105,10 @@ def _full_name(pod: PodMeta) -> str:
     return f"{pod.pod.namespace}/{pod.pod.name}"
 
 
-def _subject(kind: AnyKind, key: SeriesKey, owners: Mapping[SeriesKey, str]) -> dict[str, str]:
-    properties = dict(zip(kind.properties, key, strict=True))
-    owner = owners.get(key[:1])
-    return properties if owner is None else {"pod": owner, **properties}
+def _subject(
+    kind: AnyKind, key: SeriesKey, owners: Mapping[SeriesKey, Mapping[str, str]]
+) -> dict[str, str]:
+    return {**owners.get(key[:1], {}), **dict(zip(kind.properties, key, strict=True))}
 
 
 def _figures(aggregate: Aggregate) -> dict[str, float]:

@@ -15,7 +15,10 @@ from koord.api.pods.pod import Pod
 from koord.api.qos import KubeQoS
 from koord.component.http.responses import json_bytes
 from koord.component.http.site import UnixServer
+from koord.component.page.healthpage import HealthPage
+from koord.component.page.serving import Page
 from koord.util.errors import OptionError
+from koord.util.health import Health
 from koord.util.owneddir import OwnedDirectory
 from koordlet.cli.koordletctl import main
 from koordlet.metriccache.cache import MetricCache
@@ -231,7 +234,8 @@ class Daemon:
                 audit=self.audit,
                 doctor=self._look,
                 record=no_record,
-            )
+            ),
+            Page(source=HealthPage("koordlet on worker", Health(), self.clock)),
         )
 
     async def _explain(self, pod):

@@ -96,6 +96,18 @@ def test_the_table_says_what_is_there_now(restore, squeeze):
     assert "2 restored, 0 were not ours any more or gone, 0 failed" in text
 
 
+def test_a_long_restore_shows_how_far_it_is(restore, squeeze, monkeypatch):
+    """Thousands of values take seconds; the answer itself stays what it is."""
+    monkeypatch.setattr("koord.component.progress.AFTER", 0.0)
+    squeeze()
+
+    _, text = restore("--output=json")
+
+    answer, _, progress = text.partition("\n}\n")
+    assert len(json.loads(f"{answer}}}")["values"]) == 2
+    assert progress.splitlines()[-1] == "restoring 2 values: 100 %"
+
+
 def test_nothing_is_done_while_a_daemon_runs(host, run_dir, restore, squeeze):
     """It looks after its values itself; the message says what to do."""
     squeeze()

@@ -1,6 +1,7 @@
 """The table of koordletctl top: order, figures, and whether it fits."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 from rich.console import ConsoleDimensions
@@ -11,8 +12,10 @@ from koord.util.errors import KoordError
 from koordlet.cli.ctl.arguments import SORTS
 from koordlet.cli.ctl.client import CtlClient
 from koordlet.cli.ctl.live import LiveView, watch
-from koordlet.cli.ctl.toptable import ORDERS, headline, rows, sort_pods
+from koordlet.cli.ctl.podview import PodDetails, pod_view
+from koordlet.cli.ctl.toptable import ORDERS, headline, rows, sort_pods, sparkline
 from koordlet.metriccache.kinds import (
+    CONTAINER_CPU_USAGE,
     NODE_CPU_USAGE,
     NODE_MEMORY_USAGE,
     NODE_PSI,
@@ -121,7 +124,7 @@ def test_the_table_fits(width, limit, qos):
     assert max(map(len, lines)) <= width
     assert " ".join(lines[-1].split()[1:]) == f"{qos} 123 999Gi 100 10 40 100 1.2G 999M"
     assert lines[-1].split()[0].endswith("abcde")
-    assert (name in lines[-1]) == (width > 100)
+    assert (name in lines[-1]) == (width > 120)
 
 
 def test_the_headline_compares_with_capacity():
@@ -196,6 +199,117 @@ def test_a_picture_is_as_high_as_the_terminal(daemon, size):
     shown = sum("/pod-" in line for line in lines)
     if height > 10:
         assert len(lines) == height
-        assert lines[-1].endswith(f"{shown} of 100 pods")
+        assert lines[-1].endswith(f"{shown} of 100")
         assert shown == height - 9
     assert all(len(line) <= width for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("values", "bars"),
+    [
+        ((), ""),
+        ((None, None), "  "),
+        ((0.0, 0.0), "▁▁"),
+        ((1.0, None, 8.0, 4.5), "▂ █▅"),
+        ((0.01,) * 3, "███"),
+    ],
+)
+def test_a_sparkline_has_gaps_where_nothing_was_measured(values, bars):
+    """Its scale is its own: how a small pod changes is seen, too."""
+    assert sparkline(values).plain == bars
+
+
+def test_a_wide_terminal_has_the_last_minute(daemon):
+    """As means of five seconds each; a daemon of before does not say it."""
+    for second in range(60):
+        cores = 1.0 if second < 29 else 2.0
+        daemon.cache.append(
+            stamp(daemon.clock),
+            [Sample(NODE_CPU_USAGE, 1.0), Sample(POD_CPU_USAGE, cores, ("uid-web",))],
+        )
+        daemon.clock.tick(1)
+    found = CtlClient([daemon.run_dir]).get("top")
+    before = [{key: value for key, value in row.items() if key != "cpu_history"}
+              for row in found["pods"]]  # fmt: skip
+
+    wide = plain([rows(found, found["pods"], "cpu", width=120)])
+
+    web = next(line for line in wide.splitlines() if line.startswith("default/web"))
+    assert web.split()[-1] == "▅▅▅▅▅▅██████"
+    assert "▅" not in plain([rows(found, found["pods"], "cpu", width=80)])
+    assert "▅" not in plain([rows(found, before, "cpu", width=120)])
+
+
+def test_a_pod_is_chosen_opened_and_left(daemon):
+    """Up and down stay within the picture; the mark follows the pod, not the row."""
+    daemon.cache.append(
+        stamp(daemon.clock),
+        [
+            Sample(POD_CPU_USAGE, 0.25, ("uid-web",)),
+            Sample(POD_CPU_USAGE, 0.125, ("uid-batch",)),
+            Sample(CONTAINER_CPU_USAGE, 0.25, ("containerd://web",)),
+        ],
+    )
+    view = LiveView(CtlClient([daemon.run_dir]), "cpu")
+
+    def shown():
+        return plain([view.frame(ConsoleDimensions(100, 40))])
+
+    shown()
+    for key in ("up", "down", "down", "up", "up", "enter"):
+        view.press(key)
+        picture = shown()
+    opened = picture
+    view.press("back")
+    closed = shown()
+
+    assert "default/web" in opened
+    assert "default/batch" not in opened
+    assert "Containers" in opened
+    assert "app" in opened
+    assert "dry-run" in opened
+    assert "default/batch" in closed
+
+
+def test_a_pod_that_has_ended_is_not_shown_any_more(daemon):
+    """The view goes back to all pods."""
+    view = LiveView(CtlClient([daemon.run_dir]), "cpu")
+    view.frame(ConsoleDimensions(100, 40))
+    view.press("down")
+    view.press("enter")
+    daemon.states.set_pods([pod for pod in daemon.states.pods() if pod.uid != "uid-batch"])
+    view.look()
+
+    picture = plain([view.frame(ConsoleDimensions(100, 40))])
+
+    assert "default/web" in picture
+    assert "Containers" not in picture
+
+
+def test_a_name_with_markup_is_only_text(daemon):
+    """In the detailed view, too."""
+    row = pod("shop/[bold]\x1b[2J", cpu_cores=1.0)
+    nothing = {"values": [], "decisions": [], "dryRun": False, "observeOnly": "",
+               "evictionBudget": {"used": 0, "perHour": 20}}  # fmt: skip
+    details = PodDetails(row, {"x": {"name": "[red]c", "cpu": 1.0}}, nothing, datetime.now(UTC))
+
+    text = plain(pod_view(answer(row), details, ConsoleDimensions(100, 40)))
+
+    assert "shop/[bold]\\x1b[2J" in text
+    assert "[red]c" in text
+
+
+def test_no_color_is_heeded(daemon, monkeypatch):
+    """https://no-color.org: on a terminal that could have colours."""
+    found = answer(pod("a", cpu_pressure=99.0))
+
+    def printed(**environ):
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        screen = console(width=100, force_terminal=True, color_system="standard")
+        with screen.capture() as captured:
+            screen.print(rows(found, found["pods"], "cpu"))
+        return captured.get()
+
+    assert "\x1b[1;31m" in printed()
+    assert "\x1b[1;31m" not in printed(NO_COLOR="1")

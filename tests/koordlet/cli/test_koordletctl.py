@@ -454,3 +454,30 @@ def test_the_start_imports_nothing_heavy():
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
 
     assert found.stdout == b"[]\n"
+
+
+def test_explain_shows_what_was_added_to_containers(ctl, daemon):
+    """Variables, mounts and devices, each on its own line; an older agent has none."""
+    answer = {
+        "at": "2026-01-01T00:00:00Z",
+        "pod": "ml/train",
+        "container": "main",
+        "adjusted": [],
+        "inDryRun": [],
+        "left": [],
+    }
+    added = {"by": "GPUEnvInject", "env": {"A": "1"}, "mounts": ["/s:/d"], "devices": []}
+    tried = {"by": "RDMADeviceInject", "env": {}, "mounts": [], "devices": ["/dev/x 10:58"]}
+    daemon.explained["runtimeHooks"] = [answer]
+    code, _, _ = ctl("explain", "ml/train")
+    assert code == 0
+
+    daemon.explained["runtimeHooks"] = [answer | {"injected": [added], "injectedInDryRun": [tried]}]
+    _, out, _ = ctl("explain", "ml/train")
+
+    lines = [line.split() for line in out.splitlines()[-3:]]
+    assert [line[3:] for line in lines] == [
+        ["A=1", "GPUEnvInject", "added"],
+        ["/s:/d", "GPUEnvInject", "added"],
+        ["/dev/x", "10:58", "RDMADeviceInject", "in", "dry-run:", "added"],
+    ]

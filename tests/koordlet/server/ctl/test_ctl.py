@@ -233,7 +233,7 @@ async def test_top_of_nothing_has_rows_without_figures(client):
 
     assert answer["measured"] is None
     assert answer["capacity"] == {"cpu_cores": None, "memory_bytes": None}
-    nothing = {"cpu_cores": None, "memory_bytes": None, **ABSENT}
+    nothing = {"cpu_cores": None, "memory_bytes": None, **ABSENT, "cpu_history": [None] * 12}
     assert answer["node"] == {"name": "worker", **nothing}
     assert answer["qos"] == []
     assert [row["name"] for row in answer["pods"]] == ["default/db", "default/web", "test/web"]
@@ -316,6 +316,7 @@ async def test_top_shows_the_latest_figures(client, cache, clock):
         "throttled_ratio": None,
         "receive_bytes_per_second": 30.0,
         "transmit_bytes_per_second": 30.0,
+        "cpu_history": [*[None] * 11, 3.0],
     }
     assert answer["qos"] == [
         {
@@ -327,6 +328,7 @@ async def test_top_shows_the_latest_figures(client, cache, clock):
             "throttled_ratio": None,
             "receive_bytes_per_second": 14.0,
             "transmit_bytes_per_second": 8.0,
+            "cpu_history": [*[None] * 11, 0.5],
         }
     ]
     assert answer["pods"][1] == {
@@ -340,6 +342,7 @@ async def test_top_shows_the_latest_figures(client, cache, clock):
         "throttled_ratio": 0.5,
         "receive_bytes_per_second": 7.0,
         "transmit_bytes_per_second": 8.0,
+        "cpu_history": [*[None] * 11, 0.25],
     }
 
 

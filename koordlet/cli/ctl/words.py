@@ -1,0 +1,33 @@
+"""koordletctl words: the names of pods, plugins or kinds of metrics, for a shell to complete."""
+
+import re
+from collections.abc import Iterable
+
+from koord.util.errors import KoordError
+from koordlet.cli.ctl.arguments import Options
+from koordlet.cli.ctl.client import CtlClient
+from koordlet.metriccache.kinds import KINDS
+
+_MOST = 1000
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*")  # bash expands what it gets: `$`, backquotes
+
+
+def run(client: CtlClient, options: Options) -> int:
+    """Print a word a line; none without a daemon, as an error would stand in the command line."""
+    try:
+        found = list(_words(client, options.kind))
+    except KoordError:
+        return 1
+    for word in sorted(filter(_PLAIN.fullmatch, found))[:_MOST]:
+        print(word)
+    return 0
+
+
+def _words(client: CtlClient, kind: str) -> Iterable[str]:
+    match kind:
+        case "pods":
+            return [str(pod["name"]) for pod in client.get("top")["pods"]]
+        case "plugins":
+            return [str(plugin["name"]) for plugin in client.get("plugins")]
+        case _:
+            return list(KINDS)
