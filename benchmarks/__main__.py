@@ -11,6 +11,7 @@ from benchmarks.tree import NotHereError
 BENCHMARKS = (
     "imports",
     "reading",
+    "statuspage",
     "report",
     "prediction",
     "claims",

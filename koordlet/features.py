@@ -59,6 +59,8 @@ BUILT_GATES = (
     "AuditEvents",
     "AuditEventsHTTPHandler",
     "CPICollector",
+    "GPUEnvInject",
+    "HamiCoreVGPUMonitor",
     "HugePageReport",
     "Libpfm4",
     "NodeMetricPromMetrics",
@@ -67,9 +69,14 @@ BUILT_GATES = (
     "PSICollector",
     "PodNetworkCollector",
     "PodResourcesProxy",
+    "RDMADeviceInject",
     "RDMADevices",
     "ResctrlCollector",
 )
+
+# Those by which the agent itself, and no plugin, changes something; in dry-run as plugins can be.
+INJECTORS = GPU_ENV_INJECT, RDMA_DEVICE_INJECT = "GPUEnvInject", "RDMADeviceInject"
+HAMI_MONITOR = "HamiCoreVGPUMonitor"
 
 
 def feature_gates() -> FeatureGates:

@@ -135,6 +135,7 @@ class ControlPlaneFlags:
             f"port of plain HTTP, 0 for none{unless}",
             check=within(0, 65535),
         )
+        self.status_page = flags.bool("status-page", True, "serve the status page at /")
         self.bind_address = flags.string(
             "bind-address",
             "0.0.0.0",  # noqa: S104 - HTTPS is served with a certificate only, and a token guard

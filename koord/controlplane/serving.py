@@ -21,6 +21,7 @@ from koord.component.http.middleware import MAX_BODY, limits
 from koord.component.http.responses import json_body, json_bytes
 from koord.component.http.site import HttpServer
 from koord.component.http.sockets import Address
+from koord.component.page.serving import Page, add_page
 from koord.controlplane.flags import TLS_VERSIONS, ControlPlaneFlags
 from koord.util.address import is_loopback
 from koord.util.clock import Clock
@@ -39,6 +40,7 @@ class HttpSources:
     clock: Clock
     guard: Guard  # decides which clients may read more than health and metrics
     configuration: Callable[[], object]  # the document of the configuration in force, as JSON
+    page: Page | None = None  # None: it is switched off
 
 
 def create_app(sources: HttpSources) -> web.Application:
@@ -51,6 +53,8 @@ def create_app(sources: HttpSources) -> web.Application:
     get("/livez", health_handler(health, clock, live=True))
     get("/readyz", health_handler(health, clock, ready=True))
     get("/configz", guarded(sources.guard, _configz(sources.configuration)))
+    if sources.page is not None:
+        add_page(app, sources.page, clock, guard=sources.guard)
     return app
 
 

@@ -52,7 +52,7 @@ def replace_in(directory: int, name: str, data: bytes, mode: int) -> None:
     """As write_atomic, in a directory that is open. Raises OSError."""
     # One writer per path is assumed (the run directory is locked), so a fixed name does, and what a
     # crash leaves behind is replaced by the next attempt instead of piling up.
-    temporary = f".{name}.tmp"
+    temporary = temporary_of(name)
     try:
         _write_durably(directory, temporary, data, mode)
         os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
@@ -61,6 +61,11 @@ def replace_in(directory: int, name: str, data: bytes, mode: int) -> None:
             os.unlink(temporary, dir_fd=directory)
         raise
     os.fsync(directory)
+
+
+def temporary_of(name: str) -> str:
+    """The name under which a file is written; only after a crash there is such a file."""
+    return f".{name}.tmp"
 
 
 def _write_durably(directory: int, name: str, data: bytes, mode: int) -> None:

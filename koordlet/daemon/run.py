@@ -107,6 +107,7 @@ class Daemon:
             node=settings.node_name,
             address=str(self._servers.address),
             tls=self._components.serving.certificate is not None,
+            page=self._servers.page_url,
             run_dir=str(self._run_dir),
             standalone=settings.mode.standalone,
             cgroups=str(self._components.host.cgroups.flavour),

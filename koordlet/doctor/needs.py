@@ -13,7 +13,8 @@ CONTROLLERS: dict[str, tuple[str, ...]] = {
     "memory": (),
     "cpuset": ("BECPUSuppress", "CPUSetAllocator"),
     "blkio": ("BlkIOReconcile",),
-    "net_cls": ("TCNetworkQoS",),
+    "net_cls": CLAIMED,
+    "net_prio": ("TCNetworkQoS",),
     "perf_event": ("CPICollector",),
 }
 
@@ -153,7 +154,8 @@ NEEDS = (
         (table.BLKIO_COST_QOS, table.BLKIO_COST_MODEL),
         ("BlkIOReconcile",),
     ),
-    Need("cgroup", "network class", (table.NET_CLASS_ID,), ("TCNetworkQoS", "TerwayQoS")),
+    Need("cgroup", "network priority", (table.NET_PRIORITY,), ("TCNetworkQoS",)),
+    Need("cgroup", "network class", (table.NET_CLASS_ID,), CLAIMED),
     Need(
         "cgroup",
         "processes",
@@ -175,7 +177,21 @@ NEEDS = (
     ),
     Need("resctrl", "memory bandwidth", (table.RESCTRL_MB,), ("RdtResctrl", "Resctrl")),
     Need("process", "oom score", (table.OOM_SCORE_ADJ, table.PROCESS_START), ("OOMScoreAdj",)),
-    Need("network", "traffic classes", (table.TRAFFIC_CLASSES,), ("TCNetworkQoS",)),
+    Need(
+        "network",
+        "traffic classes",
+        (table.TRAFFIC_CLASSES, table.PROCESS_INTERFACE),
+        ("TCNetworkQoS",),
+    ),
+    Need(
+        "network",
+        "default route",
+        (table.DEFAULT_INTERFACE, table.DEFAULT_INTERFACE_6),
+        ("TCNetworkQoS",),
+        one_is_enough=True,
+    ),
+    Need("network", "files of terway-qos", (table.TERWAY_FILE,), ("TerwayQoS",)),
+    Need("network", "speed of the link", (table.INTERFACE_SPEED,), ("TCNetworkQoS",)),
     Need("network", "traffic of a namespace", (table.NET_DEV,), ("PodNetworkCollector",)),
     Need(
         "network",

@@ -11,11 +11,13 @@ from koord.util.owneddir import OwnedDirectory
 from koordlet.doctor.finding import Finding
 from koordlet.doctor.modules import probe_modules
 from koordlet.doctor.privileges import CAPABILITIES, missing_capabilities
+from koordlet.features import INJECTORS
 from koordlet.host.descriptors import DEFAULT_BUDGET
 from koordlet.host.errors import KernelFileError
 from koordlet.host.files import names_in
 from koordlet.host.idlefiles import BITMAP, COUNTS, NEEDS
 from koordlet.host.net.network import NodeNetwork
+from koordlet.host.ownedsocket import check_socket
 from koordlet.host.paths import HostPaths
 from koordlet.host.proc.cookies import GET, prctl
 from koordlet.host.proc.cookies import NEEDS as COOKIES
@@ -27,6 +29,7 @@ from koordlet.host.topology.storage import read_local_storage
 
 _ALLOCATION = frozenset({"cat_l3", "mba"})
 _MONITORING = frozenset({"cqm_mbm_total", "cqm_mbm_local", "cqm_occup_llc"})
+NRI_SOCKET = "nri/nri.sock"  # below /var/run, where every runtime has it
 _OTHER_FILES = 256  # descriptors beside those of kernel files: sockets, rings, logs
 
 
@@ -42,6 +45,7 @@ def probe_host(paths: HostPaths) -> Iterator[Finding]:
     yield _storage(paths)
     yield _gpus(paths.sys)
     yield _rdma(paths.sys)
+    yield _nri(paths.var_run / NRI_SOCKET)
     yield _host_pids(paths.proc)
     yield _network(paths.proc)
     yield from probe_modules(paths.sys)
@@ -180,6 +184,23 @@ def _rdma(sys: Path) -> Finding:
         found, detail = [], str(err)
     fix = "a network card whose driver makes mlx<n>_<n> below /sys/class/infiniband"
     return _finding("device", "RDMA interfaces", detail, fix, "RDMADevices", ok=bool(found))
+
+
+def _nri(socket: Path) -> Finding:
+    fix = (
+        "containerd 2 and CRI-O 1.26 have NRI on, containerd 1.7 with disable = false below "
+        "[plugins.'io.containerd.nri.v1.nri']; in a cluster the component nri"
+    )
+    try:
+        check_socket(socket)
+        detail, ok = f"{socket}", True
+    except FileNotFoundError:
+        detail, ok = f"no socket {socket}", False
+    except UnsafeFile as err:
+        detail, ok, fix = f"{err.filename}: {err.strerror}", False, err.hint
+    except OSError as err:
+        detail, ok = f"{socket}: {err.strerror}", False
+    return _finding("container", "settings before its start", detail, fix, *INJECTORS, ok=ok)
 
 
 def _host_pids(proc: Path) -> Finding:

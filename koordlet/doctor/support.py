@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from koordlet.host.kernelfile import KernelFile
 from koordlet.host.net.tc.node import node_namespace
 from koordlet.host.proc.namespaces import OWN
 from koordlet.host.resource import Resource, Root
+from koordlet.host.resources import DEFAULT_INTERFACE, DEFAULT_INTERFACE_6, INTERFACE_SPEED
 from koordlet.host.topology.numa import numa_node_ids
 
 _MOUNT = "mount the host's cgroup file system, or give --cgroup-root-dir"
@@ -115,7 +117,7 @@ def _claimable(host: Host, claim: Claimable) -> Finding:
 
 def _look(host: Host, row: Resource[Any]) -> None:
     """See that a value of a row can be read. Raises KernelFileError."""
-    if host.file(row).root is Root.TRAFFIC:
+    if host.file(row).root in (Root.TRAFFIC, Root.INTERFACE):
         node_namespace(host.paths)  # to read it takes a helper process
     elif row.is_object:
         host.bind(row, OWN if "{}" in host.file(row).name else "").text()
@@ -133,8 +135,19 @@ def _example(host: Host, row: Resource[Any]) -> str:
         return host.path(row, pods if has_pods else next(iter(host.groups_below(row, "")), ""))
     if "{}" not in file.name or file.root is Root.RESCTRL:
         return host.path(row)
+    if row is INTERFACE_SPEED:
+        return host.path(row, _interface(host))
     numa_node = str(next(iter(numa_node_ids(host.paths.sys)), 0))
     return host.path(row, numa_node if file.root is Root.SYS else OWN)
+
+
+def _interface(host: Host) -> str:
+    """The interface of the default route."""
+    for row in (DEFAULT_INTERFACE, DEFAULT_INTERFACE_6):
+        with suppress(KernelFileError):
+            if name := host.read(row):
+                return name
+    return "lo"
 
 
 def _provider(row: Resource[Any]) -> str:

@@ -192,7 +192,7 @@ SYS_NUMA_MEMORY_USAGE = Kind(
     NumaKey,
     Keep.POD,
 )
-NODE_BE = Kind("node_be", "milli-cores", "CPU of best-effort pods", BeKey, Keep.POD)
+NODE_BE = Kind("node_be", "milli-cores", "CPU of best-effort pods", BeKey)
 POD_CPU_USAGE = Kind("pod_cpu_usage", "cores", "CPU that a pod uses", PodKey, Keep.POD)
 POD_MEMORY_USAGE = Kind(
     "pod_memory_usage", "bytes", "memory that a pod uses, without page cache", PodKey, Keep.POD
@@ -349,33 +349,28 @@ RESCTRL_MB = Kind(
     Cadence.RESCTRL,
 )
 # Own kinds.
-QOS_CPU_USAGE = Kind(
-    "qos_cpu_usage", "cores", "CPU that the pods of a QoS class use", QosKey, Keep.POD
-)
+QOS_CPU_USAGE = Kind("qos_cpu_usage", "cores", "CPU that the pods of a QoS class use", QosKey)
 QOS_MEMORY_USAGE = Kind(
     "qos_memory_usage",
     "bytes",
     "memory that the pods of a QoS class use, without page cache",
     QosKey,
-    Keep.POD,
 )
-NODE_PSI = Kind("node_psi", "percent", f"{_WAIT}, of the node", PsiKey, Keep.POD, Cadence.PSI)
+NODE_PSI = Kind("node_psi", "percent", f"{_WAIT}, of the node", PsiKey, cadence=Cadence.PSI)
 QOS_PSI = Kind("qos_psi", "percent", f"{_WAIT}, of a QoS class", QosPsiKey, Keep.POD, Cadence.PSI)
 NODE_NETWORK_RECEIVE = Kind(
     "node_network_receive",
     "bytes per second",
     "what a network interface receives",
     DeviceKey,
-    Keep.POD,
-    Cadence.NETWORK,
+    cadence=Cadence.NETWORK,
 )
 NODE_NETWORK_TRANSMIT = Kind(
     "node_network_transmit",
     "bytes per second",
     "what a network interface sends",
     DeviceKey,
-    Keep.POD,
-    Cadence.NETWORK,
+    cadence=Cadence.NETWORK,
 )
 POD_NETWORK_RECEIVE = Kind(
     "pod_network_receive",

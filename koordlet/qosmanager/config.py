@@ -12,6 +12,7 @@ from koord.util.errors import OptionError
 from koord.util.logs import get_logger
 from koord.util.nearest import nearest
 from koord.util.snakecase import snake_case
+from koordlet.features import INJECTORS
 from koordlet.plugin.context import PluginContext
 from koordlet.plugin.metrics import PluginMetrics
 from koordlet.plugin.registry import PluginRegistry, Registration
@@ -100,17 +101,23 @@ class QOSExtensionConfig:
         """The installed plugins, by name."""
         return sorted(registration.name for registration in self.registry)
 
+    def acting_names(self) -> list[str]:
+        """What can be in dry-run, by name: the installed plugins, and the injectors that are on."""
+        return [*self.names(), *filter(self.gates.enabled, INJECTORS)]
+
     def check_names(self, option: str, names: Iterable[str]) -> None:
-        """Check that all names are those of installed plugins.
+        """Check that all names are those of what can be in dry-run.
 
         Raises:
             OptionError: one is not.
         """
-        known = self.names()
+        known = [*self.names(), *INJECTORS]
         for name in names:
             if name not in known:
                 hint = f"no plugin of this name; the nearest is {nearest(name, known)!r}"
-                raise OptionError(option, name, hint if known else "no plugins are installed")
+                raise OptionError(
+                    option, name, hint if self.names() else "no plugins are installed"
+                )
 
     def _stand_in(self, registration: Registration, flags: FlagSet) -> None:
         """Let the gate and the flags of a plugin that could not be loaded be set all the same.

@@ -10,6 +10,7 @@ from koord.component.http.exposition import Exposition, View
 from koord.component.http.guard import Guard, local_only
 from koord.component.http.middleware import MAX_BODY, limits
 from koord.component.http.responses import json_body
+from koord.component.page.serving import Page, add_page
 from koord.util.clock import Clock
 from koord.util.health import Health
 from koordlet.server.events import EventSources, events_handler
@@ -30,6 +31,7 @@ class HttpSources:
     node_metric: Callable[[], bytes]
     explain: Explain
     events: EventSources
+    page: Page | None = None  # None: it is switched off
 
 
 def create_app(sources: HttpSources, *, guard: Guard = local_only) -> web.Application:
@@ -45,6 +47,8 @@ def create_app(sources: HttpSources, *, guard: Guard = local_only) -> web.Applic
     get("/nodemetric", guarded(guard, _node_metric(sources.node_metric)))
     get("/explain", guarded(guard, explain_handler(sources.explain)))
     get("/events", guarded(guard, events_handler(sources.events)))
+    if sources.page is not None:
+        add_page(app, sources.page, clock, guard=guard)
     return app
 
 

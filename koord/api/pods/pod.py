@@ -17,6 +17,7 @@ from koord.util.errors import InvalidObject
 _FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
 _ACTIVE_PHASES = frozenset({"Pending", "Running"})
 _DEFAULT_GRACE = 30  # seconds
+_MOST_IPS = 4  # Kubernetes gives a pod one of each IP version
 _SOURCE, _MIRROR = "kubernetes.io/config.source", "kubernetes.io/config.mirror"  # the kubelet's own
 
 
@@ -63,6 +64,7 @@ class Pod:
     priority: int | None = None
     node_name: str = ""
     host_network: bool = False
+    ips: tuple[str, ...] = ()  # of its network namespace, as the status has them; not checked
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     statuses: tuple[ContainerStatus, ...] = ()
@@ -147,6 +149,7 @@ def parse_pod(obj: object, where: str = "pod") -> Pod:
         priority=spec.integer("priority"),
         node_name=spec.text("nodeName"),
         host_network=spec.boolean("hostNetwork"),
+        ips=_ips(status),
         containers=containers,
         init_containers=init_containers,
         statuses=_statuses(status, "containerStatuses"),
@@ -284,6 +287,11 @@ def _statuses(status: Fields, key: str) -> tuple[ContainerStatus, ...]:
         )
         for item in status.objects(key)
     )
+
+
+def _ips(status: Fields) -> tuple[str, ...]:
+    found = [item.text("ip") for item in status.objects("podIPs")] or [status.text("podIP")]
+    return tuple(filter(None, found[:_MOST_IPS]))
 
 
 def _kube_qos(status: Fields, containers: tuple[Container, ...]) -> KubeQoS:

@@ -18,7 +18,7 @@ MAX_BODY = 1024  # bytes of a request body; no endpoint wants one
 HANDLER_SECONDS = 30.0  # no answer takes longer; Prometheus itself gives up after 10 s by default
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-STREAMED = frozenset({"/record"})  # answers that last as long as the client asked for
+STREAMED = frozenset({"/record", "/page/stream"})  # they last as long as the client wants
 
 
 def limits(clock: Clock) -> Middleware:

@@ -6,6 +6,7 @@ from functools import partial
 from koord.component.http.guard import local_only
 from koord.component.http.site import HttpServer, UnixServer
 from koord.component.http.sockets import Address
+from koord.component.page.serving import Page
 from koord.util.errors import Unavailable
 from koord.util.owneddir import OwnedDirectory
 from koordlet.daemon.components import DaemonComponents
@@ -26,8 +27,10 @@ class DaemonServers:
         self._address = Address.parse(components.settings.options.addr.value)
         exposition, certificate = components.serving.exposition, components.serving.certificate
         guard = components.cluster.guard if components.cluster else local_only
+        page = _page(components)
+        self._has_page, self._is_tls = page is not None, certificate is not None
         self._http = HttpServer(
-            create_app(_http_sources(components), guard=guard),
+            create_app(_http_sources(components, page), guard=guard),
             self._address,
             certificate.context if certificate else None,
             clock=components.clock,
@@ -42,12 +45,22 @@ class DaemonServers:
         )
         status.export_start(exposition.internal)
         sources = _ctl_sources(components, status)
-        self._ctl = UnixServer(create_ctl_app(sources), run_dir / "ctl.sock")
+        self._ctl = UnixServer(create_ctl_app(sources, page), run_dir / "ctl.sock")
 
     @property
     def address(self) -> Address:
         """The address of HTTP; its port is known after start."""
         return self._address
+
+    @property
+    def page_url(self) -> str:
+        """Where a browser on this machine finds the status page; "" without one."""
+        if not self._has_page:
+            return ""
+        host, port = self._address.host, self._address.port
+        scheme = "https" if self._is_tls else "http"
+        name = f"[{host}]" if ":" in host else host
+        return f"{scheme}://{name or '127.0.0.1'}:{port}/"
 
     async def start(self) -> None:
         """Listen.
@@ -65,7 +78,7 @@ class DaemonServers:
         await self._http.stop()
 
 
-def _http_sources(components: DaemonComponents) -> HttpSources:
+def _http_sources(components: DaemonComponents, page: Page | None) -> HttpSources:
     return HttpSources(
         exposition=components.serving.exposition,
         health=components.health,
@@ -73,7 +86,18 @@ def _http_sources(components: DaemonComponents) -> HttpSources:
         node_metric=partial(_node_metric, components),
         explain=components.acting.explainer.explain,
         events=components.acting.audit.events,
+        page=page,
     )
+
+
+def _page(components: DaemonComponents) -> Page | None:
+    """The status page; None: it is switched off."""
+    marks = components.acting.marks
+    if marks is None:
+        return None
+    from koordlet.daemon.serve.page import agent_page
+
+    return agent_page(components, marks)
 
 
 def _ctl_sources(components: DaemonComponents, status: DaemonStatus) -> CtlSources:

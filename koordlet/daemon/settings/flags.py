@@ -119,6 +119,7 @@ class DaemonFlags:
         self.addr = flags.string(
             "addr", ":9316", f"listen address of HTTP; standalone {_LOCAL_ADDRESS}", check=address
         )
+        self.status_page = flags.bool("status-page", True, "serve the status page at /")
         self.config = flags.string("config", "", "YAML file with flag names as keys")
         self.standalone = flags.bool(
             "standalone", False, "do without Kubernetes; implied when no API server is configured"

@@ -23,12 +23,6 @@ INERT_FLAGS = (
     InertFlag("containerd-endpoint", STRING, "", "socket file of containerd"),
     InertFlag("docker-endpoint", STRING, "", "socket file of docker"),
     InertFlag("pouch-endpoint", STRING, "", "socket file of pouch"),
-    InertFlag(
-        "hami-core-library-directory-path",
-        STRING,
-        "/usr/local/vgpu/libvgpu.so",
-        "HAMi-core library",
-    ),
     # states informer
     InertFlag("enable-pod-taskids", BOOL, False, "collect the task ids of containers"),
     # metric cache: Koordinator's is a Prometheus TSDB, ours has rings of fixed size

@@ -18,7 +18,7 @@ from koordlet.daemon.settings.flags import DaemonFlags, define_flags
 from koordlet.daemon.settings.mode import Mode, detect_mode
 from koordlet.executor.dryrun import LiveDryRun
 from koordlet.features import feature_gates
-from koordlet.host.paths import HostPaths
+from koordlet.host.paths import HOST_MODE, HostPaths
 from koordlet.plugin.registry import PluginRegistry
 from koordlet.qosmanager.config import QOSExtensionConfig
 
@@ -50,8 +50,15 @@ class Settings:
             sysfs=Path(options.sys_fs_root_dir.value),
             var_run=Path(options.var_run_root_dir.value),
             kubelet=Path(options.var_lib_kubelet_dir.value),
+            root=self._root,
             laid_out=self.laid_out,
         )
+
+    @property
+    def _root(self) -> Path:
+        if self.laid_out:  # beside the others
+            return Path(self.options.cgroup_root_dir.value).parent / "root"
+        return HostPaths.for_mode(HOST_MODE if self.mode.host_mode else "").root
 
     @property
     def run_dir(self) -> Path:
@@ -109,7 +116,7 @@ def load_settings(
         plugins=plugins,
         plugin_problems=problems,
         config=config,
-        dry_run=LiveDryRun(lambda: options.dry_run.value, plugins.names),
+        dry_run=LiveDryRun(lambda: options.dry_run.value, plugins.acting_names),
         environ=environ,
         laid_out=laid_out,
         node_name=options.node_name.value or environ.get("NODE_NAME") or socket.gethostname(),

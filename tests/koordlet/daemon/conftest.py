@@ -70,6 +70,11 @@ class BuiltParts:
         """The states informer of the latest daemon."""
         return self._parts[-1].states
 
+    @property
+    def components(self) -> DaemonComponents:
+        """All parts of the latest daemon."""
+        return self._parts[-1]
+
 
 class WholeDaemon:
     """Starts a daemon with flags, lets simulated seconds pass, and asks it over its sockets."""

@@ -35,11 +35,14 @@ def imported() -> set[str]:
         "koordlet.host.devices",
         "koordlet.host.idletracking",
         "koordlet.host.net.guard",
+        "koordlet.host.net.tc.ends",
         "koordlet.host.net.tc.kernel",
         "koordlet.host.perf",
         "koordlet.nvml",
         "koordlet.podresources",
         "koordlet.runtimehooks",
+        "koordlet.server.page",
+        "pyroute2",
     ],
 )
 def test_it_is_not_imported(imported, module):

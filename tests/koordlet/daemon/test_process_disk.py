@@ -82,13 +82,13 @@ def test_a_full_run_dir_costs_the_history_and_nothing_else(mount, start):
 
 def test_a_run_dir_that_fills_up_later_costs_no_more(mount, start):
     """Files that are there keep working; what needs to grow goes on in memory."""
-    place = mount("small", "size=1m")
+    place = mount("small", "size=2m")
     daemon = start(place)
     daemon.wait_ready()
     daemon.until(lambda: works(daemon))
     daemon.until(lambda: daemon.get("/nodemetric")[0] == 200)
     with pytest.raises(OSError, match="No space left"):
-        (place / "ballast").write_bytes(bytes(2**20))
+        (place / "ballast").write_bytes(bytes(2 * 2**20))
 
     reason = daemon.until(lambda: degraded(daemon).get("reporter"))
     assert "No space left" in reason

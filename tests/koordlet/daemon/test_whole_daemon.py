@@ -170,6 +170,16 @@ async def test_a_plugin_that_fails_is_named_and_the_rest_goes_on(daemon):
     await daemon.node_metric()
 
 
+async def test_gates_that_need_the_container_runtime_say_that_it_is_not_there(daemon):
+    """Its containers would start without the devices of their pods, and nothing would say so."""
+    await daemon.start("--feature-gates=GPUEnvInject=true")
+    await daemon.seconds(2)
+    status, reason = (await daemon.problems())["runtime hooks"]
+    assert status == "degraded"
+    assert reason.startswith("GPUEnvInject: wanted the container runtime's socket ")
+    assert "component nri" in reason
+
+
 async def test_stopping_ends_the_plugins_first_and_leaves_no_socket(daemon):
     """run returns, stop follows; files stay for the next start."""
     await daemon.start("--feature-gates=Probe=true")

@@ -22,6 +22,7 @@ def registry() -> CollectorRegistry:
         ("my-plugin.v2", "my_plugin_v2"),
         ("Already_snake", "already_snake"),
         ("HTTP2Server", "http2_server"),
+        ("TCNetworkQoS", "tc_network_qos"),
     ],
 )
 def test_snake_case(name, snake):

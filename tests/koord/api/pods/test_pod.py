@@ -322,3 +322,23 @@ def test_volumes_of_claims():
     found = parse_pod({"metadata": {"name": "web-0", "uid": "1"}, "spec": {"volumes": volumes}})
 
     assert found.claims == {"data": "data-0", "scratch": "web-0-scratch", "inline": ""}
+
+
+@pytest.mark.parametrize(
+    ("status", "ips"),
+    [
+        ({}, ()),
+        ({"podIP": "10.0.0.7"}, ("10.0.0.7",)),
+        ({"podIP": "10.0.0.7", "podIPs": []}, ("10.0.0.7",)),
+        (
+            {"podIP": "10.0.0.7", "podIPs": [{"ip": "10.0.0.7"}, {"ip": "fd00::7"}, {}]},
+            ("10.0.0.7", "fd00::7"),
+        ),
+        ({"podIPs": [{"ip": str(number)} for number in range(9)]}, ("0", "1", "2", "3")),
+    ],
+)
+def test_addresses_of_a_pod(status, ips):
+    """Of both IP versions; four at most, as they came."""
+    pod = {"metadata": {"name": "p", "uid": "u"}, "status": status}
+
+    assert parse_pod(pod).ips == ips

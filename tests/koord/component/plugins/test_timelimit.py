@@ -90,8 +90,8 @@ def test_many_limits_interrupt_each_code_by_itself():
     assert not limits.active
     with limits, limits:
         for _ in range(2):
-            limits.begin(0.02)
-            with pytest.raises(PluginBlocked, match=r"wanted an end within 0\.02 s"):
+            limits.begin(0.25)  # rings again as late: not while a busy machine leaves the block
+            with pytest.raises(PluginBlocked, match=r"wanted an end within 0\.25 s"):
                 spin()
             limits.end()
         limits.begin(0.02)

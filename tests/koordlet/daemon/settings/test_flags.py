@@ -132,6 +132,7 @@ TABLE = [tuple(line.split()) for line in KOORDINATOR.split("\n") if line]
 OURS = {
     "coldpage-cpu-percent": "0.5",
     "config": "",
+    "status-page": "true",
     "standalone": "false",
     "run-dir": "/host-var-run-koordlet",
     "log-format": "json",
@@ -251,6 +252,12 @@ def test_arguments_of_koordinators_daemonset_are_taken(flag_set, flags):
         ("--evict-budget-per-hour=1001", "use 0 to 1000"),
         ("--runtime-hooks-failure-policy=fail", "use one of Fail, Ignore; the nearest is Fail"),
         ("--runtime-hooks-nri-plugin-index=0", "use two digits"),
+        *(
+            (f"--hami-core-library-directory-path={path}", "use an absolute path in a directory")
+            for path in ("", "/", "/l.so", "a/l.so", "/a/../l.so", "/a/./b", "/a//b", "/a/b:c")
+        ),
+        ("--hami-core-library-directory-path=/a/b c", "use an absolute path in a directory"),
+        ("--hami-core-library-directory-path=/a/b\n", "use an absolute path in a directory"),
         ("--audit-max-disk-space-mb=0", "use 1 or more"),
         ("--feature-gate=A=true", "the nearest is --feature-gates"),
     ],
