@@ -5,8 +5,12 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 PREFIX ?= /opt/koordlet
+# Where manual pages and completions of make install-systemd are looked for by man and the shells.
+SHARE  ?= /usr/local/share
 IMAGE  ?= koord-descheduler:latest
 DOCKER ?= $(shell command -v docker || command -v podman || echo docker)
+# Of the images that the Containerfile builds on: docs/operations.md, "Building the images".
+DIGESTS = $(foreach base,DEBIAN DISTROLESS,$(if $($(base)_DIGEST),--build-arg $(base)_DIGEST=$($(base)_DIGEST)))
 # Processes of `make test`, which wait for half of their time.
 WORKERS ?= $(shell expr $$(nproc) + 1)
 
@@ -20,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 
-.PHONY: help run run-descheduler run-scheduler demo test e2e-test lint format docs dashboards bench bench-descheduler bench-smoke soak vm-test lock \
+.PHONY: help run run-descheduler run-scheduler demo test e2e-test image-test lint format docs site dashboards bench bench-descheduler bench-smoke soak vm-test lock \
 	build-koord-descheduler docker-build-koord-descheduler docker-build-koord-scheduler install-systemd clean
 
 help:  ## List the targets
@@ -42,6 +46,10 @@ $(BIN)/.dev: requirements/dev.txt $(BIN)/.run
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	@touch $@
 
+$(BIN)/.docs: requirements/docs.txt $(BIN)/.descheduler
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	@touch $@
+
 run: $(BIN)/.run  ## Start the daemon on this host (more flags: make run ARGS="--feature-gates=PressureWatch=true")
 	exec $(BIN)/koordlet --standalone $(ARGS)
 
@@ -56,6 +64,9 @@ test: $(BIN)/.dev  ## Unit, fake host and, as root on cgroup v1, real cgroup tes
 
 e2e-test: $(BIN)/.dev  ## Against etcd and the real CRD server (Go, etcd-server; builds it first)
 	$(BIN)/pytest --timeout=2700 tests/e2e $(ARGS)
+
+image-test: $(BIN)/.dev  ## Build the images without a registry, start them under runc and emulated (root, Go, Debian packages)
+	TMPDIR=$${TMPDIR:-/var/tmp} $(BIN)/pytest -s --timeout=2700 tests/image $(ARGS)
 
 lint: $(BIN)/.dev  ## Style, types, import contract, generated docs
 	$(BIN)/ruff check .
@@ -72,6 +83,9 @@ format: $(BIN)/.dev  ## Let ruff format the tree
 
 docs: $(BIN)/.dev  ## Write what is made from the code: references in docs/, alerts and dashboards in deploy/
 	$(BIN)/python docs/generate.py
+
+site: $(BIN)/.docs  ## Build the documentation site in build/site/html; a dead link or anchor fails
+	$(BIN)/sphinx-build -W --keep-going -q -j auto -c docs/site -d build/site/doctrees . build/site/html
 
 dashboards: docs  ## Write Grafana's dashboards and show where they are
 	@ls deploy/dashboards/*.json
@@ -103,8 +117,12 @@ lock:  ## Renew the hash-locked dependency lists (needs uv)
 		pyproject.toml --extra nvml --extra podresources -o requirements/devices.txt
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade \
 		pyproject.toml --extra descheduler --group dev -o requirements/dev.txt
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade \
+		-c requirements/dev.txt pyproject.toml --extra descheduler --extra docs -o requirements/docs.txt
 	echo 'setuptools>=77' | uv pip compile --universal --python-version 3.11 --generate-hashes \
 		--no-header --no-annotate --quiet --upgrade - -o requirements/build.txt
+	echo 'cyclonedx-bom>=7' | uv pip compile --universal --python-version 3.11 --generate-hashes \
+		--no-header --no-annotate --quiet --upgrade - -o requirements/sbom.txt
 	echo 'virtme-ng>=1.30' | uv pip compile --universal --python-version 3.11 --generate-hashes \
 		--no-header --no-annotate --quiet --upgrade - -o requirements/vm.txt
 
@@ -115,12 +133,12 @@ build-koord-descheduler:  ## The command with all it needs in build/koord-desche
 	build/koord-descheduler/bin/pip install --quiet --disable-pip-version-check --no-deps \
 		--no-build-isolation .
 
-docker-build-koord-descheduler:  ## Its image (docker or podman; IMAGE=name:tag)
-	$(DOCKER) build --target koord-descheduler -t $(IMAGE) -f deploy/Containerfile .
+docker-build-koord-descheduler:  ## Its image (docker or podman; IMAGE=name:tag DEBIAN_DIGEST=... DISTROLESS_DIGEST=...)
+	$(DOCKER) build --target koord-descheduler -t $(IMAGE) $(DIGESTS) -f deploy/Containerfile .
 
 docker-build-koord-scheduler:  ## The image of koord-scheduler (IMAGE=name:tag)
 	$(DOCKER) build --target koord-scheduler -t $(IMAGE:koord-descheduler%=koord-scheduler%) \
-		-f deploy/Containerfile .
+		$(DIGESTS) -f deploy/Containerfile .
 
 install-systemd:  ## Install into $(PREFIX) and enable koordlet.service (root)
 	$(PYTHON) -m venv $(PREFIX)
@@ -131,6 +149,14 @@ install-systemd:  ## Install into $(PREFIX) and enable koordlet.service (root)
 		install -D -m 0644 systemd/koordlet.yaml $(DESTDIR)/etc/koordlet/koordlet.yaml
 	sed 's#/opt/koordlet#$(PREFIX)#' systemd/koordlet.service | \
 		install -D -m 0644 /dev/stdin $(DESTDIR)/etc/systemd/system/koordlet.service
+	@for page in docs/man/*; do \
+		install -D -m 0644 -t $(DESTDIR)$(SHARE)/man/man$${page##*.} $$page; \
+	done
+	@cd koord/component/completions && for program in koordlet koordletctl; do \
+		install -D -m 0644 $$program.bash $(DESTDIR)$(SHARE)/bash-completion/completions/$$program; \
+		install -D -m 0644 $$program.zsh $(DESTDIR)$(SHARE)/zsh/site-functions/_$$program; \
+		install -D -m 0644 -t $(DESTDIR)$(SHARE)/fish/vendor_completions.d $$program.fish; \
+	done
 	@if [ -z "$(DESTDIR)" ] && [ -d /run/systemd/system ]; then \
 		systemctl daemon-reload && systemctl enable --now koordlet.service; \
 	else echo "installed; start it with: systemctl daemon-reload && systemctl enable --now koordlet"; fi

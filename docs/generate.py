@@ -6,10 +6,13 @@ import sys
 from pathlib import Path
 
 from reference.alerting.pages import alerts_page, prometheus_rule, rules_file
+from reference.completions import completion_files
 from reference.configuration import configuration_page
 from reference.dashboards.files import dashboard_files
 from reference.descheduler import descheduler_page
 from reference.deschedulercommand import command_page
+from reference.diagrams import diagram_files
+from reference.manpages import manual_files
 from reference.metrics import metrics_page
 from reference.pluginapi import plugin_api_page
 from reference.scheduler import scheduler_page
@@ -17,7 +20,10 @@ from reference.schedulercommand import scheduler_command_page
 
 ROOT = Path(__file__).parents[1]
 FILES = {
+    **completion_files(),
     **dashboard_files(),
+    **diagram_files(),
+    **manual_files(),
     "deploy/alerts/prometheusrule.yaml": prometheus_rule,
     "deploy/alerts/rules.yml": rules_file,
     "docs/alerts.md": alerts_page,
@@ -44,6 +50,7 @@ def main() -> int:
             stale = True
             _show(name, before, text)
         elif text != before:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text)
     return int(stale)
 

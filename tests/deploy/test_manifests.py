@@ -17,6 +17,7 @@ from koord.component.plugins.discovery import discover
 from koordlet.daemon.settings.settings import Settings, load_settings
 from koordlet.doctor.privileges import CAPABILITIES
 from koordlet.host.net.guard.client import STATE
+from koordlet.host.terwayfiles import DIRECTORY, directory_of
 from koordlet.plugin.testing import SimulatedClock
 
 ROOT = Path(__file__).parents[2]
@@ -290,6 +291,39 @@ def test_the_component_for_traffic_classes(load: Any) -> None:
     assert found["mountPath"] == str(state)
     [volume] = [each for each in pod["volumes"] if each["name"] == found["name"]]
     assert volume["hostPath"] == {"path": f"/var/run/{STATE}", "type": "DirectoryOrCreate"}
+
+
+def test_the_files_of_terway_are_where_the_daemon_writes(load: Any) -> None:
+    settings = load("terway")
+    pod = patched(one("DaemonSet"), "terway")["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+
+    wanted = directory_of(settings.paths)
+    found = mount(container, wanted)
+    assert found
+    assert found["mountPath"] == str(wanted)
+    assert not found.get("readOnly", False)
+    [volume] = [each for each in pod["volumes"] if each["name"] == found["name"]]
+    assert volume["hostPath"]["path"] == DIRECTORY
+
+
+def test_hami_is_seen_where_the_daemon_looks(load: Callable[..., Settings]) -> None:
+    """With all directories above it, as a link among them would lead elsewhere; none writable."""
+    settings = load("nri", "hami")
+    pod = patched(one("DaemonSet"), "nri", "hami")["spec"]["template"]["spec"]
+    volumes = {each["name"]: each["hostPath"]["path"] for each in pod["volumes"]}
+    below = str(settings.paths.root)
+    mounts = [
+        (volumes[each["name"]], each["mountPath"], each.get("readOnly", False))
+        for each in pod["containers"][0]["volumeMounts"]
+        if each["mountPath"].startswith(below)
+    ]
+    library = Path(settings.options.hooks.hami_library.value)
+    containers = str(library.parent / "containers")
+    assert mounts == [
+        (path, f"{below}{path}", path != containers)
+        for path in (f"/{library.parts[1]}/{library.parts[2]}", "/tmp", containers)
+    ]
 
 
 def test_the_component_table_is_complete() -> None:
