@@ -308,7 +308,10 @@ async def test_an_injector_without_anything_to_add_is_not_explained(bench):
 
 @pytest.mark.parametrize(
     ("made", "why"),
-    [(InvalidObject("gpu", wanted="one", found="none"), "wanted one"), (None, "not done within 0.01 s")],
+    [
+        (InvalidObject("gpu", wanted="one", found="none"), "wanted one"),
+        (None, "not done within 0.01 s"),
+    ],
 )
 async def test_an_injector_that_fails_or_hangs_costs_itself_only(bench, monkeypatch, made, why):
     monkeypatch.setattr(rules, "PATIENCE", 0.01)
