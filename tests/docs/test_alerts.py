@@ -55,11 +55,19 @@ def test_the_operators_rules_are_prometheus_rules() -> None:
 
 def test_each_alert_has_a_runbook() -> None:
     """A section of its page; and no other alert has its name."""
-    rules = [
-        rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
-    ]
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    rules = [rule for group in groups for rule in group["rules"] if "alert" in rule]
     assert len({rule["alert"] for rule in rules}) == len(rules)
     for rule in rules:
         page, _, anchor = rule["annotations"]["runbook"].partition("#")
         assert anchor == rule["alert"].lower()
         assert f"### {rule['alert']}\n" in (ROOT / page).read_text()
+
+
+def test_each_recorded_series_is_explained() -> None:
+    page = (ROOT / "docs" / "alerts.md").read_text()
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    names = [rule["record"] for group in groups for rule in group["rules"] if "record" in rule]
+    assert names
+    for name in names:
+        assert f"| `{name}` |" in page

@@ -1,4 +1,4 @@
-"""Each alert of deploy/alerts, by the real promtool: it fires on its case, and alone; not beside.
+"""Each rule of deploy/alerts, by the real promtool: an alert fires on its case, and alone.
 
 The rules are those that users get; docs/generate.py checks their metrics against the code.
 """
@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -278,6 +278,112 @@ CASES = {
 }
 
 
+def slow(histogram: str, labels: str) -> Series:
+    """A histogram with sixty observations a minute, each between 0.1 and 1 second."""
+    counts = {"0.1": "0x20", "1": "0+60x20", "+Inf": "0+60x20"}
+    return {f'{histogram}_bucket{{{labels},le="{bound}"}}': each for bound, each in counts.items()}
+
+
+BE, LS = 'qos_class="besteffort"', 'qos_class="burstable"'
+RECORDED: dict[str, tuple[Series, dict[str, float]]] = {  # and what is recorded, by labels
+    "node:koordlet_cpu_seconds:rate5m": (
+        {
+            f"process_cpu_seconds_total{{{AGENT}}}": "0+3x20",
+            f"process_cpu_seconds_total{{{MOVER}}}": "0+60x20",
+        },
+        {'node="n1"': 0.05},
+    ),
+    "node:koordlet_event_loop_lag_seconds:p99_5m": (
+        slow("koordlet_event_loop_lag_seconds", AGENT),
+        {'node="n1"': 0.991},
+    ),
+    "node:koordlet_sampling_pass_seconds:p99_5m": (
+        slow("koordlet_sampling_pass_seconds", AGENT),
+        {'node="n1"': 0.991},
+    ),
+    "node:koordlet_pod_cpu_throttled_ratio:max": (
+        {
+            f'koordlet_pod_cpu_throttled_ratio{{{AGENT},qos="LS",pod_name="a"}}': "0.1x20",
+            f'koordlet_pod_cpu_throttled_ratio{{{AGENT},qos="LS",pod_name="b"}}': "0.3x20",
+            f'koordlet_pod_cpu_throttled_ratio{{{AGENT},qos="BE",pod_name="c"}}': "0.9x20",
+        },
+        {'node="n1",qos="LS"': 0.3, 'node="n1",qos="BE"': 0.9},
+    ),
+    "cluster:koordlet_qos_cpu_usage_cores:sum": (
+        {
+            f"koordlet_qos_cpu_usage_cores{{{AGENT},{BE}}}": "2x20",
+            f"koordlet_qos_cpu_usage_cores{{{OTHER},{BE}}}": "3x20",
+            f"koordlet_qos_cpu_usage_cores{{{OTHER},{LS}}}": "1x20",
+        },
+        {BE: 5, LS: 1},
+    ),
+    "cluster:koordlet_qos_memory_usage_bytes:sum": (
+        {
+            f"koordlet_qos_memory_usage_bytes{{{AGENT},{BE}}}": "1024x20",
+            f"koordlet_qos_memory_usage_bytes{{{OTHER},{BE}}}": "1024x20",
+        },
+        {BE: 2048},
+    ),
+    "cluster:koordlet_node_used_cpu_cores:sum": (
+        {
+            f"koordlet_node_used_cpu_cores{{{AGENT}}}": "4x20",
+            f"koordlet_node_used_cpu_cores{{{OTHER}}}": "6x20",
+        },
+        {"": 10},
+    ),
+    "cluster:koordlet_be_suppress_cpu_cores:sum": (
+        {
+            f'koordlet_be_suppress_cpu_cores{{{AGENT},type="cfsQuota"}}': "2x20",
+            f'koordlet_be_suppress_cpu_cores{{{OTHER},type="cfsQuota"}}': "1x20",
+        },
+        {'type="cfsQuota"': 3},
+    ),
+    "cluster:koordlet_evictions:increase5m": (
+        {
+            f'koordlet_evictions_total{{{each},plugin="MemoryEvict",outcome="evicted"}}': "0+1x20"
+            for each in (AGENT, OTHER)
+        },
+        {'plugin="MemoryEvict",outcome="evicted"': 10},
+    ),
+    "cluster:koordlet_kube_requests:rate5m": (
+        {
+            f'koordlet_kube_requests_total{{{each},verb="PATCH",code="200"}}': "0+6x20"
+            for each in (AGENT, OTHER)
+        },
+        {'verb="PATCH",code="200"': 0.2},
+    ),
+    "cluster:descheduler_cycle_duration_seconds:p99_5m": (
+        slow("descheduler_cycle_duration_seconds", MOVER),
+        {"": 0.991},
+    ),
+    "cluster:descheduler_pods_evicted:increase5m": (
+        {
+            f'descheduler_pods_evicted{{{MOVER},result="success",node="{node}"}}': "0+1x20"
+            for node in ("n1", "n2")
+        },
+        {'result="success"': 10},
+    ),
+    "cluster:scheduler_schedule_attempts:rate5m": (
+        {
+            f'scheduler_schedule_attempts_total{{{PLACER},result="scheduled"}}': "0+600x20",
+            f'scheduler_schedule_attempts_total{{{STANDBY},result="scheduled"}}': "0x20",
+        },
+        {'result="scheduled"': 10},
+    ),
+    "cluster:scheduler_pod_scheduling_sli_duration_seconds:p99_5m": (
+        slow("scheduler_pod_scheduling_sli_duration_seconds", PLACER),
+        {"": 0.991},
+    ),
+    "cluster:scheduler_pending_pods:max": (
+        {
+            f'scheduler_pending_pods{{{PLACER},queue="active"}}': "7x20",
+            f'scheduler_pending_pods{{{STANDBY},queue="active"}}': "0x20",
+        },
+        {'queue="active"': 7},
+    ),
+}
+
+
 @pytest.fixture(scope="session", autouse=True)
 def promtool() -> None:
     """Only where it is installed, with Prometheus; in CI it must be."""
@@ -285,18 +391,17 @@ def promtool() -> None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"needs {lacking}")
 
 
-def alert_names() -> list[str]:
+def rules() -> list[dict[str, Any]]:
     groups = yaml.safe_load(RULES.read_text())["groups"]
-    return [rule["alert"] for group in groups for rule in group["rules"]]
+    return [rule for group in groups for rule in group["rules"]]
 
 
-def firing(directory: Path, series: Series, minutes: int, wanted: list[str]) -> str:
-    """What promtool says of the alerts that fire then; "" if they are the wanted ones."""
-    found = {
-        "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
-        "eval_time": f"{minutes}m",
-        "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in wanted],
-    }
+def alert_names() -> list[str]:
+    return [rule["alert"] for rule in rules() if "alert" in rule]
+
+
+def said(directory: Path, series: Series, found: dict[str, Any]) -> str:
+    """What promtool says of the rules on these series; "" if an expression has what it must."""
     given = [{"series": name, "values": values} for name, values in series.items()]
     file = directory / "test.yml"
     file.write_text(
@@ -316,6 +421,16 @@ def firing(directory: Path, series: Series, minutes: int, wanted: list[str]) -> 
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
+def firing(directory: Path, series: Series, minutes: int, wanted: list[str]) -> str:
+    """What promtool says of the alerts that fire then; "" if they are the wanted ones."""
+    found = {
+        "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+        "eval_time": f"{minutes}m",
+        "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in wanted],
+    }
+    return said(directory, series, found)
+
+
 def test_the_rules_are_sound() -> None:
     """Promtool's own check; each alert has a case here."""
     done = subprocess.run(
@@ -326,6 +441,7 @@ def test_the_rules_are_sound() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert alert_names() == list(CASES)
+    assert [rule["record"] for rule in rules() if "record" in rule] == list(RECORDED)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -333,6 +449,16 @@ def test_an_alert_fires_on_its_case_alone(tmp_path: Path, name: str) -> None:
     case = CASES[name]
     assert firing(tmp_path, case.fires, case.minutes, [name]) == ""
     assert firing(tmp_path, case.silent, case.minutes, []) == ""
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_series_is_recorded(tmp_path: Path, name: str) -> None:
+    series, wanted = RECORDED[name]
+    samples = [
+        {"labels": f"{name}{{{labels}}}", "value": value} for labels, value in wanted.items()
+    ]
+    found = {"expr": f'{{__name__="{name}"}}', "eval_time": "15m", "exp_samples": samples}
+    assert said(tmp_path, series, found) == ""
 
 
 def test_an_alert_that_is_expected_in_vain_is_reported(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Each expression of the dashboards in deploy/dashboards, asked of the real Prometheus.
+"""Each expression of deploy/dashboards and each recording rule, asked of the real Prometheus.
 
 It scrapes a real agent on a host of files, the families of an agent that has measured everything,
 and the real processes of the control plane.
@@ -24,6 +24,12 @@ from front import Front
 from programs import REPOSITORY
 from realcontrolplane import running_descheduler, running_scheduler
 from realprometheus import free_port, made, scraping
+from reference.alerting.recording import (
+    AGENT_RECORDINGS,
+    DESCHEDULER_RECORDINGS,
+    SCHEDULER_RECORDINGS,
+    Recording,
+)
 from reference.dashboards.agent import FLEET_BOARD, NODE_BOARD, PLUGINS_BOARD
 from reference.dashboards.board import Board, Panel, Query
 from reference.dashboards.controlplane import DESCHEDULER_BOARD, SCHEDULER_BOARD
@@ -42,6 +48,11 @@ SUPPRESSING = {
     "spec": {
         "resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"},
     },
+}
+SELDOM = {
+    "cluster:koordlet_evictions:increase5m": "no pod was to be evicted yet",
+    "cluster:koordlet_kube_requests:rate5m": "agents are standalone",
+    "cluster:descheduler_pods_evicted:increase5m": "no pod was evicted yet",
 }
 EXPOSITION = """
 import sys
@@ -170,9 +181,21 @@ def queries(*boards: Board) -> list[tuple[Panel, Query]]:
     return [each for board in boards for each in board.queries()]
 
 
+def rules(*recordings: Recording) -> list[tuple[Panel, Query]]:
+    """As if they were on a dashboard."""
+    return [
+        (
+            Panel(each.name, each.meaning, "short", (query,), sometimes=SELDOM.get(each.name, "")),
+            query,
+        )
+        for each in recordings
+        for query in (Query(each.expr, ""),)
+    ]
+
+
 async def test_all_expressions_on_agents_return_data(tmp_path: Path, measured: bytes) -> None:
     """Of the real agent, or, what needs hardware or a gate, of the one that has measured all."""
-    asked = queries(NODE_BOARD, FLEET_BOARD, PLUGINS_BOARD)
+    asked = queries(NODE_BOARD, FLEET_BOARD, PLUGINS_BOARD) + rules(*AGENT_RECORDINGS)
     async with serving(measured) as everything, real_agent(tmp_path / "agent") as real:
         targets = {MEASURED: everything, REAL: real}
         async with scraping(tmp_path / "prometheus", targets) as (url, _):
@@ -260,6 +283,7 @@ async def test_all_expressions_on_the_control_plane_return_data(
     """While pods come, of which one fits nowhere."""
     front.objects.create(PODS.collection(), pending("large", "1000"))
     asked = queries(DESCHEDULER_BOARD, SCHEDULER_BOARD)
+    asked += rules(*DESCHEDULER_RECORDINGS, *SCHEDULER_RECORDINGS)
     coming = asyncio.create_task(_keep_coming(front))
     try:
         async with (

@@ -1,4 +1,4 @@
-"""docs/alerts.md, and the rules in deploy/alerts: as a PrometheusRule, and as Prometheus' file."""
+"""docs/alerts.md, and the rules in deploy/alerts: a PrometheusRule, and Prometheus' own file."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,6 +7,12 @@ import yaml
 from reference.alerting.agent import ALERTS
 from reference.alerting.alert import Alert
 from reference.alerting.controlplane import DESCHEDULER_ALERTS, SCHEDULER_ALERTS
+from reference.alerting.recording import (
+    AGENT_RECORDINGS,
+    DESCHEDULER_RECORDINGS,
+    SCHEDULER_RECORDINGS,
+    Recording,
+)
 from reference.fakedaemon import measured_exposition
 from reference.markdown import page, table
 from reference.promql import check_names, known_metrics
@@ -15,6 +21,11 @@ GROUPS: Mapping[str, Sequence[Alert]] = {
     "koordlet": ALERTS,
     "koord-descheduler": DESCHEDULER_ALERTS,
     "koord-scheduler": SCHEDULER_ALERTS,
+}
+RECORDINGS: Mapping[str, Sequence[Recording]] = {
+    "koordlet-recordings": AGENT_RECORDINGS,
+    "koord-descheduler-recordings": DESCHEDULER_RECORDINGS,
+    "koord-scheduler-recordings": SCHEDULER_RECORDINGS,
 }
 _HEADER = "# Written by `make docs` from docs/reference/alerting; do not edit.\n"
 _RUNBOOK = "docs/alerts.md#"  # in this repository
@@ -29,6 +40,10 @@ a `/`, as the [PodMonitors](operations.md#components) make them. `critical` want
 `warning` today; `info` explains others. Thresholds are those of the default sizes; change them in a
 copy. Each alert below is tested on a case where it fires, and on one where it must not.
 """
+_RECORDED = """
+These are computed once a minute. Ask for them where a question covers weeks or thousands of nodes:
+they have few series, and stay when those of pods are dropped. The dashboards do not need them.
+"""
 
 
 def alerts_page() -> str:
@@ -36,7 +51,13 @@ def alerts_page() -> str:
     parts = []
     for title, alerts in GROUPS.items():
         parts += [f"## {title}", *map(_section, alerts)]
-    return page("Alerts", _INTRO, *parts)
+    rows = [
+        (f"`{each.name}`", each.meaning, f"`{each.expr}`")
+        for recordings in RECORDINGS.values()
+        for each in recordings
+    ]
+    recorded = table(("Series", "What it is", "Rule"), rows)
+    return page("Alerts", _INTRO, *parts, "## Recording rules", _RECORDED.strip(), recorded)
 
 
 def rules_file() -> str:
@@ -45,6 +66,9 @@ def rules_file() -> str:
     for alerts in GROUPS.values():
         for alert in alerts:
             check_names(f"alert {alert.name}", alert.expr, known)
+    for recordings in RECORDINGS.values():
+        for recording in recordings:
+            check_names(f"recording rule {recording.name}", recording.expr, known)
     return _HEADER + _yaml({"groups": _groups()})
 
 
@@ -61,8 +85,18 @@ def prometheus_rule() -> str:
 
 def _groups() -> list[object]:
     return [
-        {"name": name, "rules": [_rule(alert) for alert in alerts]}
-        for name, alerts in GROUPS.items()
+        *(
+            {"name": name, "rules": [_rule(alert) for alert in alerts]}
+            for name, alerts in GROUPS.items()
+        ),
+        *(
+            {
+                "name": name,
+                "interval": "1m",
+                "rules": [{"record": each.name, "expr": each.expr} for each in recordings],
+            }
+            for name, recordings in RECORDINGS.items()
+        ),
     ]
 
 
