@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from daemonflags import kubeconfig
+from realprometheus import free_port
 
 
 @contextlib.asynccontextmanager
@@ -34,6 +35,34 @@ async def running_scheduler(
     """
     async with _running("scheduler", directory, server, config, f"--port={port}") as daemon:
         yield daemon
+
+
+@contextlib.asynccontextmanager
+async def running_control_plane(directory: Path, server: str) -> AsyncIterator[dict[str, str]]:
+    """Run both, which have rounds each second. Yields where their metrics are, by job."""
+    ports = {"koord-descheduler": free_port(), "koord-scheduler": free_port()}
+    address = f"127.0.0.1:{ports['koord-descheduler']}"
+    version = "descheduler/v1alpha2"
+    descheduler = {
+        "apiVersion": version,
+        "kind": "DeschedulerConfiguration",
+        "deschedulingInterval": "1s",
+        "healthzBindAddress": address,
+        "metricsBindAddress": address,
+        "profiles": [{"name": "p", "plugins": {"balance": {"enabled": [{"name": "LowNodeLoad"}]}}}],
+    }
+    scheduler = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": True},
+        "profiles": [{"schedulerName": "koord-scheduler"}],
+    }
+    port = ports["koord-scheduler"]
+    async with (
+        running_descheduler(directory, server, descheduler),
+        running_scheduler(directory, server, scheduler, port=port),
+    ):
+        yield {job: f"127.0.0.1:{port}" for job, port in ports.items()}
 
 
 def events(directory: Path, name: str, program: str = "descheduler") -> list[dict[str, Any]]:

@@ -19,11 +19,11 @@ import aiohttp
 import pytest
 from aiohttp import web
 from controlplane import missing
-from daemonflags import LAID_OUT, host_flags
 from front import Front
 from programs import REPOSITORY
-from realcontrolplane import running_descheduler, running_scheduler
-from realprometheus import free_port, made, scraping
+from realcontrolplane import running_control_plane
+from realdaemon import running_alone
+from realprometheus import free_port, scraping
 from reference.alerting.recording import (
     AGENT_RECORDINGS,
     DESCHEDULER_RECORDINGS,
@@ -34,21 +34,12 @@ from reference.dashboards.agent import FLEET_BOARD, NODE_BOARD, PLUGINS_BOARD
 from reference.dashboards.board import Board, Panel, Query
 from reference.dashboards.controlplane import DESCHEDULER_BOARD, SCHEDULER_BOARD
 
-from koord.api.qos import KubeQoS
 from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
 from koord.kube.resource import NODES, PODS
-from koordlet.plugin.testing import FakeHost
 
 PATIENCE = 90.0  # real seconds
 MEASURED, REAL = "node", "real"  # of the families of all that can be measured; of the real agent
-SUPPRESSING = {
-    "apiVersion": "slo.koordinator.sh/v1alpha1",
-    "kind": "NodeSLO",
-    "spec": {
-        "resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"},
-    },
-}
 SELDOM = {
     "cluster:koordlet_evictions:increase5m": "no pod was to be evicted yet",
     "cluster:koordlet_kube_requests:rate5m": "agents are standalone",
@@ -111,37 +102,6 @@ async def serving(body: bytes) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-@contextlib.asynccontextmanager
-async def real_agent(directory: Path) -> AsyncIterator[str]:
-    """A real agent with a busy pod. Yields host:port."""
-    host = FakeHost(made(directory) / "host")
-    host.add_pod("6f3c1a9e-0000-4000-8000-000000000001", KubeQoS.BEST_EFFORT)
-    slo, port = directory / "nodeslo.json", free_port()
-    slo.write_text(json.dumps(SUPPRESSING))
-    with (directory / "log").open("ab") as log:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, LAID_OUT, "--standalone", f"--node-name={REAL}",
-            f"--addr=127.0.0.1:{port}", f"--run-dir={directory / 'run'}",
-            "--network-collector-interval=1s", f"--nodeslo-file={slo}",
-            *host_flags(host.paths), stderr=log,
-        )  # fmt: skip
-    working = asyncio.create_task(_work(host))
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        working.cancel()
-        process.terminate()
-        await asyncio.wait_for(process.wait(), 60)
-        sys.stderr.write((directory / "log").read_text())
-
-
-async def _work(host: FakeHost) -> None:
-    while True:
-        host.use_cpu(0.2, idle=0.2)
-        host.use_network("eth0", 100_000, 50_000)
-        await asyncio.sleep(0.2)
-
-
 def filled(expr: str, node: str) -> str:
     """The expression with the values of its variables."""
     values = {"$__rate_interval": "10s", "$node": node, "$plugin": ".*"}
@@ -196,7 +156,8 @@ def rules(*recordings: Recording) -> list[tuple[Panel, Query]]:
 async def test_all_expressions_on_agents_return_data(tmp_path: Path, measured: bytes) -> None:
     """Of the real agent, or, what needs hardware or a gate, of the one that has measured all."""
     asked = queries(NODE_BOARD, FLEET_BOARD, PLUGINS_BOARD) + rules(*AGENT_RECORDINGS)
-    async with serving(measured) as everything, real_agent(tmp_path / "agent") as real:
+    agent = running_alone(tmp_path / "agent", REAL)
+    async with serving(measured) as everything, agent as real:
         targets = {MEASURED: everything, REAL: real}
         async with scraping(tmp_path / "prometheus", targets) as (url, _):
             assert await without_data(url, asked, [MEASURED, REAL]) == []
@@ -241,34 +202,6 @@ def pending(name: str, cpu: str) -> dict[str, Any]:
     }
 
 
-@contextlib.asynccontextmanager
-async def control_plane(directory: Path, server: str) -> AsyncIterator[dict[str, str]]:
-    """Both processes. Yields where their metrics are, by job."""
-    ports = {"koord-descheduler": free_port(), "koord-scheduler": free_port()}
-    address = f"127.0.0.1:{ports['koord-descheduler']}"
-    version = "descheduler/v1alpha2"
-    descheduler = {
-        "apiVersion": version,
-        "kind": "DeschedulerConfiguration",
-        "deschedulingInterval": "1s",
-        "healthzBindAddress": address,
-        "metricsBindAddress": address,
-        "profiles": [{"name": "p", "plugins": {"balance": {"enabled": [{"name": "LowNodeLoad"}]}}}],
-    }
-    scheduler = {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "leaderElection": {"leaderElect": True},
-        "profiles": [{"schedulerName": "koord-scheduler"}],
-    }
-    port = ports["koord-scheduler"]
-    async with (
-        running_descheduler(directory, server, descheduler),
-        running_scheduler(directory, server, scheduler, port=port),
-    ):
-        yield {job: f"127.0.0.1:{port}" for job, port in ports.items()}
-
-
 async def _keep_coming(front: Front) -> None:
     number = 0
     while True:
@@ -287,7 +220,7 @@ async def test_all_expressions_on_the_control_plane_return_data(
     coming = asyncio.create_task(_keep_coming(front))
     try:
         async with (
-            control_plane(tmp_path, front.url) as targets,
+            running_control_plane(tmp_path, front.url) as targets,
             scraping(tmp_path / "prometheus", {}, targets) as (url, _),
         ):
             assert await without_data(url, asked, [""]) == []
