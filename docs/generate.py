@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from reference.alerting.pages import alerts_page, prometheus_rule, rules_file
+from reference.chart.files import chart_files, chart_page
 from reference.completions import completion_files
 from reference.configuration import configuration_page
 from reference.dashboards.files import dashboard_files
@@ -20,6 +21,7 @@ from reference.schedulercommand import scheduler_command_page
 
 ROOT = Path(__file__).parents[1]
 FILES = {
+    **chart_files(),
     **completion_files(),
     **dashboard_files(),
     **diagram_files(),
@@ -27,6 +29,7 @@ FILES = {
     "deploy/alerts/prometheusrule.yaml": prometheus_rule,
     "deploy/alerts/rules.yml": rules_file,
     "docs/alerts.md": alerts_page,
+    "docs/chart.md": chart_page,
     "docs/configuration.md": configuration_page,
     "docs/descheduler-configuration.md": descheduler_page,
     "docs/koord-descheduler.md": command_page,
@@ -50,7 +53,7 @@ def main() -> int:
             stale = True
             _show(name, before, text)
         elif text != before:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
     return int(stale)
 

@@ -37,7 +37,7 @@ OWN = ("/proc", "/sys")  # mounted into every container, read-only but for the p
 def objects(*patterns: str) -> Iterator[dict[str, Any]]:
     for pattern in patterns or ("*.yaml", "*/*.yaml"):
         for path in sorted(DEPLOY.glob(pattern)):
-            if path.name != "kustomization.yaml":
+            if path.name != "kustomization.yaml" and path.parent != DEPLOY / "chart":
                 yield from copy.deepcopy(_documents(path))
 
 

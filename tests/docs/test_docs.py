@@ -35,6 +35,7 @@ WRITTEN = (
     "docs/scheduler.md",
 )
 OTHERS_FLAGS = {  # of commands that are not ours
+    "--set",
     "--now",
     "--target",
     "--show-managed-fields",

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import os
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -13,7 +14,7 @@ import pytest
 import yaml
 from apiserver import ApiServer
 from controlplane import ControlPlane, kubeconfig_of_a_cluster, missing
-from programs import CRD_SERVER, KUSTOMIZE, REPOSITORY, Program
+from programs import CRD_SERVER, KUSTOMIZE, REPOSITORY, STRICT, Program
 from rights import Right, wanted_by
 from served import PATIENCE, until_served
 
@@ -81,6 +82,22 @@ def render(go_program: Callable[[Program], Path]) -> Callable[[Path], list[dict[
         return list(yaml.safe_load_all(done.stdout))
 
     return render
+
+
+@pytest.fixture(scope="session")
+def problems(go_program: Callable[[Program], Path]) -> Callable[[list[dict[str, Any]]], list[str]]:
+    """What Kubernetes' decoder finds wrong with objects, of kinds of its own."""
+    strict = go_program(STRICT)
+
+    def problems(objects: list[dict[str, Any]]) -> list[str]:
+        done = subprocess.run(
+            [strict], input=json.dumps(objects), capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        answers: list[str] = json.loads(done.stdout)
+        return answers
+
+    return problems
 
 
 @pytest.fixture(scope="session")

@@ -50,9 +50,10 @@ NRI_RUNTIME_08 = Program(
     "nriruntime08", _HERE / "nriruntime", flags=("-modfile=nri08.mod", "-tags=nri08")
 )
 POD_EXEC = Program("podexec", _HERE / "podexec")
+HELM = Program("helm", _HERE / "helm")
 ALL = (
     BED, CRD_SERVER, ADMISSION, STRICT, KUBE_SCHEDULER, KUSTOMIZE, NRI_RUNTIME, NRI_RUNTIME_08,
-    POD_EXEC,
+    POD_EXEC, HELM,
 )  # fmt: skip
 
 

@@ -6,30 +6,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import REPOSITORY, STRICT, Program
+from programs import REPOSITORY
 
 DEPLOY = REPOSITORY / "deploy"
-
-
-@pytest.fixture(scope="session")
-def problems(go_program: Callable[[Program], Path]) -> Callable[[list[dict[str, Any]]], list[str]]:
-    """What Kubernetes' decoder finds wrong with objects, of kinds of its own."""
-    strict = go_program(STRICT)
-
-    def problems(objects: list[dict[str, Any]]) -> list[str]:
-        done = subprocess.run(
-            [strict], input=json.dumps(objects), capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0, done.stderr
-        answers: list[str] = json.loads(done.stdout)
-        return answers
-
-    return problems
 
 
 def named(objects: list[dict[str, Any]]) -> set[str]:

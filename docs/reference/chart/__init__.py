@@ -1,0 +1,1 @@
+"""The Helm chart in deploy/chart, made from the kustomize tree in deploy."""

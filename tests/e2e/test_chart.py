@@ -1,0 +1,244 @@
+"""The chart in deploy/chart, by Helm's own code: what it installs is what kustomize makes."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from overlay import DEPLOY, overlay
+from programs import HELM, Program
+from reference.chart.files import VALUES
+
+from koordlet.daemon.run import STOP_LIMIT
+from koordlet.plugin.limits import Limits
+
+CHART = DEPLOY / "chart"
+ACTS = {"koordlet": {"dryRun": False}}  # as the manifests do
+BARE = {**ACTS, "crds": {"managed": False}}
+
+Helm = Callable[..., list[dict[str, Any]]]
+Objects = dict[tuple[str, str, str], dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def helm(go_program: Callable[[Program], Path]) -> Helm:
+    """Does one thing after another with a release in memory; the answers."""
+    program = go_program(HELM)
+
+    def helm(*steps: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
+        asked = [
+            {"chart": str(CHART), "namespace": "default", "action": action, "values": values}
+            for action, values in steps
+        ]
+        done = subprocess.run(
+            [program],
+            input="".join(map(json.dumps, asked)),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    return helm
+
+
+def by_name(objects: list[dict[str, Any]]) -> Objects:
+    return {
+        (each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]): each
+        for each in objects
+    }
+
+
+def rendered(helm: Helm, values: dict[str, Any]) -> Objects:
+    [answer] = helm(("render", values))
+    assert answer["error"] == ""
+    return by_name([each for each in yaml.safe_load_all(answer["manifest"]) if each])
+
+
+def merged(*values: dict[str, Any]) -> dict[str, Any]:
+    """Values above values."""
+    found: dict[str, Any] = {}
+    for each in values:
+        for key, value in each.items():
+            inner = isinstance(value, dict) and isinstance(found.get(key), dict)
+            found[key] = merged(found[key], value) if inner else value
+    return found
+
+
+def switched(path: str) -> dict[str, Any]:
+    """A value that is on, and the daemon that it is for."""
+    first, *rest = path.split(".")
+    inner: Any = True
+    for name in reversed(rest):
+        inner = {name: inner}
+    whole = {first: inner}
+    return merged(whole, {first: {"enabled": True}}) if first != "koordlet" else whole
+
+
+def directory_of(path: str) -> str:
+    """The component of a value: that of koordlet.components.networkQos is network-qos."""
+    first, *rest = path.split(".")
+    dashed = "".join(f"-{c.lower()}" if c.isupper() else c for c in rest[-1])
+    name = {"network-policy": "networkpolicy", "pod-monitor": "podmonitor"}.get(dashed, dashed)
+    return name if first == "koordlet" else f"{first}/{name}"
+
+
+COMPONENTS = [each.path for each in VALUES if ".components." in each.path]
+
+
+def test_the_chart_is_sound(helm: Helm) -> None:
+    """Helm's own lint, strict; each component of deploy has a value."""
+    [answer] = helm(("lint", {}))
+    assert (answer["error"], answer["messages"]) == ("", ["[INFO] Chart.yaml: icon is recommended"])
+    known = {directory_of(path) for path in COMPONENTS}
+    known |= {"alerts", "crds", "dashboards", "descheduler", "descheduler/crds", "scheduler"}
+    shipped = {str(each.parent.relative_to(DEPLOY)) for each in DEPLOY.rglob("kustomization.yaml")}
+    assert known == shipped - {"."}
+
+
+def test_the_agent_alone_is_that_of_the_manifests(helm: Helm, render: Any) -> None:
+    assert rendered(helm, BARE) == by_name(render(DEPLOY))
+
+
+@pytest.mark.parametrize("path", COMPONENTS)
+def test_a_component_is_that_of_the_manifests(
+    helm: Helm, render: Any, tmp_path: Path, path: str
+) -> None:
+    daemon, name = path.split(".")[0], directory_of(path)
+    wanted = [daemon] * (daemon != "koordlet") + [name]
+    found = rendered(helm, merged(BARE, switched(path)))
+    assert found == by_name(render(overlay(tmp_path, *wanted)))
+
+
+def test_everything_at_once_is_that_of_the_manifests(
+    helm: Helm, render: Any, problems: Any, tmp_path: Path
+) -> None:
+    """And Kubernetes' strict decoder takes it."""
+    wanted = [path for path in COMPONENTS if not path.endswith("measureOnly")]
+    values = merged(ACTS, *map(switched, [*wanted, "alerts.enabled", "dashboards.enabled"]))
+    components = [directory_of(path) for path in wanted]
+    components += ["alerts", "crds", "dashboards", "descheduler", "descheduler/crds", "scheduler"]
+
+    found = rendered(helm, values)
+    for (kind, _, _), each in found.items():
+        if kind == "CustomResourceDefinition":  # which outlives the release
+            annotations = each["metadata"]["annotations"]
+            assert annotations.pop("helm.sh/resource-policy") == "keep"
+            if not annotations:
+                del each["metadata"]["annotations"]
+    shipped = by_name(render(overlay(tmp_path, *sorted(components, key=lambda n: n.count("/")))))
+
+    assert without_order(found) == without_order(shipped)
+    known = [each for each in found.values() if "monitoring" not in each["apiVersion"]]
+    assert problems(known) == [""] * len(known)
+
+
+def without_order(objects: Objects) -> Objects:
+    """Volumes, rights and flags of different components in any order."""
+
+    def sort(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: sort(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return sorted(
+                (sort(each) for each in value), key=lambda each: json.dumps(each, sort_keys=True)
+            )
+        return value
+
+    return {key: sort(each) for key, each in objects.items()}
+
+
+def agent(objects: Objects) -> dict[str, Any]:
+    [daemonset] = [each for (kind, _, _), each in objects.items() if kind == "DaemonSet"]
+    pod: dict[str, Any] = daemonset["spec"]["template"]["spec"]
+    return pod
+
+
+def test_a_first_installation_changes_nothing(helm: Helm) -> None:
+    [container] = agent(rendered(helm, {}))["containers"]
+    assert container["args"][-1] == "--dry-run=true"
+
+
+def test_values_are_those_of_the_pods(helm: Helm) -> None:
+    """With the names that Koordinator's chart has for them."""
+    digest = f"sha256:{'0' * 64}"
+    affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}
+    values = {
+        "installation": {"namespace": "agents"},
+        "imageRepositoryHost": "registry.example",
+        "imagePullSecrets": [{"name": "pull"}],
+        "koordlet": {
+            "image": {"repository": "qos/koordlet", "tag": "v1", "digest": digest},
+            "features": "CPUEvict=true",
+            "log": {"level": "4"},
+            "extraArgs": ["--report-interval=30s"],
+            "resources": {"limits": {"memory": "1Gi"}},
+            "nodeAffinity": affinity,
+            "tolerations": [],
+        },
+        "descheduler": {"enabled": True, "replicas": 3, "nodeAffinity": affinity},
+    }
+    found = rendered(helm, values)
+    pod = agent(found)
+    [container] = pod["containers"]
+
+    assert {namespace for _, namespace, _ in found} == {"", "agents"}
+    assert container["image"] == f"registry.example/qos/koordlet:v1@{digest}"
+    assert container["args"][-4:] == [
+        "--dry-run=true", "--feature-gates=CPUEvict=true", "--v=4", "--report-interval=30s",
+    ]  # fmt: skip
+    assert container["resources"]["limits"] == {"cpu": "500m", "memory": "1Gi"}
+    assert pod["imagePullSecrets"] == [{"name": "pull"}]
+    assert pod["affinity"] == {"nodeAffinity": affinity}
+    assert "tolerations" not in pod
+    deployment = found["Deployment", "agents", "koord-descheduler"]["spec"]
+    assert deployment["replicas"] == 3
+    affinities = deployment["template"]["spec"]["affinity"]
+    assert affinities["nodeAffinity"] == affinity
+    assert "podAntiAffinity" in affinities
+    [config] = found["ConfigMap", "agents", "koord-descheduler"]["data"].values()
+    excluded = yaml.safe_load(config)["profiles"][0]["pluginConfig"][0]["args"]
+    assert excluded["evictableNamespaces"] == {"exclude": ["kube-system", "agents"]}
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"koordlet": {"dryrun": False}}, "'dryrun' not allowed"),
+        ({"koordlet": {"dryRun": "no"}}, "got string, want boolean"),
+        ({"koordlet": {"image": {"digest": "sha256:12"}}}, "does not match pattern"),
+        ({"installation": {"namespace": "Not A Name"}}, "does not match pattern"),
+        (
+            {"koordlet": {"features": "A=true", "components": {"measureOnly": True}}},
+            "wanted none with koordlet.components.measureOnly",
+        ),
+    ],
+)
+def test_wrong_values_are_refused(helm: Helm, values: dict[str, Any], said: str) -> None:
+    [answer] = helm(("render", values))
+    assert said in answer["error"]
+    assert answer["manifest"] == ""
+
+
+def test_the_life_of_a_release(helm: Helm) -> None:
+    """Installed in dry-run, upgraded to act, uninstalled; the notes say what to do next."""
+    installed, upgraded, gone, again = helm(
+        ("install", {}), ("upgrade", ACTS), ("uninstall", {}), ("upgrade", {})
+    )
+
+    assert (installed["status"], upgraded["status"]) == ("deployed", "deployed")
+    assert "it changes nothing on any node" in installed["notes"]
+    assert "--set koordlet.dryRun=false" in installed["notes"]
+    assert "It acts." in upgraded["notes"]
+    assert (gone["status"], gone["error"]) == ("uninstalled", "")
+    assert "no deployed releases" in again["error"]
+
+
+def test_the_pods_have_the_time_to_restore(helm: Helm) -> None:
+    """The kubelet kills no agent whose plugins end and whose values are restored in their time."""
+    needed = Limits().stop + Limits().grace + STOP_LIMIT
+    assert agent(rendered(helm, ACTS))["terminationGracePeriodSeconds"] > needed
