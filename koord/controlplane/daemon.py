@@ -11,7 +11,6 @@ from koord.component.components import ComponentSet
 from koord.component.http.exposition import Exposition
 from koord.component.leaderelection.elector import LeaderElector
 from koord.component.leaderelection.metrics import LeaderMetrics
-from koord.component.page.healthpage import HealthPage
 from koord.component.page.serving import Page
 from koord.component.tasks import Run
 from koord.controlplane.connection import Connection
@@ -80,11 +79,11 @@ class CommonParts:
         plain: Iterable[str],
         configuration: Callable[[], object],
         create: Callable[[HttpSources], web.Application],
-        page: Page | None = None,
+        page: Callable[[], Page],
     ) -> None:
         """Make what listens, and take all common parts in, of which the certificate is the last.
 
-        page: the status page; None: one of the health alone.
+        page: makes the status page, if there is to be one.
 
         Raises:
             CertificateError: it cannot be used.
@@ -95,14 +94,10 @@ class CommonParts:
             clock=self._clock,
             guard=self._connection.guard,
             configuration=configuration,
-            page=self._page(page) if self._settings.options.status_page.value else None,
+            page=page() if self._settings.options.status_page.value else None,
         )
         self._servers = Servers(plain, self._settings.options, sources, lambda: create(sources))
         add_common_components(self.components, self._connection, self._exposition, self._elector)
-
-    def _page(self, page: Page | None) -> Page:
-        health = HealthPage(self._program.name, self.components.health, self._clock)
-        return page or Page(source=health, path="/configz")
 
     def announce(self, facts: Mapping[str, object], document: object) -> None:
         """Log that the daemon has started, and what of its settings has no effect.

@@ -7,6 +7,7 @@ from prometheus_client import Counter
 from koord.cluster.state import ClusterState
 from koord.component.config.follower import AppliedConfig, ConfigFollower
 from koord.component.http.exposition import Exposition
+from koord.component.page.serving import Page
 from koord.component.tasks import supervise
 from koord.controlplane.connection import Connection, connect
 from koord.controlplane.daemon import CommonParts, beside
@@ -118,11 +119,19 @@ class Daemon:
             (config.healthz_bind_address, config.metrics_bind_address),
             lambda: to_document(self._live.configuration),
             lambda sources: create_app(sources, self._services.decisions, self._common.leads),
+            lambda: self._page(ledger),
         )
         components = self._common.components
         components.health.register("cycles", self._live.cycles.health)
         components.health.register("ledger", self._keeper.health)
         components.add("config", self._follower)
+
+    def _page(self, ledger: Ledger) -> Page:
+        from koord_descheduler.daemon.page import descheduler_page
+
+        health = self._common.components.health
+        decisions, leads = self._services.decisions, self._common.leads
+        return descheduler_page(health, decisions, ledger, self._live, leads, self._clock)
 
     async def run(self, stop: Stop | None) -> None:
         """Start, work until stop, and stop. Raises as run_daemon."""

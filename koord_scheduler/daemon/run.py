@@ -10,6 +10,7 @@ from koord.cluster import decoding
 from koord.component.http.endpoints import guarded
 from koord.component.http.exposition import Exposition
 from koord.component.http.sockets import Address
+from koord.component.page.serving import Page
 from koord.component.tasks import supervise
 from koord.controlplane.connection import Connection, connect
 from koord.controlplane.daemon import CommonParts, beside
@@ -146,7 +147,8 @@ class Daemon:
         self._rest = RestServices(connection.state, self._common.leads, clock)
         self._scheduler: Scheduler | None = None  # until its plugins are made
         self._made = Stop(clock)  # they are
-        self._common.serve((settings.options.plain_address,), self._shown, self._app)
+        plain = (settings.options.plain_address,)
+        self._common.serve(plain, self._shown, self._app, self._page)
         components = self._common.components
         components.runs["cluster"] = self._follow
         components.health.register("plugins", self._plugins_health)
@@ -258,6 +260,19 @@ class Daemon:
         add_debug_flags(app, self._debugging)
         self._rest.add_to(app, sources.guard)
         return app
+
+    def _page(self) -> Page:
+        from koord_scheduler.daemon.page import scheduler_page
+        from koord_scheduler.page.source import PageSources
+
+        sources = PageSources(
+            health=self._common.components.health,
+            leads=self._common.leads,
+            serves=self._serves,
+            running=self._running,
+            permits=lambda: self._services.waiting,
+        )
+        return scheduler_page(sources, self._clock)
 
     def _running(self) -> Running | None:
         if self._scheduler is None:

@@ -5,14 +5,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from aiohttp import web
+from msgspec.structs import replace
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord.component.http.responses import json_body, json_bytes
 from koord_scheduler.cache.assumed import SchedulerState
-from koord_scheduler.framework.results import PostFilterResult
-from koord_scheduler.planning.blockers import Blockers
-from koord_scheduler.planning.decision import Decider, Decision
+from koord_scheduler.planning.decision import Decider
 from koord_scheduler.planning.report import Json, decision_report
 from koord_scheduler.scheduling.scheduler import Scheduler
 
@@ -42,16 +41,23 @@ def explain_handler(
             raise web.HTTPBadRequest(text="wanted ?pod=NAMESPACE/NAME\n")
         if found is None:
             raise web.HTTPServiceUnavailable(text="the plugins are still being made\n")
-        pod = found.state.pod(key if "/" in key else f"default/{key}")
-        if pod is None:
+        answer = await explanation(found, key, leads=leads())
+        if answer is None:
             raise web.HTTPNotFound(text=f"no pod {key} is known\n")
-        return await _answer(found, pod, leads=leads())
+        return json_body(await asyncio.to_thread(json_bytes, answer))
 
     return explain
 
 
-async def _answer(running: Running, pod: ClusterPod, *, leads: bool) -> web.Response:
-    """Decide on the event loop, as plugins need it; report beside it."""
+async def explanation(running: Running, key: str, *, leads: bool) -> Json | None:
+    """What is known of a pod and where it would go; None: there is no such pod.
+
+    key: namespace/name, or a name in the namespace default. It decides on the event loop, as
+    plugins need it, and reports beside it.
+    """
+    pod = running.state.pod(key if "/" in key else f"default/{key}")
+    if pod is None:
+        return None
     scheduler, nodes = running.scheduler, running.state.view()
     profile = scheduler.profiles.get(pod.scheduler_name)
     queued = scheduler.queue.find(pod.uid)
@@ -70,13 +76,13 @@ async def _answer(running: Running, pod: ClusterPod, *, leads: bool) -> web.Resp
         "decision": None,
     }
     if profile is None:
-        return json_body(await asyncio.to_thread(json_bytes, base))
+        return base
     decider = Decider(profile.name, profile.search, profile.scoring, profile.binding)
-    seen = _without(pod, nodes)
-    decision = decider.decide(pod, seen)
+    decision = decider.decide(replace(pod, node=""), _without(pod, nodes))
     blockers = decider.blockers(decision)
     preemption = await decider.preemption(decision)
-    return json_body(await asyncio.to_thread(_rendered, base, decision, blockers, preemption))
+    report = await asyncio.to_thread(decision_report, decision, blockers, preemption)
+    return {**base, "decision": report}
 
 
 def _without(pod: ClusterPod, nodes: View) -> View:
@@ -86,10 +92,3 @@ def _without(pod: ClusterPod, nodes: View) -> View:
     what_if = nodes.what_if()
     what_if.remove(pod.key, pod.node)
     return what_if.view()
-
-
-def _rendered(
-    base: Json, decision: Decision, blockers: Blockers, preemption: PostFilterResult | None
-) -> bytes:
-    report = decision_report(decision, blockers, preemption)
-    return json_bytes({**base, "decision": report})

@@ -1,6 +1,6 @@
 """Pods that wait for something to happen: rejected ones and gated ones, by the plugins' names."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice, takewhile
 
 from koord_scheduler.framework.queuedpod import QueuedPod
@@ -22,6 +22,10 @@ class Pool:
 
     def __len__(self) -> int:
         return len(self._pods)
+
+    def __iter__(self) -> Iterator[QueuedPod]:
+        """All of them, the oldest first; nothing may change meanwhile."""
+        return iter(self._pods.values())
 
     @property
     def plugins(self) -> Collection[tuple[str, str]]:

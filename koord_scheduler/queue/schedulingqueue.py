@@ -6,6 +6,7 @@ Source: Kubernetes, pkg/scheduler/backend/queue/scheduling_queue.go.
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, islice
 
 from koord.cluster.facts import ClusterPod
 from koord.util.clock import Clock
@@ -102,6 +103,13 @@ class SchedulingQueue:
         if queued is not None:
             return "gated" if queued.gating_plugin else "unschedulable"
         return "inFlight" if uid in self._flight else ""
+
+    def some(self, most: int) -> list[tuple[str, QueuedPod]]:
+        """At most so many pods that wait, with their places: rejected and gated ones first."""
+        places = ((("gated" if one.gating_plugin else "unschedulable"), one) for one in self._pool)
+        backoff = (("backoff", one) for one in chain(self._backoff, self._errors))
+        active = (("active", one) for one in self._active)
+        return list(islice(chain(places, backoff, active), most))
 
     def find(self, uid: str) -> QueuedPod | None:
         """What is known of a pod that waits; None: it does not, as while it is in flight."""

@@ -37,6 +37,7 @@ from koord_scheduler.scheduling.nextpod import next_pod_of
 from koord_scheduler.scheduling.objectchanges import ObjectChanges
 from koord_scheduler.scheduling.podevents import PodEvents
 from koord_scheduler.scheduling.podstatus import PodStatuses
+from koord_scheduler.scheduling.recent import RecentDecisions
 
 TURN = 0.005  # real seconds of cycles in a row before others on the event loop have their turn
 USUAL_PATIENCE = Patience()
@@ -138,6 +139,7 @@ class Scheduler:
         self._waiting = services.waiting
         self._auditor = services.auditor
         self._monitor = AttemptMonitor(patience, metrics, clock)
+        self.recent = RecentDecisions(clock)
         self._trying: Attempt | None = None  # in its scheduling cycle
         self._bindings: dict[asyncio.Task[None], Attempt] = {}
         self._ended = asyncio.Event()  # a binding has
@@ -228,7 +230,7 @@ class Scheduler:
         self._trying = None
         if failure is not None:
             self._monitor.ended(attempt)
-            self._failed.handle(attempt, failure)
+            self._fail(attempt, failure)
             return
         task = asyncio.create_task(self._bind(attempt), name=f"binding of {pod.key}")
         self._bindings[task] = attempt
@@ -249,12 +251,17 @@ class Scheduler:
         if failure is None or self._is_bound(attempt):
             if self._auditor is not None:
                 self._auditor.record(attempt.pod, AuditRecord.SCHEDULED)
+            self.recent.note_bound(attempt)
             await self._binding.bound(attempt)
             return
         placed = attempt.pod
         self.cycle.roll_back(attempt)
-        self._failed.handle(attempt, failure)
+        self._fail(attempt, failure)
         self.queue.happened(POD_DELETED, placed, None, without=attempt.uid)
+
+    def _fail(self, attempt: Attempt, failure: Failure) -> None:
+        self.recent.note_failed(attempt, failure)
+        self._failed.handle(attempt, failure)
 
     def _is_bound(self, attempt: Attempt) -> bool:
         """Whether the API server says that the pod is on its node, whatever it answered to us."""

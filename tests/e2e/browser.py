@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from selenium import webdriver
-from selenium.common.exceptions import WebDriverException
+from selenium.common.exceptions import TimeoutException, WebDriverException
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -65,12 +65,19 @@ class Browser:
 
     def until_says(self, css: str, *texts: str) -> str:
         """Return an element's text when it has all of these."""
+        found = ""
 
-        def says() -> str:
+        def says() -> bool:
+            nonlocal found
             found = self.text(css)
-            return found if all(each in found for each in texts) else ""
+            return all(each in found for each in texts)
 
-        return self.until(says)
+        try:
+            self.until(says)
+        except TimeoutException as err:
+            said = f"wanted {css} with {texts}, found {found!r}; console: {self.messages()}"
+            raise AssertionError(said) from err
+        return found
 
     def until(self, look: Callable[[], Found]) -> Found:
         """Return what is found, when it is something."""

@@ -43,13 +43,25 @@ async def running_control_plane(directory: Path, server: str) -> AsyncIterator[d
     ports = {"koord-descheduler": free_port(), "koord-scheduler": free_port()}
     address = f"127.0.0.1:{ports['koord-descheduler']}"
     version = "descheduler/v1alpha2"
+    thresholds = {
+        "apiVersion": version,
+        "kind": "LowNodeLoadArgs",
+        "lowThresholds": {"cpu": 45},
+        "highThresholds": {"cpu": 75},
+    }
     descheduler = {
         "apiVersion": version,
         "kind": "DeschedulerConfiguration",
         "deschedulingInterval": "1s",
         "healthzBindAddress": address,
         "metricsBindAddress": address,
-        "profiles": [{"name": "p", "plugins": {"balance": {"enabled": [{"name": "LowNodeLoad"}]}}}],
+        "profiles": [
+            {
+                "name": "p",
+                "plugins": {"balance": {"enabled": [{"name": "LowNodeLoad"}]}},
+                "pluginConfig": [{"name": "LowNodeLoad", "args": thresholds}],
+            }
+        ],
     }
     scheduler = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",

@@ -6,24 +6,24 @@ import os
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from apiserver import ApiServer
 from browser import ELSEWHERE, NARROW, WIDE, Browser, browser
-from front import Front
 from realcontrolplane import running_control_plane
 from realdaemon import BUSY_POD, running_alone
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from koord.api.qos import KubeQoS
-from koord.kube.access.config import ApiConfig
-from koord.kube.client import ApiClient
-from koord.kube.resource import NODES, PODS
+from koord.kube.resource import NODE_METRICS, NODES, PODS
 from koordlet.plugin.testing import FakeHost
 
 PODS_OF_A_NODE = 150
+ROOM = {"cpu": "8", "memory": "16Gi", "pods": "110"}
 MARKUP = '<img src="x" onerror="document.title=\'owned\'"><script>document.title="owned"</script>'
 
 
@@ -42,7 +42,7 @@ def pod(uid: str, number: int) -> dict[str, Any]:
     status = {"name": "c1", "containerID": "containerd://c1", "state": {"running": {}}}
     return {
         "metadata": {
-            "name": f"pod-{number}",
+            "name": f"pod-{number}" if number else MARKUP,
             "namespace": "shop",
             "uid": uid,
             "labels": {"koordinator.sh/qosClass": "BE"},
@@ -208,43 +208,95 @@ async def test_dry_run_is_switched_only_on_the_page_of_koordletctl(
         await asyncio.wait_for(ctl.wait(), 60)
 
 
-@pytest.fixture
-async def front(api_config: ApiConfig, client: ApiClient) -> AsyncIterator[Front]:
-    """A cluster with two nodes, and a pod that fits on neither."""
-    front = Front(api_config)
-    room = {"cpu": "8", "memory": "16Gi", "pods": "110"}
-    conditions = [{"type": "Ready", "status": "True", "message": MARKUP}]
-    status = {"capacity": room, "allocatable": room, "conditions": conditions}
-    for name in ("n1", "n2"):
-        front.objects.create(NODES.collection(), {"metadata": {"name": name}, "status": status})
-    requests = {"requests": {"cpu": "1000"}}
-    large = {
-        "metadata": {"namespace": "shop", "name": "large", "uid": "uid-of-large"},
+def node(name: str) -> dict[str, Any]:
+    status = {
+        "capacity": ROOM,
+        "allocatable": ROOM,
+        "conditions": [{"type": "Ready", "status": "True", "message": MARKUP}],
+    }
+    return {"metadata": {"name": name}, "status": status}
+
+
+def report(name: str, cores: int) -> dict[str, Any]:
+    """A node's NodeMetric of now."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    usage = {"resources": {"cpu": str(cores), "memory": "1Gi"}}
+    return {
+        "metadata": {"name": name},
+        "spec": {},
+        "status": {"updateTime": now, "nodeMetric": {"nodeUsage": usage}},
+    }
+
+
+def pending(name: str, cpu: str = "1000") -> dict[str, Any]:
+    """A pod that waits; with the default, one that fits on no node."""
+    requests = {"requests": {"cpu": cpu}}
+    return {
+        "metadata": {"namespace": "shop", "name": name, "uid": f"uid-of-{name}"},
         "spec": {
             "schedulerName": "koord-scheduler",
             "containers": [{"name": "c", "resources": requests}],
         },
         "status": {"phase": "Pending", "reason": MARKUP},
     }
-    front.objects.create(PODS.collection(), large)
-    await front.start()
-    yield front
-    await front.stop()
 
 
-async def test_the_pages_of_the_control_plane_can_be_used_by_all(
-    window: Browser, tmp_path: Path, front: Front
+@pytest.fixture
+async def cluster() -> AsyncIterator[ApiServer]:
+    """A busy node, an idle one, and one of which nothing is known; and pods that wait."""
+    server = ApiServer()
+    for name, cores in (("n1", 7), (MARKUP, 1), ("n3", None)):
+        server.objects.create(NODES.collection(), node(name))
+        if cores is not None:
+            server.objects.create(NODE_METRICS.collection(), report(name, cores))
+    for name in ("large", MARKUP):
+        server.objects.create(PODS.collection(), pending(name))
+    server.objects.create(PODS.collection(), pending("small", "1"))
+    await server.start()
+    yield server
+    await server.stop()
+
+
+def look_at_descheduler(window: Browser) -> None:
+    window.until_says("#health", "This daemon is")
+    window.until_says("#state", "Leads, and evicts.")
+    window.until_says("#nodes", "1 high", "1 low", "1 left alone", "3 of 3")
+    assert (
+        window.find("#nodes canvas").get_attribute("aria-label").startswith("Map of nodes by cpu")
+    )
+    window.find("#nodes input").send_keys("n1")
+    window.until_says("#nodes", "1 of 3")
+    window.find("#nodes td button").click()
+    window.until_says("dialog[open]", "n1: high", "cpu 87.5%")
+
+
+def look_at_scheduler(window: Browser) -> None:
+    window.until_says("#health", "This daemon is ok")
+    window.until_says("#state", "Leads, and schedules.")
+    window.until_says("#queue", "2 unschedulable", "rejected by NodeResourcesFit")
+    window.until_says("#decisions", "Insufficient cpu")
+    window.until_says("#decisions", "shop/small")
+    window.find("#asked").send_keys("shop/small", Keys.ENTER)
+    window.until_says("dialog[open]", "3 of 3 nodes", "NodeResourcesBalancedAllocation", "is on")
+    window.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
+    window.find("#asked").clear()
+    window.find("#asked").send_keys("shop/large", Keys.ENTER)
+    window.until_says("dialog[open]", "NodeResourcesFit excludes", "3 nodes")
+
+
+async def test_the_pages_of_the_control_plane(
+    window: Browser, tmp_path: Path, cluster: ApiServer
 ) -> None:
-    look: dict[str, Callable[[], object]] = {
-        "koord-descheduler": lambda: window.until_says("#health", "This daemon is ok"),
-        "koord-scheduler": lambda: window.until_says("#health", "This daemon is ok"),
-    }
+    """What they show, and that all can use it."""
 
-    def looked(job: str, address: str) -> None:
+    def look(address: str, at: Callable[[Browser], None]) -> None:
         window.open(f"http://{address}/")
-        look[job]()
+        at(window)
+        assert window.violations() == []
+        window.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
         usable_by_all(window)
+        assert "owned" not in window.driver.title
 
-    async with running_control_plane(tmp_path, front.url) as targets:
-        for job, address in targets.items():
-            await asyncio.to_thread(looked, job, address)
+    async with running_control_plane(tmp_path, cluster.url) as targets:
+        await asyncio.to_thread(look, targets["koord-descheduler"], look_at_descheduler)
+        await asyncio.to_thread(look, targets["koord-scheduler"], look_at_scheduler)

@@ -2,7 +2,7 @@
 
 import { healthSection } from "./health.js";
 import {
-  Chart, DataTable, el, format, openDetail, opener, section, sparkline, switchDryRun, switches,
+  Chart, DataTable, el, facts, format, openDetail, opener, section, sparkline, switchDryRun, switches,
 } from "./page.js";
 
 const LABELS = {
@@ -17,10 +17,6 @@ const chart = (parent, name, { unit, lines }, seconds, height) => new Chart(pare
   title: TITLES[name] ?? name, unit, write: WRITE[unit] ?? format.number, seconds, height,
   series: lines.map((key) => ({ key, label: LABELS[key] ?? key, band: key === "besteffort_limit" })),
 });
-
-/** Names and values of a mapping, one below the other. */
-const facts = (pairs) => el("dl", {}, ...pairs.filter(([, value]) => value !== "" && value !== null && value !== undefined)
-  .flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
 
 const inputs = (mapping) => Object.entries(mapping ?? {}).map(([name, value]) => `${name}=${value}`).join(", ");
 

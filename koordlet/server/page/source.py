@@ -1,13 +1,13 @@
 """What the agent gives its status page: everything at first, then what has changed."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from koord.api.slo.nodeslo import NodeSLO
-from koord.component.page.healthpage import health_section
+from koord.component.page.health import health_section
+from koord.component.page.sections import Cursors, Sections
 from koord.util.clock import Clock
 from koord.util.health import Health
 from koordlet.executor.audit.query import AuditQuery
@@ -30,12 +30,11 @@ from koordlet.statesinformer.informer import StatesInformer
 
 SPARKLINES = 4.9  # seconds between two sparklines, whose points are 5 s apart
 FRESH = 0.9  # seconds for which what was read serves another page as well
-CURSORS = 64  # answers whose readers can go on from them; at most 8 pages look
 STEP = 1.0  # seconds that wall time may drift before all points are sent anew
 LONGEST_NAME = 512  # characters of what a client asks about
 AUDIT_LINES = 200
 
-Sections = dict[str, Any]
+Values = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,21 +70,12 @@ class _Cursor:
 
 @dataclass(slots=True)
 class _Seen:
-    """The sections as read last, and the version with which each changed."""
+    """What was read last, and when."""
 
     read: float = float("-inf")  # boot time, as next
     sparklines: float = float("-inf")
     slo: NodeSLO | None = None  # of which the section "nodeslo" is
-    version: int = 0
-    values: Sections = field(default_factory=dict)
-    changed: dict[str, int] = field(default_factory=dict)
-
-    def take(self, sections: Sections) -> None:
-        self.version += 1
-        for name, value in sections.items():
-            if name not in self.values or self.values[name] != value:
-                self.values[name] = value
-                self.changed[name] = self.version
+    sections: Sections = field(default_factory=Sections)
 
 
 class AgentPage:
@@ -102,7 +92,7 @@ class AgentPage:
         self._sources = sources
         self._clock = clock
         self._seen = _Seen()
-        self._cursors: OrderedDict[float, _Cursor] = OrderedDict()
+        self._cursors: Cursors[_Cursor] = Cursors()
         self._reading = asyncio.Lock()
         self._wall_at_boot = clock.wall() - clock.boottime()
 
@@ -160,13 +150,13 @@ class AgentPage:
             end = self._clock.boottime() - SETTLED
             charts, newest = await asyncio.to_thread(self._charts, cursor, end)
             known = 0 if cursor is None else cursor.version
-            seen = self._seen
-            sections = {n: seen.values[n] for n, at in seen.changed.items() if at > known}
+            sections = self._seen.sections.after(known)
             if charts:
                 sections["charts"] = charts
             if marks or cursor is None:
                 sections["marks"] = marks
-            now = self._remember(_Cursor(seen.version, revision, newest))
+            reached = _Cursor(self._seen.sections.version, revision, newest)
+            now = self._cursors.remember(self._clock.wall(), reached)
         answer: dict[str, object] = {"now": now, "sections": sections}
         return answer if cursor is not None else {**answer, "whole": True}
 
@@ -176,7 +166,7 @@ class AgentPage:
             return
         self._seen.read = self._clock.boottime()
         sources = self._sources
-        sections: Sections = {
+        sections: Values = {
             "health": health_section(sources.health),
             "plugins": list(sources.plugins()),
             "dryRun": sources.dry_run(),
@@ -186,12 +176,12 @@ class AgentPage:
         node, limits, slo = sources.states.node(), sources.cpu_limits(), sources.states.node_slo()
         capacity = node.capacity if node else {}
         pods = sources.states.pods()
-        is_new = slo is not self._seen.slo or not self._seen.version
+        is_new = slo is not self._seen.slo or not self._seen.sections.version
         due = self._clock.boottime() - self._seen.sparklines >= SPARKLINES
         if due:
             self._seen.sparklines = self._clock.boottime()
 
-        def read() -> Sections:
+        def read() -> Values:
             cache = sources.cache
             found = top(cache, sources.node, capacity, pods, limits, histories=due)
             if due:
@@ -200,7 +190,7 @@ class AgentPage:
                 found["nodeslo"] = effective(slo)
             return found
 
-        self._seen.take({**sections, **await asyncio.to_thread(read)})
+        self._seen.sections.take({**sections, **await asyncio.to_thread(read)})
         self._seen.slo = slo
 
     def _charts(
@@ -226,16 +216,6 @@ class AgentPage:
         marks = self._sources.marks
         return marks.after(0 if cursor is None else cursor.marks), marks.revision
 
-    def _remember(self, cursor: _Cursor) -> float:
-        """The "now" of an answer, which no other answer has."""
-        now = round(self._clock.wall(), 3)
-        while now in self._cursors:
-            now = round(now + 0.001, 3)
-        self._cursors[now] = cursor
-        if len(self._cursors) > CURSORS:
-            self._cursors.popitem(last=False)
-        return now
-
     def _notice_step(self) -> None:
         """After a step of wall time the times of points are others: everything is sent anew."""
         wall_at_boot = self._clock.wall() - self._clock.boottime()
@@ -247,7 +227,7 @@ class AgentPage:
         return ChartReader(self._sources.cache, self._wall_at_boot)
 
 
-def _sparklines(rows: Sections) -> Mapping[str, object]:
+def _sparklines(rows: Values) -> Mapping[str, object]:
     """CPU of each pod over a minute, by UID, out of the rows: they change less often than those."""
     for row in (rows["node"], *rows["qos"]):
         del row["cpu_history"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from apiserver import ApiServer
-from schedulers import PODS, Replica, pending, placed
+from schedulers import PODS, Fit, Replica, pending, placed
 
 from koord_scheduler.cli.explain import main
 
@@ -49,6 +49,22 @@ async def test_of_a_placed_pod_it_says_where_it_would_go_now(
     assert found["decision"]["feasible"] == 2
     totals = {one["total"] for one in found["decision"]["scores"]}
     assert totals == {100}  # both are empty, if it is not there
+
+
+async def test_of_a_placed_pod_it_asks_as_if_it_were_on_no_node(
+    leading: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the plugin NodeName would exclude all nodes but its own."""
+    asked: list[str] = []
+    filter_all = Fit.filter_all
+
+    def noting(self: Fit, state: Any, pod: Any, nodes: Any) -> Any:
+        asked.append(pod.node)
+        return filter_all(self, state, pod, nodes)
+
+    monkeypatch.setattr(Fit, "filter_all", noting)
+    assert (await explain(leading, "first"))["boundTo"]
+    assert set(asked) == {""}
 
 
 @pytest.mark.parametrize(

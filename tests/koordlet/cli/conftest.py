@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from healthpage import HealthPage
 
 from koord.api.nodemetric import NodeMetricSpec, NodeMetricStatus, Usage, node_metric
 from koord.api.nodes.node import Node
@@ -15,7 +16,6 @@ from koord.api.pods.pod import Pod
 from koord.api.qos import KubeQoS
 from koord.component.http.responses import json_bytes
 from koord.component.http.site import UnixServer
-from koord.component.page.healthpage import HealthPage
 from koord.component.page.serving import Page
 from koord.util.errors import OptionError
 from koord.util.health import Health

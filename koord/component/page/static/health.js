@@ -1,4 +1,4 @@
-// A page with the health of a daemon; other views have it as one of their sections.
+// The section of each page with the health of its daemon.
 
 import { DataTable, el, format, section } from "./page.js";
 
@@ -29,9 +29,4 @@ export function healthSection() {
     count.textContent = `All ${parts.length} parts`;
     table.set(parts);
   };
-}
-
-export function start() {
-  const health = healthSection();
-  return (answer) => { if (answer.sections.health) health(answer.sections.health); };
 }

@@ -17,6 +17,10 @@ export function el(tag, attributes = {}, ...children) {
   return element;
 }
 
+/** Names and values, one below the other; what is empty is left out. */
+export const facts = (pairs) => el("dl", {}, ...pairs.filter(([, value]) => value !== "" && value !== null && value !== undefined)
+  .flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+
 /** A section of the page, reachable from the navigation; returns where its content goes. */
 export function section(id, title) {
   const body = el("div");
@@ -46,8 +50,9 @@ function scaled(value, step, units) {
  * show, show(row) for a text or node instead, number}. key(row) says which row is which.
  */
 export class DataTable {
-  constructor(parent, { label, columns, filter = false, sort = 0, descending = false, empty = "nothing" }) {
+  constructor(parent, { label, columns, filter = false, sort = 0, descending = false, empty = "nothing", most = 1000 }) {
     this.columns = columns;
+    this.most = most; // rows that are drawn
     this.sort = sort;
     this.descending = descending;
     this.empty = empty;
@@ -85,12 +90,13 @@ export class DataTable {
       || this.columns.some((column) => String(column.value(row) ?? "").toLowerCase().includes(sought)));
     shown.sort((one, other) => compare(value(one), value(other), this.descending));
     const focused = this.body.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-    this.body.replaceChildren(...shown.map((row) => el("tr", {}, ...this.columns.map((column) => {
+    this.body.replaceChildren(...shown.slice(0, this.most).map((row) => el("tr", {}, ...this.columns.map((column) => {
       const found = column.show ? column.show(row) : format.text(column.value(row));
       return el("td", { class: column.number ? "number" : column.name ? "name" : null }, found);
     }))));
     if (!shown.length) this.body.append(el("tr", {}, el("td", { colspan: this.columns.length, class: "dim" }, this.empty)));
-    if (this.count) this.count.textContent = `${shown.length} of ${this.rows.length}`;
+    const cut = shown.length > this.most ? `, the first ${this.most} are shown` : "";
+    if (this.count) this.count.textContent = `${shown.length} of ${this.rows.length}${cut}`;
     if (focused) for (const each of this.body.querySelectorAll("[data-key]")) if (each.dataset.key === focused) each.focus();
   }
 }

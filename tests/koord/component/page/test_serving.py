@@ -7,11 +7,11 @@ import socket
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
+from healthpage import HealthPage
 
 from koord.component.http.guard import local_only
 from koord.component.http.middleware import limits
 from koord.component.page import serving
-from koord.component.page.healthpage import HealthPage
 from koord.component.page.serving import MOST_PAGES, Page, add_page
 from koord.util.clock import SystemClock
 from koord.util.errors import Unavailable

@@ -8,6 +8,7 @@ import pytest
 from koord.api.pods.pod import Pod
 from koord.api.qos import KubeQoS
 from koord.api.slo.nodeslo import merge_nodeslo
+from koord.component.page.sections import CURSORS
 from koord.util.clock import stamp
 from koord.util.health import Health, PartHealth, Status
 from koordlet.executor.claims.claim import Key
@@ -19,7 +20,7 @@ from koordlet.metriccache.kinds import DEFAULT_INTERVALS, NODE_CPU_USAGE, POD_CP
 from koordlet.metriccache.sample import Sample
 from koordlet.plugin.testing.clock import SimulatedClock
 from koordlet.server.page.marks import Marks
-from koordlet.server.page.source import CURSORS, AgentPage, AgentPageSources
+from koordlet.server.page.source import AgentPage, AgentPageSources
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import PodMeta
 

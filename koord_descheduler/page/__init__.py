@@ -1,0 +1,1 @@
+"""What koord-descheduler shows on its status page."""

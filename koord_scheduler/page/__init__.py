@@ -1,0 +1,1 @@
+"""What koord-scheduler shows on its status page."""

@@ -1,0 +1,144 @@
+"""What koord-scheduler gives its status page: the queue, the latest decisions, scores of a pod."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from koord.component.page.health import health_section
+from koord.component.page.sections import SectionReader
+from koord.component.page.source import Answer
+from koord.util.clock import Clock
+from koord.util.health import Health
+from koord_scheduler.framework.queuedpod import QueuedPod
+from koord_scheduler.framework.waitingpods import WaitingPod
+from koord_scheduler.planning.explain import LONGEST_KEY, Running, explanation
+
+FRESH = 0.9  # seconds for which what was read serves another page as well
+MOST_PODS = 200  # that wait
+MOST_NODES = 20  # of the scores of a pod, and of the nodes that are excluded
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PageSources:
+    """The sources of the page. All are called on the event loop and must be quick."""
+
+    health: Health
+    leads: Callable[[], bool]
+    serves: bool  # a kube-scheduler, as its extender, and schedules nothing itself
+    running: Callable[[], Running | None]  # None: plugins are made, or it serves
+    permits: Callable[[], Iterable[WaitingPod]]
+
+
+class SchedulerPage:
+    """Reads only when it is asked. All methods belong to the event loop."""
+
+    title = "koord-scheduler"
+    view = "scheduler.js"
+
+    def __init__(self, sources: PageSources, clock: Clock) -> None:
+        self._sources = sources
+        self._clock = clock
+        self._reader = SectionReader(clock)
+        self._read = float("-inf")  # monotonic time
+
+    async def snapshot(self) -> Answer:
+        """Everything."""
+        self._refresh()
+        return self._reader.all()
+
+    async def changes(self, since: float) -> Answer:
+        """The sections that changed since."""
+        self._refresh()
+        return self._reader.since(since)
+
+    async def detail(self, kind: str, name: str) -> Mapping[str, Any] | None:
+        """Where a pod would go now by which scores, and why not elsewhere; as /explain, shorter."""
+        running = self._sources.running()
+        if kind != "pod" or not 0 < len(name) <= LONGEST_KEY or running is None:
+            return None
+        found = await explanation(running, name, leads=self._sources.leads())
+        if found is None or found["decision"] is None:
+            return found
+        return {**found, "decision": _shortened(found["decision"])}
+
+    def _refresh(self) -> None:
+        """Read the sections, unless another page has just had them read."""
+        now = self._clock.monotonic()
+        if now - self._read < FRESH:
+            return
+        self._read = now
+        sources, running = self._sources, self._sources.running()
+        state = {
+            "leads": sources.leads(),
+            "serves": sources.serves,
+            "profiles": [] if running is None else sorted(running.scheduler.profiles),
+        }
+        sections = {"health": health_section(sources.health), "state": state}
+        self._reader.take(sections if running is None else {**sections, **self._pods(running)})
+
+    def _pods(self, running: Running) -> Json:
+        """What of the sections is about pods."""
+        scheduler, state = running.scheduler, running.state
+        queue, recent = scheduler.queue, scheduler.recent
+        to_wall = self._clock.wall() - self._clock.monotonic()
+        permits = [_permit(one) for one in islice(self._sources.permits(), MOST_PODS)]
+        room = MOST_PODS - len(permits)
+        return {
+            "counts": {
+                "nodes": len(state.snapshot),
+                "pods": state.snapshot.pod_count,
+                **queue.pending,
+                "in_flight": len(queue.in_flight),
+                "bindings": scheduler.bindings,
+                "bound": recent.bound,
+                "failed": recent.failed,
+            },
+            "queue": permits + [_waiting(*one, to_wall) for one in queue.some(room)],
+            "recent": [
+                {
+                    "t": one.at,
+                    "pod": one.pod,
+                    "node": one.node,
+                    "message": one.message,
+                    "seconds": one.seconds,
+                    "attempts": one.attempts,
+                }
+                for one in reversed(recent.kept)
+            ],
+        }
+
+
+def _waiting(place: str, queued: QueuedPod, to_wall: float) -> Json:
+    if queued.gating_plugin:
+        why = f"kept by {queued.gating_plugin}"
+    else:
+        why = ", ".join(sorted(queued.rejecting_plugins))
+        why = f"rejected by {why}" if why else "it was not tried yet" * (queued.attempts == 0)
+    return {
+        "uid": queued.pod.uid,
+        "pod": queued.key,
+        "place": place,
+        "since": round(queued.timestamp + to_wall, 1),
+        "attempts": queued.attempts,
+        "why": why,
+    }
+
+
+def _permit(one: WaitingPod) -> Json:
+    return {
+        "uid": one.pod.uid,
+        "pod": one.pod.key,
+        "place": "permit",
+        "since": None,
+        "attempts": None,
+        "why": f"reserved on {one.pod.node}; waits for {', '.join(one.pending_plugins)}",
+    }
+
+
+def _shortened(decision: Json) -> Json:
+    """A decision with the first nodes of each table."""
+    tables = ("scores", "excluded")
+    return {**decision, **{name: decision[name][:MOST_NODES] for name in tables}}

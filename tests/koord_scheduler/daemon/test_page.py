@@ -1,0 +1,93 @@
+"""What a whole scheduler gives its status page."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+import pytest
+from apiserver import ApiServer
+from schedulers import PODS, Replica, pending, placed
+
+from koord_scheduler.page import source
+
+PassTime = Callable[..., Any]
+
+
+async def look(replica: Replica) -> dict[str, Any]:
+    """All sections: the first line of the stream."""
+    url = f"http://127.0.0.1:{replica.port}/page/stream"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        assert answer.status == 200
+        line = json.loads(await answer.content.readline())
+    assert line["whole"] is True
+    return dict(line["sections"])
+
+
+async def detail(replica: Replica, pod: str) -> dict[str, Any]:
+    status, text = await replica.get(f"/page/detail/pod?name={pod}")
+    assert status == 200, text
+    return dict(json.loads(text))
+
+
+@pytest.fixture
+async def large(server: ApiServer, leading: Replica, pass_time: PassTime) -> None:
+    """A pod that no node has room for, and that was tried."""
+    server.objects.create(PODS, pending("large", cpu="40"))
+    name, labels = "scheduler_schedule_attempts_total", {"profile": "koord-scheduler"}
+    await pass_time(lambda: leading.metric(name, result="unschedulable", **labels))
+
+
+@pytest.mark.usefixtures("large")
+async def test_the_queue_and_the_latest_decisions(leading: Replica, server: ApiServer) -> None:
+    sections = await look(leading)
+
+    assert sections["state"] == {"leads": True, "serves": False, "profiles": ["koord-scheduler"]}
+    counts = sections["counts"]
+    assert (counts["nodes"], counts["unschedulable"], counts["active"]) == (2, 1, 0)
+    assert (counts["bound"], counts["failed"]) == (len(placed(server)), 1)
+    [waits] = sections["queue"]
+    assert (waits["pod"], waits["place"], waits["attempts"]) == (
+        "default/large", "unschedulable", 1,
+    )  # fmt: skip
+    assert waits["why"] == "rejected by NodeResourcesFit"
+    newest, *others = sections["recent"]
+    assert (newest["pod"], newest["node"]) == ("default/large", "")
+    assert newest["message"] == "0/2 nodes are available: 2 Insufficient cpu."
+    assert {one["pod"].partition("/")[2]: one["node"] for one in others} == placed(server)
+    assert {"name", "status", "reason"} == set(sections["health"]["parts"][0])
+
+
+@pytest.mark.usefixtures("large")
+async def test_the_scores_of_a_pod(leading: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best nodes by plugin; of a pod without one, what excludes them."""
+    found = await detail(leading, "default/first")
+    assert [one["plugins"].keys() for one in found["decision"]["scores"]] == [
+        {"NodeResourcesFit"}, {"NodeResourcesFit"},
+    ]  # fmt: skip
+    monkeypatch.setattr(source, "MOST_NODES", 1)
+    decision = (await detail(leading, "default/large"))["decision"]
+    assert (decision["node"], len(decision["excluded"])) == (None, 1)
+    assert decision["blockers"][0]["plugin"] == "NodeResourcesFit"
+
+
+async def test_the_queue_is_bounded(
+    leading: Replica, server: ApiServer, pass_time: PassTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are counted."""
+    monkeypatch.setattr(source, "MOST_PODS", 2)
+    for number in range(5):
+        server.objects.create(PODS, pending(f"large-{number}", cpu="40"))
+    await pass_time(lambda: leading.metric("scheduler_pending_pods", queue="unschedulable") == 5)
+    sections = await look(leading)
+    assert (len(sections["queue"]), sections["counts"]["unschedulable"]) == (2, 5)
+
+
+async def test_who_gets_nothing(leading: Replica) -> None:
+    assert (await leading.get("/page/detail/pod?name=default/gone"))[0] == 404
+    assert (await leading.get("/page/detail/node?name=n1"))[0] == 404
+    other = {"Host": "evil.example"}
+    assert (await leading.get("/page/detail/pod?name=default/first", other))[0] == 401
+    status, text = await leading.get("/")
+    assert (status, 'data-view="scheduler.js"' in text) == (200, True)
+    assert (await leading.get("/page/scheduler.js"))[0] == 200
