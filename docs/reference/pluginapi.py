@@ -81,6 +81,7 @@ _ROOTS = {
     Root.COOKIE: "/proc/",
     Root.TRAFFIC: "",
     Root.INTERFACE: "/proc/",
+    Root.SOCKET_GROUP: "/sys/fs/cgroup/",
     Root.TERWAY: "/var/lib/terway/qos/",
 }
 _WITHOUT_DOCSTRING = {

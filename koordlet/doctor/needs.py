@@ -154,7 +154,13 @@ NEEDS = (
         (table.BLKIO_COST_QOS, table.BLKIO_COST_MODEL),
         ("BlkIOReconcile",),
     ),
-    Need("cgroup", "network priority", (table.NET_PRIORITY,), ("TCNetworkQoS",)),
+    Need(
+        "network",
+        "pods in the node's network",
+        (table.NET_PRIORITY, table.SOCKET_GROUP),
+        ("TCNetworkQoS",),
+        one_is_enough=True,
+    ),
     Need("cgroup", "network class", (table.NET_CLASS_ID,), CLAIMED),
     Need(
         "cgroup",

@@ -117,7 +117,7 @@ def _claimable(host: Host, claim: Claimable) -> Finding:
 
 def _look(host: Host, row: Resource[Any]) -> None:
     """See that a value of a row can be read. Raises KernelFileError."""
-    if host.file(row).root in (Root.TRAFFIC, Root.INTERFACE):
+    if host.file(row).root in (Root.TRAFFIC, Root.INTERFACE, Root.SOCKET_GROUP):
         node_namespace(host.paths)  # to read it takes a helper process
     elif row.is_object:
         host.bind(row, OWN if "{}" in host.file(row).name else "").text()

@@ -38,6 +38,7 @@ _MODULES: Mapping[Root, str] = {
     Root.COOKIE: "koordlet.host.proc.cookies",
     Root.TRAFFIC: "koordlet.host.net.tc.node",
     Root.INTERFACE: "koordlet.host.net.tc.ends",
+    Root.SOCKET_GROUP: "koordlet.host.net.tc.socketgroups",
     Root.TERWAY: "koordlet.host.terwayfiles",
 }
 

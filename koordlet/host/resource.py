@@ -28,6 +28,7 @@ class Root(Enum):
     COOKIE = "cookie"  # of core scheduling, of a process
     TRAFFIC = "traffic"  # classes at the root of a network interface
     INTERFACE = "interface"  # the node's end of the interface of a process; read only
+    SOCKET_GROUP = "socket group"  # which cgroup tells sockets' packets; read only
     TERWAY = "terway"  # a file that the agent terway-qos reads
 
     @property
@@ -43,6 +44,7 @@ _OBJECTS = frozenset(
         Root.COOKIE,
         Root.TRAFFIC,
         Root.INTERFACE,
+        Root.SOCKET_GROUP,
         Root.TERWAY,
     }
 )

@@ -19,6 +19,7 @@ from koordlet.host.cgroups.numastat import parse_v1_numa_stat, parse_v2_numa_sta
 from koordlet.host.kerneltext import Text, text_for
 from koordlet.host.net import netfiles, routes
 from koordlet.host.net.tc import names as ends
+from koordlet.host.net.tc import socketgroups
 from koordlet.host.net.tc import tree as traffic
 from koordlet.host.proc import cookies, procfiles, schedfeatures
 from koordlet.host.proc.psi import Pressure, parse_pressure
@@ -765,6 +766,14 @@ PROCESS_INTERFACE = _host(
     ends.parse_interface,
     Root.INTERFACE,
     needs=traffic.NODE_NETWORK,
+)
+SOCKET_GROUP = _host(
+    "socket_group",
+    "level and number of a cgroup of v2 by which packets of the node's own sockets are told",
+    "{} (cgroup of sockets)",
+    socketgroups.parse_socket_group,
+    Root.SOCKET_GROUP,
+    needs=socketgroups.NEEDS,
 )
 TRAFFIC_CLASSES = _host(
     "traffic_classes",

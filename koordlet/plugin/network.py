@@ -1,7 +1,15 @@
 """Traffic classes of network interfaces, and the settings of network QoS, as rules."""
 
 from koordlet.host.net.tc.names import is_interface_name
-from koordlet.host.net.tc.tree import MAJOR, Address, Match, TrafficClass, Tree, parse_tree
+from koordlet.host.net.tc.tree import (
+    MAJOR,
+    Address,
+    Match,
+    SocketMatch,
+    TrafficClass,
+    Tree,
+    parse_tree,
+)
 from koordlet.host.terwayfiles import NODE_FILE, PODS_FILE
 from koordlet.rules.networkqos import (
     ANNOTATION,
@@ -31,6 +39,7 @@ __all__ = [
     "ClassRates",
     "Match",
     "PodLimits",
+    "SocketMatch",
     "TerwayPod",
     "TrafficClass",
     "Tree",

@@ -17,6 +17,7 @@ from koordlet.host.host import Host
 from .conftest import MIB, VERSION, Group, Tree, burn, touch
 
 NAME = "kubepods/burstable/pod1"
+BY_HELPER = (r.TRAFFIC_CLASSES, r.PROCESS_INTERFACE, r.SOCKET_GROUP)
 
 
 @pytest.fixture
@@ -175,7 +176,7 @@ def test_every_row_reads_or_says_why_not(host: Host, group: Group) -> None:
     this tree. A link has a speed only while it is up.
     """
     for resource in r.RESOURCES:
-        if resource in (r.TRAFFIC_CLASSES, r.PROCESS_INTERFACE, r.INTERFACE_SPEED):
+        if resource in BY_HELPER or resource is r.INTERFACE_SPEED:
             continue
         of_process = "1" if levels_of(resource) == (Level.PROCESS,) else ""
         argument = "0" if resource is r.NUMA_MEMINFO else of_process

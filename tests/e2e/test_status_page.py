@@ -108,14 +108,15 @@ async def test_a_mark_and_a_pod_are_explained_by_keyboard(window: Browser, agent
 
     def opened_by_enter(css: str) -> str:
         window.find(css)
-        window.run("document.querySelector(arguments[0]).focus()", css)
+        key = window.run(
+            "const e = document.querySelector(arguments[0]); e.focus(); return e.dataset.key", css
+        )
         window.driver.switch_to.active_element.send_keys(Keys.ENTER)
         text = window.until_says("dialog[open]", "In force" if "pods" in css else "rule")
         assert window.violations() == []
         window.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
         window.until(lambda: not window.driver.find_elements(By.CSS_SELECTOR, "dialog[open]"))
-        focused = window.run("return document.activeElement.dataset.key")
-        assert focused == window.run("return document.querySelector(arguments[0]).dataset.key", css)
+        window.until(lambda: window.run("return document.activeElement.dataset.key") == key)
         return text
 
     def look() -> None:

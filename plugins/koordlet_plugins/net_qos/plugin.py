@@ -169,9 +169,11 @@ class TCNetworkQoS(PodRoundsPlugin[PodLimits]):
         self, rates: tuple[ClassRates, ...], pods: list[PodTraffic], metas: Sequence[PodMeta]
     ) -> None:
         on_host = {meta.uid: meta for meta in metas if meta.pod.host_network}
-        if not (on_host and await self._has_priorities()):
-            on_host = {}
-        distinct = [pod for pod in pods if pod.addresses or pod.uid in on_host][:MOST_PODS]
+        if on_host and not await self._has_priorities():
+            pods, on_host = await self._told_by_sockets(pods, on_host), {}
+        distinct = [pod for pod in pods if pod.addresses or pod.group or pod.uid in on_host][
+            :MOST_PODS
+        ]
         limited = [pod.uid for pod in distinct if pod.limit]
         minors = {each.minor for each in rates}
         wanted = bool(limited or minors & {LS, BE})
@@ -228,6 +230,19 @@ class TCNetworkQoS(PodRoundsPlugin[PodLimits]):
         """Whether the kernel takes a class from the cgroup of the socket."""
         group = self.kernel.layout.qos_dir(KubeQoS.GUARANTEED)
         return await self.kernel.supports(resources.NET_PRIORITY, group)
+
+    async def _told_by_sockets(
+        self, pods: list[PodTraffic], on_host: Mapping[str, PodMeta]
+    ) -> list[PodTraffic]:
+        """The pods, those in the node's network with the cgroup by which the kernel tells them."""
+        metas = [on_host[pod.uid] for pod in pods if pod.uid in on_host]
+        found = await self.kernel.read_many([(resources.SOCKET_GROUP, m.cgroup) for m in metas])
+        groups = {
+            meta.uid: reading.value
+            for meta, reading in zip(metas, found, strict=True)
+            if reading is not None
+        }
+        return [pod._replace(group=groups.get(pod.uid)) for pod in pods]
 
     async def _keep_priorities(
         self, metas: Mapping[str, PodMeta], leaves: Mapping[str, int]

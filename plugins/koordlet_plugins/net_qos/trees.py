@@ -18,6 +18,7 @@ from koordlet.plugin.network import (
     Address,
     ClassRates,
     Match,
+    SocketMatch,
     TrafficClass,
     Tree,
 )
@@ -36,6 +37,7 @@ class PodTraffic(NamedTuple):
     minor: int  # SYSTEM, LS or BE
     addresses: tuple[Address, ...]  # that are its own
     limit: int  # bytes/s; 0: none
+    group: tuple[int, int] | None = None  # level and number of the cgroup that tells its sockets
 
 
 def node_tree(
@@ -52,13 +54,15 @@ def node_tree(
         members[pod.minor if pod.minor in members else SYSTEM].append(pod)
     found = [_class(each) for each in rates]
     matches: list[Match] = []
+    sockets: list[SocketMatch] = []
     for minor, of_class in members.items():
         found += _leaves(known[minor], of_class, numbers)
     for pod in pods:
         leaf = leaf_of(pod, known, numbers)
         if leaf != DEFAULT:
             matches += [Match("from", address, leaf) for address in pod.addresses]
-    return Tree.of(DEFAULT, found, matches)
+            sockets += [SocketMatch(*pod.group, leaf)] if pod.group else []
+    return Tree.of(DEFAULT, found, matches, sockets)
 
 
 def leaf_of(pod: PodTraffic, known: Container[int], numbers: Mapping[str, int]) -> int:

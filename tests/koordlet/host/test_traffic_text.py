@@ -21,7 +21,7 @@ from koordlet.host.net.tc.tree import (
 LINE = (
     "default 2; class 1 below 0 rate 9000 ceil 9000 prio 0; "
     "class 2 below 1 rate 1000 ceil 9000 prio 1; "
-    "from 10.0.0.7 class 2; to fd00::7 class 2"
+    "from 10.0.0.7 class 2; to fd00::7 class 2; socket 3/4711 class 2"
 )
 
 ONE = "class 1 below 0 rate 1000 ceil 1000 prio 0"
@@ -46,6 +46,13 @@ BAD = [
     f"default 1; {ONE}; from fd00:0::1 class 1",
     f"default 1; {ONE}; to 10.0.0.1 class 1; from 10.0.0.1 class 1",
     f"default 1; {ONE}; to 10.0.0.1 class 1; to 10.0.0.1 class 1",
+    f"default 1; {ONE}; socket 3/4711 class 2",
+    f"default 1; {ONE}; socket 0/4711 class 1",
+    f"default 1; {ONE}; socket 33/4711 class 1",
+    f"default 1; {ONE}; socket 3/0 class 1",
+    f"default 1; {ONE}; socket 3/{1 << 64} class 1",
+    f"default 1; {ONE}; socket 3/4711 class 1; socket 2/4711 class 1",
+    f"default 1; {ONE}; socket 2/4711 class 1; from 10.0.0.1 class 1",
     f"default 1; {ONE}\n\n",
     f"default \uff11; {ONE}",
 ]

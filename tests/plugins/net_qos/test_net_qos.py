@@ -15,6 +15,7 @@ from koordlet.host.kerneltext import ABSENT
 from koordlet.host.net.tc import ForeignQdisc, no_such_interface
 from koordlet.host.net.tc.ends import EndReader
 from koordlet.host.net.tc.node import TrafficReader
+from koordlet.host.net.tc.socketgroups import SocketGroupReader
 from koordlet.host.resource import Root
 from koordlet.plugin.network import ANNOTATION, parse_tree
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
@@ -52,6 +53,7 @@ class FakeTraffic:
         self.roots = {"eth0": ABSENT}
         self.ends = {}
         self.asked = 0
+        self.sockets = False
 
     def read(self, interface):
         found = self.roots.get(interface)
@@ -68,6 +70,9 @@ class FakeTraffic:
             raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
         return self.ends[pid]
 
+    def knows_sockets(self):
+        return self.sockets
+
     def write(self, interface, identity, content):
         if self.roots[interface].startswith("foreign"):
             raise ForeignQdisc(interface, wanted="nothing", found="it", hint="another agent's")
@@ -83,6 +88,8 @@ class Bench:
         self.traffic = FakeTraffic()
         self.host.objects[Root.TRAFFIC] = TrafficReader(self.host.paths, self.traffic)
         self.host.objects[Root.INTERFACE] = EndReader(self.host.paths, self.traffic)
+        sockets = SocketGroupReader(self.host.paths, self.traffic)
+        self.host.objects[Root.SOCKET_GROUP] = sockets
         self.host.media[Root.TRAFFIC] = lambda host: TrafficClasses(host, self.traffic)
         self.route("eth0")
         self.host.write("sys/class/net/eth0/speed", "10000\n")
@@ -512,6 +519,42 @@ async def test_pods_in_the_nodes_network_by_their_cgroups(tmp_path):
         await harness.rounds(2)
         assert host.shown(web) == []  # the bandwidth is not known any more: no classes
         assert bench.traffic.roots == {"eth0": ABSENT, "eth1": ABSENT}
+
+
+async def test_pods_in_the_nodes_network_by_their_sockets(bench):
+    """On cgroup v2, where nf_tables tells them; a pod that is gone has no cgroup."""
+    bench.traffic.sockets = True
+    bench.slo(EXAMPLE)
+    batch = bench.pod("batch", "BE", "192.0.2.1", host_network=True)
+    web = bench.pod("web", "LS", host_network=True, egress="8M")
+    gone, agent = (
+        bench.pod("gone", "BE", host_network=True),
+        bench.pod("agent", "SYSTEM", host_network=True),
+    )
+    groups = {each: bench.host.add_pod(each).group.path for each in ("batch", "web", "agent")}
+    bench.harness.set_pods(batch, web, gone, agent)
+    async with bench.harness as harness:
+        await harness.rounds(2)
+
+        found = {part for part in bench.there.split("; ") if part.startswith("socket")}
+        assert found == {
+            f"socket {path.count('/') + 1}/{os.stat(bench.host.paths.cgroup / path).st_ino} "
+            f"class {minor}"
+            for path, minor in (
+                (groups["batch"], 7),
+                (groups["web"], numbered(["web"], {})["web"]),
+            )
+        }
+        assert bench.matches == []
+        assert harness.metric("unclassified_pods") == 1
+
+        harness.set_pods(web)
+        await harness.rounds(2)
+        assert bench.there.count("socket") == 1
+        harness.set_pods()
+        bench.slo({})
+        await harness.rounds(2)
+        assert bench.there == ABSENT
 
 
 async def test_an_address_in_the_status_of_a_pod_in_the_nodes_network_is_not_used(tmp_path):

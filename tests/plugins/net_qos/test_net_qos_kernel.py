@@ -1,10 +1,13 @@
 """TCNetworkQoS in the kernel: a node and a pod, each in a network namespace of its own."""
 
 import json
+import os
 import subprocess
 import sys
+import uuid
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from networknamespace import ip, needs_namespaces, own_network, tc
@@ -16,12 +19,16 @@ from koordlet.executor.kernel.trafficclasses import TrafficClasses
 from koordlet.host.net.guard.client import HelperTraffic, start
 from koordlet.host.net.tc.ends import EndReader
 from koordlet.host.net.tc.node import TrafficReader
+from koordlet.host.net.tc.socketgroups import SocketGroupReader
 from koordlet.host.resource import Root
 from koordlet.plugin.network import ANNOTATION
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 from koordlet_plugins.net_qos.plugin import TCNetworkQoS
 
 pytestmark = needs_namespaces
+
+_MOUNTS = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+V2 = next((Path(mount[1]) for mount in _MOUNTS if mount[2] == "cgroup2"), None)
 
 ROUTES = (
     "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"
@@ -36,11 +43,15 @@ SLO = {
 }
 LIMITED = pytest.approx(0.8, abs=0.45)  # never above; below where the machine is busy
 SEND = """
-import socket, sys
-to = socket.create_connection((sys.argv[2], 9), source_address=(sys.argv[1], 0), timeout=20)
+import os, socket, sys, time
+if len(sys.argv) > 4:
+    open(sys.argv[4] + "/cgroup.procs", "w").write(str(os.getpid()))
+to = socket.create_connection((sys.argv[2], 9), source_address=(sys.argv[1], 0), timeout=60)
+began = time.monotonic()
 to.sendall(bytes(int(sys.argv[3])))
 to.shutdown(socket.SHUT_WR)
-to.recv(1)
+to.recv(1)  # everything has arrived
+print(int(sys.argv[3]) / (time.monotonic() - began))
 """
 FLOOD = """
 import socket, sys
@@ -55,18 +66,28 @@ while True:
         pass
 """
 RECEIVE = """
-import socket, time
+import socket
 server = socket.create_server(("", 9))
 print("up", flush=True)
 while True:
     to, _ = server.accept()
-    size, began = 0, 0.0
-    while data := to.recv(1 << 16):
-        began = began or time.monotonic()
-        size += len(data)
-    print(size / (time.monotonic() - began), flush=True)
+    while to.recv(1 << 16):
+        pass
     to.close()
 """
+
+
+class RealGroup(SocketGroupReader):
+    """Every pod of the fake host has one real cgroup."""
+
+    group = Path()
+
+    def path(self, name):
+        return str(self.group)
+
+    def read(self, name):
+        level = len(self.group.relative_to(V2).parts)
+        return super().read("/".join("g" * level))
 
 
 class Node:
@@ -88,7 +109,8 @@ class Node:
         self._on(self.peer, "ip link set vb up")
         self._on(self.pod, "ip addr add 10.1.0.2/24 dev eth0")
         self._on(self.pod, "ip link set eth0 up")
-        self._servers = {"10.0.0.2": self._server(self.peer), "10.1.0.2": self._server(self.pod)}
+        self._server(self.peer)
+        self._server(self.pod)
         self.host = FakeHost(root, 2)
         self.host.write("proc/1/net/route", ROUTES)
         config = {"namespace": "", "state": str(root / "state"), "api": None, "cgroups": []}
@@ -96,6 +118,7 @@ class Node:
         stack.callback(traffic.close)
         self.host.objects[Root.TRAFFIC] = TrafficReader(self.host.paths, traffic)
         self.host.objects[Root.INTERFACE] = EndReader(self.host.paths, traffic)
+        self.host.objects[Root.SOCKET_GROUP] = RealGroup(self.host.paths, traffic)
         self.host.media[Root.TRAFFIC] = lambda host: TrafficClasses(host, traffic)
 
     def _namespace(self):
@@ -119,13 +142,12 @@ class Node:
         enter = ["nsenter", "-t", str(namespace), "-n"]
         server = self._begin([*enter, sys.executable, "-c", RECEIVE])
         assert server.stdout.readline() == b"up\n"
-        return server
 
-    def part(self, source, to, limit):
-        """The part of a limit in bytes/s at which packets arrive, over a second."""
-        command = [sys.executable, "-c", SEND, source, to, str(limit)]
-        subprocess.run(command, check=True, timeout=30)
-        return float(self._servers[to].stdout.readline()) / limit
+    def part(self, source, to, limit, *group):
+        """The part of a limit in bytes/s at which packets arrive, over a second; of a cgroup."""
+        command = [sys.executable, "-c", SEND, source, to, str(limit), *map(str, group)]
+        done = subprocess.run(command, check=True, timeout=90, capture_output=True)
+        return float(done.stdout) / limit
 
     def flood(self, source, to):
         """Send as much as goes, until the test ends."""
@@ -173,6 +195,36 @@ async def test_traffic_of_classes_and_pods(node):
         assert node.part("10.1.0.1", "10.1.0.2", 500_000) == LIMITED
 
     assert tc("qdisc show") == before
+
+
+@pytest.fixture
+def group():
+    """A cgroup of v2, which is a pod's."""
+    if V2 is None or not os.access(V2, os.W_OK):
+        pytest.skip("no hierarchy of cgroup v2 is mounted here for this user")
+    group = V2 / f"koordlet-test-{uuid.uuid4().hex[:8]}"
+    group.mkdir()
+    yield group
+    group.rmdir()
+
+
+async def test_a_pod_in_the_nodes_network_gets_its_class_by_its_cgroup(node, group):
+    """It has the node's address; others with that address are not limited."""
+    RealGroup.group = group
+    meta = node.make_pod("batch", "BE", "10.0.0.1")
+    harness = PluginHarness(TCNetworkQoS(), host=node.host)
+    harness.set_node_slo(merge_nodeslo({"spec": SLO})[0])
+    harness.set_pods(replace(meta, pod=replace(meta.pod, host_network=True)))
+    async with harness:
+        await harness.rounds(2)
+        if harness.metric("unclassified_pods"):
+            pytest.skip("this kernel has no match of nf_tables on cgroups")
+
+        assert node.part("10.0.0.1", "10.0.0.2", 750_000, group) == LIMITED
+        before = node.packets(7)
+        assert before > 400
+        assert node.part("10.0.0.1", "10.0.0.2", 750_000) > 1.25
+        assert node.packets(7) < before + 10  # what the first connection had still to say
 
 
 async def test_a_flood_of_a_best_effort_pod_leaves_the_others_their_part(node):

@@ -217,10 +217,13 @@ export class Chart {
 /** Show what the daemon answers about one thing; draw(content, answer) fills the dialog. */
 export async function openDetail(title, kind, name, draw) {
   const dialog = document.getElementById("detail");
+  const key = document.activeElement?.dataset.key;
   const content = el("div", {}, "asking");
   dialog.replaceChildren(el("form", { method: "dialog" }, el("button", { class: "plain" }, "Close")),
     el("h2", { id: "detail-title" }, title), content);
   dialog.querySelector("form").addEventListener("submit", (event) => { event.preventDefault(); dialog.close(); });
+  // The opener may have been drawn anew meanwhile.
+  dialog.addEventListener("close", () => { if (key) document.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus(); }, { once: true });
   dialog.showModal();
   const response = await ask(`page/detail/${kind}?name=${encodeURIComponent(name)}`);
   if (!response.ok) { content.textContent = (await response.text()).slice(0, 500); return; }

@@ -66,6 +66,10 @@ class HelperTraffic:
         """As TrafficControl.end_of."""
         return str(self._ask(op="end", pid=pid))
 
+    def knows_sockets(self) -> bool:
+        """As TrafficControl.knows_sockets."""
+        return self._ask(op="sockets") is True
+
     def write(self, interface: str, identity: int, content: bytes) -> None:
         """As TrafficControl.write."""
         text = content.decode("ascii")

@@ -75,6 +75,10 @@ class GuardedTraffic:
         """As TrafficControl.end_of."""
         return self._control.end_of(pid)
 
+    def knows_sockets(self) -> bool:
+        """As TrafficControl.knows_sockets."""
+        return self._control.knows_sockets()
+
     def write(self, interface: str, identity: int, content: bytes) -> None:
         """As TrafficControl.write; refuses what was rolled back before."""
         state, wanted = self._held(interface), content.decode("ascii").removesuffix("\n")

@@ -13,7 +13,7 @@ from enum import Enum
 from koordlet.host.kerneltext import ABSENT
 
 LIMIT = 10.0  # seconds
-_MATCHES = ("from ", "to ")
+_MATCHES = ("from ", "to ", "socket ")
 _CLASS = re.compile(r"class (\d+) below (\d+) ", re.ASCII)
 
 
@@ -96,7 +96,8 @@ def probation_of(
 def shape(text: str) -> str:
     """Return what of a tree does not change with each pod, but by the spec.
 
-    Not its addresses, nor classes from the third level on, which share what one above them has.
+    Not its addresses and sockets, nor classes from the third level on, which share what one above
+    them has.
     """
     found = []
     upper = {"0"}  # numbers of the root, and of classes right below it

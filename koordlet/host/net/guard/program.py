@@ -68,6 +68,8 @@ def _do(request: dict[str, Any], traffic: TrafficControl) -> str | int | None:
             return traffic.identity(interface)
         case "end":
             return traffic.end_of(int(request.get("pid", 0)))
+        case "sockets":
+            return traffic.knows_sockets()
         case "write":
             identity, content = int(request.get("identity", 0)), str(request.get("content"))
             traffic.write(interface, identity, content.encode())

@@ -54,6 +54,13 @@ class TrafficControl(Protocol):
             KernelFileError: the kernel does not answer, or refuses.
         """
 
+    def knows_sockets(self) -> bool:
+        """Whether packets of the node's own sockets can be told by cgroups of v2.
+
+        Raises:
+            KernelFileError: the kernel does not answer.
+        """
+
     def write(self, interface: str, identity: int, content: bytes) -> None:
         """Bring about a content: all of it, or on any error what was there before.
 

@@ -14,7 +14,7 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -33,6 +33,7 @@ from koordlet.host.net.tc.dumps import (
     read_classes,
     read_filters,
 )
+from koordlet.host.net.tc.sockets import knows_sockets, read_sockets, set_sockets
 from koordlet.host.net.tc.tree import (
     ALTERED,
     FOREIGN,
@@ -40,6 +41,7 @@ from koordlet.host.net.tc.tree import (
     MAJOR,
     NEEDS,
     Match,
+    SocketMatch,
     TrafficClass,
     Tree,
     parse_tree,
@@ -70,6 +72,7 @@ class _Found:
     filters: tuple[tuple[Match, int], ...] = ()  # with handle
     queues: int = 0  # of mq
     half_made: bool = False
+    sockets: tuple[SocketMatch, ...] = ()  # in nf_tables, whatever is at the root
 
     @property
     def is_ours(self) -> bool:
@@ -115,6 +118,13 @@ class KernelTraffic:
         first = min(ends, key=lambda link: link.get_attr("IFLA_LINK"), default=None)
         return "" if first is None else str(first.get_attr("IFLA_IFNAME"))
 
+    def knows_sockets(self) -> bool:
+        """As TrafficControl.knows_sockets."""
+        try:
+            return knows_sockets()
+        except OSError as err:
+            raise _unreadable("sockets", err) from err
+
     def identity(self, interface: str) -> int:
         """As TrafficControl.identity."""
         index = _index(interface)
@@ -122,7 +132,7 @@ class KernelTraffic:
             try:
                 with self._connect() as route:
                     found = _look(route, index)
-                    if found.half_made:
+                    if found.half_made or (found.tree is None and found.sockets):
                         _bring_about(route, index, found, None)
             except NetlinkError as err:
                 if err.code in _GONE:
@@ -192,13 +202,23 @@ def _look(route: Any, index: int) -> _Found:
 
 
 def _look_once(route: Any, index: int) -> _Found:
+    try:
+        sockets = read_sockets(index, MAJOR)
+    except (ValueError, struct.error):
+        return _Found(ALTERED)
+    except OSError as err:
+        raise NetlinkError(err.errno or errno.EIO, str(err)) from err
+    return replace(_look_at_root(route, index, sockets), sockets=sockets)
+
+
+def _look_at_root(route: Any, index: int, sockets: tuple[SocketMatch, ...]) -> _Found:
     qdiscs = [each for each in route.get_qdiscs(index=index) if each["index"] == index]
     root = next((each for each in qdiscs if each["parent"] == _ROOT), None)
     if root is None:
         return _Found(ABSENT)
     kind = str(root.get_attr("TCA_KIND"))
     if root["handle"] == MAJOR and kind == "htb":
-        return _ours(index, root)
+        return _ours(index, root, sockets)
     below = [each for each in qdiscs if each["parent"] < MAJOR and each["parent"] >> 16 == 0]
     by_kernel = all(
         each["handle"] == 0 and each.get_attr("TCA_KIND") in _DEFAULTS for each in (root, *below)
@@ -209,7 +229,7 @@ def _look_once(route: Any, index: int) -> _Found:
     return _Found(f"{FOREIGN} {name or 'unknown'}")
 
 
-def _ours(index: int, root: Any) -> _Found:
+def _ours(index: int, root: Any, sockets: tuple[SocketMatch, ...]) -> _Found:
     try:
         options = root.get_attr("TCA_OPTIONS")
         default = options.get_attr("TCA_HTB_INIT")["defcls"]
@@ -218,7 +238,7 @@ def _ours(index: int, root: Any) -> _Found:
         if not minors or _UNDER_WAY in minors:
             return _Found(ABSENT, half_made=True)
         found = tuple(read_filters(index, MAJOR))
-        tree = Tree.of(default & MINOR, classes, [match for match, _ in found])
+        tree = Tree.of(default & MINOR, classes, [match for match, _ in found], sockets)
     except (Altered, ValueError, struct.error):
         return _Found(ALTERED)
     except OSError as err:
@@ -230,7 +250,8 @@ def _bring_about(route: Any, index: int, now: _Found, wanted: Tree | None) -> No
     """Raises NetlinkError: a part of it may have been done."""
     if now.is_ours and (wanted is None or now.tree is None or not _fits(now.tree, wanted)):
         route.tc("del", index=index, handle=MAJOR, parent=_ROOT)
-        now = _Found(ABSENT)
+        now = _Found(ABSENT, sockets=now.sockets)
+    _set_sockets(index, now.sockets, () if wanted is None else wanted.sockets)
     if wanted is None:
         return
     if now.tree is None:
@@ -250,6 +271,16 @@ def _bring_about(route: Any, index: int, now: _Found, wanted: Tree | None) -> No
     for minor in sorted(known.keys() - kept, reverse=True):  # those below come first
         _delete_class(route, index, minor)
     _delete_class(route, index, _UNDER_WAY)
+
+
+def _set_sockets(index: int, now: tuple[SocketMatch, ...], wanted: tuple[SocketMatch, ...]) -> None:
+    """A class that is not there yet, or not any more, is taken for the default one."""
+    if wanted == now:
+        return
+    try:
+        set_sockets(index, MAJOR, wanted)
+    except OSError as err:
+        raise NetlinkError(err.errno or errno.EIO, f"nf_tables: {err}") from err
 
 
 def _fits(now: Tree, wanted: Tree) -> bool:

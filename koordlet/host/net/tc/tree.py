@@ -3,10 +3,12 @@
 For example: `default 2; class 1 below 0 rate 125000000 ceil 125000000 prio 0; class 2 below 1 rate
 1000 ceil 125000000 prio 1; from 10.0.0.7 class 2; to fd00::7 class 2`. Classes are numbered as
 minor ids; 0 is the root. Rates are bytes per second. A packet goes to the class of its source
-("from") or destination ("to"), otherwise to the default class.
+("from") or destination ("to"), or of the cgroup of its socket, otherwise to the default class:
+`socket 3/4711 class 2` is the cgroup of v2 with the number 4711, three levels below the root.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
@@ -19,6 +21,7 @@ LONGEST = 1 << 20  # bytes of a text
 LEAST_RATE = 1000  # bytes per second; the kernel's tables hold the time a packet takes
 MOST_RATE = 1 << 42
 MOST_MINOR = 0xFFFE  # the last one is kept for the time of a change
+MOST_LEVEL = 32  # of a cgroup
 MOST_DEPTH = 4  # of HTB's 8 levels
 FOREIGN, ALTERED = "foreign", "altered"
 SIDES = ("from", "to")
@@ -37,6 +40,7 @@ _CLASS = re.compile(
     re.ASCII,
 )
 _MATCH = re.compile(r"(from|to) ([0-9a-f.:]{2,39}) class ([1-9]\d{0,4})", re.ASCII)
+_SOCKET = re.compile(r"socket ([1-9]\d?)/([1-9]\d{0,19}) class ([1-9]\d{0,4})", re.ASCII)
 _FOREIGN = re.compile(rf"{FOREIGN} [a-z0-9_]{{1,15}}|{ALTERED}", re.ASCII)
 
 
@@ -74,6 +78,18 @@ class Match:
         return f"{self.side} {self.address} class {self.minor}"
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class SocketMatch:
+    """Which sockets' packets go to a class: those of a cgroup of v2, and of cgroups below it."""
+
+    level: int  # of the cgroup; 1: right below the root
+    cgroup: int  # its number
+    minor: int
+
+    def __str__(self) -> str:
+        return f"socket {self.level}/{self.cgroup} class {self.minor}"
+
+
 @dataclass(frozen=True, slots=True)
 class Tree:
     """What is at the root of an interface. Classes and matches are in the order of the text."""
@@ -81,12 +97,19 @@ class Tree:
     default: int  # the class of what nothing matches; 0: not shaped
     classes: tuple[TrafficClass, ...]
     matches: tuple[Match, ...] = ()
+    sockets: tuple[SocketMatch, ...] = ()
 
     @classmethod
-    def of(cls, default: int, classes: list[TrafficClass], matches: list[Match]) -> "Tree":
+    def of(
+        cls,
+        default: int,
+        classes: list[TrafficClass],
+        matches: list[Match],
+        sockets: Iterable[SocketMatch] = (),
+    ) -> "Tree":
         """Return a tree in order. Raises ValueError: it is none."""
         ordered = sorted(matches, key=lambda match: match.order)
-        tree = cls(default, tuple(sorted(classes)), tuple(ordered))
+        tree = cls(default, tuple(sorted(classes)), tuple(ordered), tuple(sorted(sockets)))
         tree.check()
         return tree
 
@@ -101,6 +124,17 @@ class Tree:
         if not self.classes or self.default not in depth:
             raise ValueError(f"wanted the default class {self.default} among the classes")
         self._check_matches(depth)
+        self._check_sockets(depth)
+
+    def _check_sockets(self, known: dict[int, int]) -> None:
+        cgroups = {each.cgroup for each in self.sockets}
+        if len(cgroups) < len(self.sockets) or len(cgroups) > MOST_MATCHES:
+            raise ValueError(f"wanted one class of a cgroup, {MOST_MATCHES} cgroups at most")
+        for each in self.sockets:
+            if not known.get(each.minor) or not 0 < each.level <= MOST_LEVEL:
+                raise ValueError(f"wanted a level and a class that is there, found {str(each)!r}")
+            if not 0 < each.cgroup < 1 << 64:
+                raise ValueError(f"wanted a number of 64 bits, found {each.cgroup}")
 
     def _check_matches(self, known: dict[int, int]) -> None:
         seen: set[tuple[str, int, int]] = set()
@@ -118,7 +152,9 @@ class Tree:
             raise ValueError(f"wanted at most {MOST_MATCHES} addresses, found {counts}")
 
     def __str__(self) -> str:
-        return "; ".join(map(str, (f"default {self.default}", *self.classes, *self.matches)))
+        return "; ".join(
+            map(str, (f"default {self.default}", *self.classes, *self.matches, *self.sockets))
+        )
 
 
 def _check_class(each: TrafficClass, depth: dict[int, int]) -> None:
@@ -138,15 +174,17 @@ def parse_tree(text: str) -> Tree:
     default = _DEFAULT.fullmatch(first)
     if default is None:
         raise ValueError(f"wanted 'default N; class …', found {text!r:.60}")
-    classes, matches = [], []
+    classes, matches, sockets = [], [], []
     for part in rest:
         if found := _CLASS.fullmatch(part):
             classes.append(TrafficClass(*map(int, found.groups())))
         elif found := _MATCH.fullmatch(part):
             matches.append(Match(found[1], ip_address(found[2]), int(found[3])))
+        elif found := _SOCKET.fullmatch(part):
+            sockets.append(SocketMatch(*map(int, found.groups())))
         else:
             raise ValueError(f"wanted a class, or an address and its class, found {part!r:.60}")
-    tree = Tree.of(int(default[1]), classes, matches)
+    tree = Tree.of(int(default[1]), classes, matches, sockets)
     if str(tree) != text:
         raise ValueError(f"wanted the parts in order, found {text!r:.60}")
     return tree
