@@ -55,13 +55,18 @@ class IdleTracking:
         self.passes = 0  # that have counted
         self.cold: Mapping[int, int] = {}  # bytes by inode of cgroup, of the latest such pass
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a pass has begun and not ended."""
+        return self._next > 0
+
     def advance(self, now: float, budget: float) -> None:
         """Go on for so many seconds of CPU time, at least by a piece. now is monotonic.
 
         Raises:
             KernelFileError: a file cannot be read or written; Unsupported: there is none.
         """
-        if not self._next and now < self._resumes:
+        if not self.under_way and now < self._resumes:
             return
         ends = self._cpu_time() + budget
         try:

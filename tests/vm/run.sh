@@ -2,8 +2,10 @@
 # Runs the cgroup v2 suite on a real kernel inside a virtual machine, in software emulation.
 # The machine sees this host's files, and what it writes is gone with it.
 #
-# usage: tests/vm/run.sh [--numa] [pytest arguments]
-#   runs tests/cgroups; with --numa test_numa.py alone, on a machine with two NUMA nodes
+# usage: tests/vm/run.sh [--numa | --own-kernel] [pytest arguments]
+#   runs tests/cgroups and what else is for cgroup v2; with --numa test_numa.py alone, on a machine with
+#   two NUMA nodes; with --own-kernel what Debian's lacks, on the kernel that kernel.sh builds and one core
+#   with two threads
 # environment: KOORDLET_VM_TIMEOUT, seconds after which a machine that does not end is killed
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -13,18 +15,23 @@ fail() { echo "vm-test: $*" >&2; exit 1; }
 packages="qemu-system-x86 linux-image-amd64 busybox-static"
 limit=${KOORDLET_VM_TIMEOUT:-2700}
 machine=(--cpus 2 --memory 1G)
-tests=tests/cgroups
+tests=(tests/cgroups tests/koordlet/host/test_traffic_sockets.py)
+kernel=
 if [ "${1:-}" = --numa ]; then
   shift
   machine+=(--numa 512M,cpus=0 --numa 512M,cpus=1)
-  tests=tests/cgroups/v2/test_numa.py
+  tests=(tests/cgroups/v2/test_numa.py)
+elif [ "${1:-}" = --own-kernel ]; then
+  shift
+  tests=(tests/cgroups/v2/test_own_kernel.py tests/cgroups/test_io_values.py)
+  kernel=own
 fi
 for argument; do
-  if [ -e "${argument%%::*}" ]; then tests=; fi
+  if [ -e "${argument%%::*}" ]; then tests=(); fi
 done
-set -- ${tests:+"$tests"} "$@"
+set -- "${tests[@]}" "$@"
 
-kernel=$(find /boot -maxdepth 1 -name 'vmlinuz-*' | sort -V | tail -n 1)
+[ -n "$kernel" ] || kernel=$(find /boot -maxdepth 1 -name 'vmlinuz-*' | sort -V | tail -n 1)
 if [ -z "$kernel" ] || ! command -v qemu-system-x86_64 >/dev/null || ! command -v busybox >/dev/null; then
   fail "wanted qemu-system-x86_64, busybox and a kernel in /boot, found at least one missing;" \
        "run: apt-get update && apt-get install -y --no-install-recommends $packages"
@@ -38,6 +45,11 @@ if ! cmp -s requirements/vm.txt $venv/installed.txt; then
   cp requirements/vm.txt $venv/installed.txt
 fi
 PATH="$PWD/$venv/bin:$PATH"   # vng calls virtme-run by name
+smt=
+if [ "$kernel" = own ]; then
+  kernel=$(tests/vm/kernel.sh)
+  smt="-smp 2,sockets=1,cores=1,threads=2 -cpu max,vendor=GenuineIntel"
+fi
 .venv/bin/python -m compileall -q koord koordlet plugins   # 30 times slower in there
 
 work=$(mktemp -d "$PWD/.vm/run.XXXXXX")
@@ -71,7 +83,7 @@ mkfifo "$work/output"
 sed -u 's/\r//' <"$work/output" | tee "$work/log" &
 printer=$!
 timeout "$limit" vng --disable-kvm --run "$kernel" --user root "${machine[@]}" \
-  --qemu-opts="${cached//$'\n'/}" -- bash "$work/inside" >"$work/output" 2>&1 &
+  --qemu-opts="${cached//$'\n'/} $smt" -- bash "$work/inside" >"$work/output" 2>&1 &
 vm=$!
 machine_status=0
 wait "$vm" || machine_status=$?

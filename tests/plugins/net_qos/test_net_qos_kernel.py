@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import uuid
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +16,10 @@ from koord.api.qos import QOS_LABEL
 from koord.api.slo.nodeslo import merge_nodeslo
 from koord.util.clock import SystemClock
 from koordlet.executor.kernel.trafficclasses import TrafficClasses
+from koordlet.host.errors import KernelFileError
 from koordlet.host.net.guard.client import HelperTraffic, start
 from koordlet.host.net.tc.ends import EndReader
+from koordlet.host.net.tc.kernel import KernelTraffic
 from koordlet.host.net.tc.node import TrafficReader
 from koordlet.host.net.tc.socketgroups import SocketGroupReader
 from koordlet.host.resource import Root
@@ -114,6 +116,8 @@ class Node:
         self.host = FakeHost(root, 2)
         self.host.write("proc/1/net/route", ROUTES)
         config = {"namespace": "", "state": str(root / "state"), "api": None, "cgroups": []}
+        with suppress(KernelFileError):
+            KernelTraffic().knows_sockets()  # loads modules, for which an emulated machine is slow
         traffic = HelperTraffic(lambda: start(config), SystemClock())
         stack.callback(traffic.close)
         self.host.objects[Root.TRAFFIC] = TrafficReader(self.host.paths, traffic)

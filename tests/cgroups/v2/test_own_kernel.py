@@ -1,0 +1,174 @@
+"""What Debian's kernel lacks, on one core with two threads: `tests/vm/run.sh --own-kernel`.
+
+Core scheduling, and cold pages by idle page tracking. io.latency is a row of test_io_values.py.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from koordlet.executor.claims.claim import Key
+from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.kernel.cookies import Cookies
+from koordlet.host import resources as r
+from koordlet.host.host import Host
+from koordlet.host.idlefiles import BITMAP
+from koordlet.host.idletracking import IdleTracking
+from koordlet.host.proc.procfiles import parse_start_time
+
+from ..conftest import MIB, REAL, Tree
+
+pytestmark = pytest.mark.skipif(
+    not (REAL.sys / BITMAP).exists(),
+    reason="needs idle page tracking and core scheduling: tests/vm/run.sh --own-kernel",
+)
+
+BUSY = """
+import time
+print("up", flush=True)
+input()
+end = time.monotonic() + 3
+while time.monotonic() < end:
+    pass
+print(time.process_time(), flush=True)
+"""
+
+
+class Busy:
+    """A process that takes all CPU there is for three seconds, when it is told."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", BUSY],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.pid = self._process.pid
+
+    def begin(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def hear(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host(REAL)
+
+
+@pytest.fixture
+def busy() -> Iterator[list[Busy]]:
+    found = [Busy(), Busy()]
+    assert [each.hear() for each in found] == ["up", "up"]
+    yield found
+    for each in found:
+        each.end()
+
+
+def key_of(process: Busy) -> Key:
+    stat = Path(f"/proc/{process.pid}/stat").read_bytes()
+    target = Target(Level.PROCESS, str(process.pid), parse_start_time(stat))
+    return Key(target, r.CORE_SCHED_COOKIE)
+
+
+def cpu_together(processes: list[Busy]) -> float:
+    """Seconds of CPU that they had in three seconds."""
+    for each in processes:
+        each.begin()
+    return sum(float(each.hear()) for each in processes)
+
+
+def test_cookies_of_two_groups_never_share_the_core(host: Host, busy: list[Busy]) -> None:
+    """Together they have one thread of two; with one cookie both; restored there is none."""
+    cookies = Cookies(host)
+    first, second = map(key_of, busy)
+    siblings = Path("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list").read_text()
+    assert siblings.strip() in ("0-1", "0,1")
+
+    began = time.monotonic()
+    cookies.write(first, 0, "-1")
+    gap = time.monotonic() - began
+    cookies.write(second, 0, "-1")
+    found = [host.read(r.CORE_SCHED_COOKIE, each.target.place) for each in (first, second)]
+    assert 0 not in found
+    assert found[0] != found[1]
+    apart = cpu_together(busy)
+
+    print(f"a cookie takes {gap * 1000:.1f} ms; two cookies have {apart:.2f} s of 6 s")
+    assert apart < 4.2
+    for each in (first, second):
+        cookies.write(each, 0, "0")
+        assert host.read(r.CORE_SCHED_COOKIE, each.target.place) == 0
+
+
+def test_processes_with_one_cookie_share_the_core(host: Host, busy: list[Busy]) -> None:
+    cookies = Cookies(host)
+    first, second = map(key_of, busy)
+    cookies.write(first, 0, "-1")
+    cookie = host.read(r.CORE_SCHED_COOKIE, first.target.place)
+    cookies.write(second, 0, str(cookie))
+    assert host.read(r.CORE_SCHED_COOKIE, second.target.place) == cookie
+
+    together = cpu_together(busy)
+
+    print(f"one cookie has {together:.2f} s of 6 s")
+    assert together > 4.5
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system on a loop device, with a file of 32 MiB that nobody has read."""
+    image, place = tmp_path / "image", tmp_path / "disk"
+    place.mkdir()
+    with image.open("wb") as file:
+        file.truncate(96 * MIB)
+    run = ["mkfs.ext4", "-q", "-F", str(image)]
+    subprocess.run(run, check=True, timeout=300)
+    subprocess.run(["mount", "-o", "loop", str(image), str(place)], check=True, timeout=60)
+    (place / "file").write_bytes(os.urandom(MIB) * 32)
+    os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("1\n")
+    yield place
+    subprocess.run(["umount", str(place)], check=True, timeout=60)
+
+
+def test_pages_of_a_file_that_nobody_reads_are_cold(tree: Tree, disk: Path) -> None:
+    """They are counted for the cgroup that has read them; those that are read again are not."""
+    group = tree.make("kubepods/burstable/pod1")
+    reader = group.run(f"import os\nfile = open({str(disk / 'file')!r}, 'rb', buffering=0)")
+    reader.do(f"file.read({32 * MIB})")
+    inode = os.stat(tree.paths.cgroup / group.path).st_ino
+    tracking = IdleTracking(REAL, age=0.0)
+
+    seconds = [a_pass(tracking)]  # which only marks
+    seconds.append(a_pass(tracking))
+    cold = tracking.cold.get(inode, 0)
+    reader.do(f"file.seek(0)\nfile.read({16 * MIB})")
+    seconds.append(a_pass(tracking))
+    rest = tracking.cold.get(inode, 0)
+    reader.end()
+
+    print(f"cold {cold / MIB:.1f} MiB, then {rest / MIB:.1f}; CPU seconds of passes: {seconds}")
+    assert 30 * MIB <= cold <= 34 * MIB
+    assert 14 * MIB <= rest <= 18 * MIB
+
+
+def a_pass(tracking: IdleTracking) -> float:
+    """Go over all memory, a budget of 50 ms at a time; the CPU seconds that it took."""
+    began = time.thread_time()
+    tracking.advance(time.monotonic(), 0.05)
+    while tracking.under_way:
+        tracking.advance(time.monotonic(), 0.05)
+    return round(time.thread_time() - began, 3)
