@@ -14,7 +14,7 @@ import pytest
 import yaml
 from apiserver import ApiServer
 from controlplane import ControlPlane, kubeconfig_of_a_cluster, missing
-from programs import CRD_SERVER, KUSTOMIZE, REPOSITORY, STRICT, Program
+from programs import CRD_SERVER, HELM, KUSTOMIZE, REPOSITORY, STRICT, Program
 from rights import Right, wanted_by
 from served import PATIENCE, until_served
 
@@ -82,6 +82,43 @@ def render(go_program: Callable[[Program], Path]) -> Callable[[Path], list[dict[
         return list(yaml.safe_load_all(done.stdout))
 
     return render
+
+
+@pytest.fixture(scope="session")
+def helm(go_program: Callable[[Program], Path]) -> Callable[..., list[dict[str, Any]]]:
+    """Does one thing after another with our chart and a release in memory; the answers."""
+    program, chart = go_program(HELM), str(REPOSITORY / "deploy" / "chart")
+
+    def helm(*steps: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
+        asked = [
+            {"chart": chart, "namespace": "default", "action": action, "values": values}
+            for action, values in steps
+        ]
+        done = subprocess.run(
+            [program],
+            input="".join(map(json.dumps, asked)),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    return helm
+
+
+@pytest.fixture(scope="session")
+def installed(
+    helm: Callable[..., list[dict[str, Any]]],
+) -> Callable[[dict[str, Any]], list[dict[str, Any]]]:
+    """The objects that our chart makes of values."""
+
+    def installed(values: dict[str, Any]) -> list[dict[str, Any]]:
+        [answer] = helm(("render", values))
+        assert answer["error"] == ""
+        return [each for each in yaml.safe_load_all(answer["manifest"]) if each]
+
+    return installed
 
 
 @pytest.fixture(scope="session")

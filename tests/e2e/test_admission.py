@@ -107,6 +107,11 @@ OVERLAYS: dict[str, dict[str, Any]] = {
         "labels": [{"pairs": {"app.kubernetes.io/name": "qos"}, "includeSelectors": True}],
     },
 }
+# The same with Helm: values of the chart.
+RELEASES: dict[str, dict[str, Any]] = {
+    "by Helm": {},
+    "by Helm, another namespace": {"installation": {"namespace": "qos"}},
+}
 
 
 @pytest.fixture(scope="session")
@@ -116,13 +121,17 @@ def plugin(go_program: Any) -> Path:
     return binary
 
 
-@pytest.fixture(params=OVERLAYS)
+@pytest.fixture(params=[*OVERLAYS, *RELEASES])
 def applied(
-    request: pytest.FixtureRequest, render: Any, tmp_path: Path
+    request: pytest.FixtureRequest, render: Any, installed: Any, tmp_path: Path
 ) -> dict[str, list[dict[str, Any]]]:
     """The objects that reach the cluster, by kind."""
     objects: dict[str, list[dict[str, Any]]] = {}
-    for each in render(overlay(tmp_path, **OVERLAYS[request.param])):
+    if request.param in RELEASES:
+        made = installed(RELEASES[request.param])
+    else:
+        made = render(overlay(tmp_path, **OVERLAYS[request.param]))
+    for each in made:
         objects.setdefault(each["kind"], []).append(each)
     return objects
 

@@ -1,7 +1,6 @@
 """The chart in deploy/chart, by Helm's own code: what it installs is what kustomize makes."""
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,41 +8,17 @@ from typing import Any
 import pytest
 import yaml
 from overlay import DEPLOY, overlay
-from programs import HELM, Program
 from reference.chart.files import VALUES
 
 from koordlet.daemon.run import STOP_LIMIT
 from koordlet.plugin.limits import Limits
 
-CHART = DEPLOY / "chart"
 ACTS = {"koordlet": {"dryRun": False}}  # as the manifests do
 BARE = {**ACTS, "crds": {"managed": False}}
 
 Helm = Callable[..., list[dict[str, Any]]]
 Objects = dict[tuple[str, str, str], dict[str, Any]]
-
-
-@pytest.fixture(scope="session")
-def helm(go_program: Callable[[Program], Path]) -> Helm:
-    """Does one thing after another with a release in memory; the answers."""
-    program = go_program(HELM)
-
-    def helm(*steps: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
-        asked = [
-            {"chart": str(CHART), "namespace": "default", "action": action, "values": values}
-            for action, values in steps
-        ]
-        done = subprocess.run(
-            [program],
-            input="".join(map(json.dumps, asked)),
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    return helm
+Rendered = Callable[[dict[str, Any]], Objects]
 
 
 def by_name(objects: list[dict[str, Any]]) -> Objects:
@@ -53,10 +28,10 @@ def by_name(objects: list[dict[str, Any]]) -> Objects:
     }
 
 
-def rendered(helm: Helm, values: dict[str, Any]) -> Objects:
-    [answer] = helm(("render", values))
-    assert answer["error"] == ""
-    return by_name([each for each in yaml.safe_load_all(answer["manifest"]) if each])
+@pytest.fixture(scope="session")
+def rendered(installed: Callable[[dict[str, Any]], list[dict[str, Any]]]) -> Rendered:
+    """The objects of a release with some values."""
+    return lambda values: by_name(installed(values))
 
 
 def merged(*values: dict[str, Any]) -> dict[str, Any]:
@@ -88,42 +63,48 @@ def directory_of(path: str) -> str:
 
 
 COMPONENTS = [each.path for each in VALUES if ".components." in each.path]
+MEASURE_ONLY = "koordlet.components.measureOnly"
+ALL = [path for path in COMPONENTS if path != MEASURE_ONLY] + [
+    "alerts.enabled",
+    "dashboards.enabled",
+]
 
 
 def test_the_chart_is_sound(helm: Helm) -> None:
     """Helm's own lint, strict; each component of deploy has a value."""
-    [answer] = helm(("lint", {}))
-    assert (answer["error"], answer["messages"]) == ("", ["[INFO] Chart.yaml: icon is recommended"])
+    for answer in helm(("lint", {}), ("lint", merged(*map(switched, ALL)))):
+        assert answer["error"] == ""
+        assert answer["messages"] == ["[INFO] Chart.yaml: icon is recommended"]
     known = {directory_of(path) for path in COMPONENTS}
     known |= {"alerts", "crds", "dashboards", "descheduler", "descheduler/crds", "scheduler"}
     shipped = {str(each.parent.relative_to(DEPLOY)) for each in DEPLOY.rglob("kustomization.yaml")}
     assert known == shipped - {"."}
 
 
-def test_the_agent_alone_is_that_of_the_manifests(helm: Helm, render: Any) -> None:
-    assert rendered(helm, BARE) == by_name(render(DEPLOY))
+def test_the_agent_alone_is_that_of_the_manifests(rendered: Rendered, render: Any) -> None:
+    assert rendered(BARE) == by_name(render(DEPLOY))
 
 
 @pytest.mark.parametrize("path", COMPONENTS)
 def test_a_component_is_that_of_the_manifests(
-    helm: Helm, render: Any, tmp_path: Path, path: str
+    rendered: Rendered, render: Any, tmp_path: Path, path: str
 ) -> None:
     daemon, name = path.split(".")[0], directory_of(path)
     wanted = [daemon] * (daemon != "koordlet") + [name]
-    found = rendered(helm, merged(BARE, switched(path)))
+    found = rendered(merged(BARE, switched(path)))
     assert found == by_name(render(overlay(tmp_path, *wanted)))
 
 
+@pytest.mark.parametrize("first", [[], [MEASURE_ONLY]])
 def test_everything_at_once_is_that_of_the_manifests(
-    helm: Helm, render: Any, problems: Any, tmp_path: Path
+    rendered: Rendered, render: Any, problems: Any, tmp_path: Path, first: list[str]
 ) -> None:
     """And Kubernetes' strict decoder takes it."""
-    wanted = [path for path in COMPONENTS if not path.endswith("measureOnly")]
-    values = merged(ACTS, *map(switched, [*wanted, "alerts.enabled", "dashboards.enabled"]))
-    components = [directory_of(path) for path in wanted]
+    values = merged(ACTS, *map(switched, [*first, *ALL]))
+    components = [directory_of(path) for path in [*first, *ALL] if path in COMPONENTS]
     components += ["alerts", "crds", "dashboards", "descheduler", "descheduler/crds", "scheduler"]
 
-    found = rendered(helm, values)
+    found = rendered(values)
     for (kind, _, _), each in found.items():
         if kind == "CustomResourceDefinition":  # which outlives the release
             annotations = each["metadata"]["annotations"]
@@ -158,12 +139,12 @@ def agent(objects: Objects) -> dict[str, Any]:
     return pod
 
 
-def test_a_first_installation_changes_nothing(helm: Helm) -> None:
-    [container] = agent(rendered(helm, {}))["containers"]
+def test_a_first_installation_changes_nothing(rendered: Rendered) -> None:
+    [container] = agent(rendered({}))["containers"]
     assert container["args"][-1] == "--dry-run=true"
 
 
-def test_values_are_those_of_the_pods(helm: Helm) -> None:
+def test_values_are_those_of_the_pods(rendered: Rendered) -> None:
     """With the names that Koordinator's chart has for them."""
     digest = f"sha256:{'0' * 64}"
     affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}
@@ -182,7 +163,7 @@ def test_values_are_those_of_the_pods(helm: Helm) -> None:
         },
         "descheduler": {"enabled": True, "replicas": 3, "nodeAffinity": affinity},
     }
-    found = rendered(helm, values)
+    found = rendered(values)
     pod = agent(found)
     [container] = pod["containers"]
 
@@ -203,6 +184,13 @@ def test_values_are_those_of_the_pods(helm: Helm) -> None:
     [config] = found["ConfigMap", "agents", "koord-descheduler"]["data"].values()
     excluded = yaml.safe_load(config)["profiles"][0]["pluginConfig"][0]["args"]
     assert excluded["evictableNamespaces"] == {"exclude": ["kube-system", "agents"]}
+
+
+@pytest.mark.parametrize("level", [0, "0", 4])
+def test_a_log_level_may_be_a_number(rendered: Rendered, level: object) -> None:
+    """As --set makes it; 0 is a level."""
+    [container] = agent(rendered({"koordlet": {"log": {"level": level}}}))["containers"]
+    assert container["args"][-1] == f"--v={level}"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +226,7 @@ def test_the_life_of_a_release(helm: Helm) -> None:
     assert "no deployed releases" in again["error"]
 
 
-def test_the_pods_have_the_time_to_restore(helm: Helm) -> None:
+def test_the_pods_have_the_time_to_restore(rendered: Rendered) -> None:
     """The kubelet kills no agent whose plugins end and whose values are restored in their time."""
     needed = Limits().stop + Limits().grace + STOP_LIMIT
-    assert agent(rendered(helm, ACTS))["terminationGracePeriodSeconds"] > needed
+    assert agent(rendered(ACTS))["terminationGracePeriodSeconds"] > needed

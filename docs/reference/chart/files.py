@@ -192,9 +192,10 @@ def _workload(tree: Tree, daemon: str) -> None:
     else:
         tree["spec"]["replicas"] = Expr(f"{values}.replicas")
         pod["affinity"] = affinity | pod["affinity"]
+    level = f"toString {values}.log.level"  # 0 is one
     container["args"] += [
         When(gates, Expr(flag)),
-        When(f"{values}.log.level", Expr(f'printf "--v=%s" {values}.log.level | quote')),
+        When(f'ne ({level}) ""', Expr(f'printf "--v=%s" ({level}) | quote')),
         Items(f"{values}.extraArgs"),
     ]
 

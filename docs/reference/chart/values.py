@@ -17,7 +17,12 @@ COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": 100}
 OBJECT: Schema = {"type": "object"}
 OBJECTS: Schema = {"type": "array", "items": OBJECT}
 LABELS: Schema = {"type": "object", "additionalProperties": TEXT}
-LEVEL: Schema = {"type": "string", "pattern": "^([0-9]{1,2})?$"}
+LEVEL: Schema = {
+    "type": ["string", "integer"],  # --set makes a number of it
+    "pattern": "^([0-9]{1,2})?$",
+    "minimum": 0,
+    "maximum": 99,
+}
 NAME: Schema = {"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"}
 DIGEST: Schema = {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"}
 PULL_POLICY: Schema = {"type": "string", "enum": ["Always", "IfNotPresent", "Never"]}
