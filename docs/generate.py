@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 from reference.alerting.pages import alerts_page, prometheus_rule, rules_file
-from reference.chart.files import chart_files, chart_page
+from reference.chart.files import chart_files
+from reference.chart.page import chart_page
 from reference.completions import completion_files
 from reference.configuration import configuration_page
 from reference.dashboards.files import dashboard_files

@@ -1,9 +1,11 @@
 """The chart has the files that `make docs` writes, and no others."""
 
+import re
 from pathlib import Path
 
-from reference.chart.files import chart_files
+from reference.chart.files import VALUES, chart_files
 from reference.chart.overlay import UnknownPatch, patch
+from reference.chart.page import KOORDINATORS
 from reference.chart.template import Either, When, document
 
 ROOT = Path(__file__).parents[2]
@@ -13,6 +15,16 @@ def test_no_file_is_left_of_what_is_gone():
     """Helm would install it."""
     there = {path for path in (ROOT / "deploy/chart").rglob("*") if path.is_file()}
     assert there == {ROOT / name for name in chart_files()}
+
+
+def test_what_stands_for_a_value_of_koordinators_chart_is_there():
+    """Names that are said to be the same are values here, others are not."""
+    ours = {each.path for each in VALUES}
+    for theirs, text in KOORDINATORS:
+        same = text.startswith(("The same", "A list"))
+        assert {name in ours for name in theirs} == {same}
+        named = set(re.findall(r"`(\w+\.[\w.]+)`", text))
+        assert named <= ours
 
 
 def test_patches_become_conditions():

@@ -36,6 +36,7 @@ WRITTEN = (
 )
 OTHERS_FLAGS = {  # of commands that are not ours
     "--set",
+    "--reset-then-reuse-values",
     "--now",
     "--target",
     "--show-managed-fields",

@@ -158,7 +158,7 @@ def test_values_are_those_of_the_pods(rendered: Rendered) -> None:
             "log": {"level": "4"},
             "extraArgs": ["--report-interval=30s"],
             "resources": {"limits": {"memory": "1Gi"}},
-            "nodeAffinity": affinity,
+            "nodeAffinity": {"nodeAffinity": affinity},
             "tolerations": [],
         },
         "descheduler": {"enabled": True, "replicas": 3, "nodeAffinity": affinity},
@@ -201,6 +201,14 @@ def test_a_log_level_may_be_a_number(rendered: Rendered, level: object) -> None:
         ({"koordlet": {"image": {"digest": "sha256:12"}}}, "does not match pattern"),
         ({"installation": {"namespace": "Not A Name"}}, "does not match pattern"),
         (
+            {"koordlet": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}},
+            "'preferredDuringSchedulingIgnoredDuringExecution' not allowed",
+        ),
+        (
+            {"scheduler": {"nodeAffinity": {"nodeAffinity": {}}}},
+            "'nodeAffinity' not allowed",
+        ),
+        (
             {"koordlet": {"features": "A=true", "components": {"measureOnly": True}}},
             "wanted none with koordlet.components.measureOnly",
         ),
@@ -213,15 +221,20 @@ def test_wrong_values_are_refused(helm: Helm, values: dict[str, Any], said: str)
 
 
 def test_the_life_of_a_release(helm: Helm) -> None:
-    """Installed in dry-run, upgraded to act, uninstalled; the notes say what to do next."""
+    """Installed in dry-run, upgraded to act with the same image, uninstalled; the notes say how."""
     installed, upgraded, gone, again = helm(
-        ("install", {}), ("upgrade", ACTS), ("uninstall", {}), ("upgrade", {})
+        ("install", {"koordlet": {"image": {"tag": "v1"}}}),
+        ("upgrade", ACTS),
+        ("uninstall", {}),
+        ("upgrade", {}),
     )
 
     assert (installed["status"], upgraded["status"]) == ("deployed", "deployed")
     assert "it changes nothing on any node" in installed["notes"]
     assert "--set koordlet.dryRun=false" in installed["notes"]
     assert "It acts." in upgraded["notes"]
+    assert "koordlet:v1" in upgraded["manifest"]
+    assert "--dry-run" not in upgraded["manifest"]
     assert (gone["status"], gone["error"]) == ("uninstalled", "")
     assert "no deployed releases" in again["error"]
 

@@ -14,7 +14,6 @@ from reference.chart import values as v
 from reference.chart.overlay import patch
 from reference.chart.template import Expr, Items, Lines, When, Yaml, document, when
 from reference.chart.values import Value
-from reference.markdown import page
 
 _ROOT = Path(__file__).parents[3]
 _DEPLOY = _ROOT / "deploy"
@@ -46,11 +45,6 @@ def chart_files() -> Mapping[str, Callable[[], str]]:
     for board in sorted((_DEPLOY / "dashboards").glob("*.json")):
         made[f"dashboards/{board.name}"] = partial(_copied, board)
     return {f"{_CHART}/{name}": make for name, make in made.items()}
-
-
-def chart_page() -> str:
-    """docs/chart.md."""
-    return page("Helm chart", _INTRO, "## Values", v.values_table(VALUES))
 
 
 def _chart() -> str:
@@ -183,15 +177,14 @@ def _workload(tree: Tree, daemon: str) -> None:
     pod["tolerations"] = Yaml(f"{values}.tolerations")
     gates = f"{values}.featureGates"
     flag = f'printf "--feature-gates=%s" {gates} | quote'
-    affinity = {"nodeAffinity": Yaml(f"{values}.nodeAffinity")}
     if daemon == "koordlet":
         gates, flag = f"{values}.features", f'include "koordlet.features" {values} | quote'
-        pod["affinity"] = When(f"{values}.nodeAffinity", affinity)
+        pod["affinity"] = Yaml(f"{values}.nodeAffinity")
         dry_run = f"and {values}.dryRun (not {values}.components.measureOnly)"
         container["args"].append(When(dry_run, "--dry-run=true"))
     else:
         tree["spec"]["replicas"] = Expr(f"{values}.replicas")
-        pod["affinity"] = affinity | pod["affinity"]
+        pod["affinity"] = {"nodeAffinity": Yaml(f"{values}.nodeAffinity"), **pod["affinity"]}
     level = f"toString {values}.log.level"  # 0 is one
     container["args"] += [
         When(gates, Expr(flag)),
@@ -272,7 +265,11 @@ def _of_daemon(daemon: str, path: str) -> Iterator[Value]:
     yield Value(f"{daemon}.extraArgs", [], "More flags of the daemon, the last ones.", v.TEXTS)
     yield Value(f"{daemon}.resources", container["resources"], "Of the container.", v.OBJECT)
     yield Value(f"{daemon}.nodeSelector", pod["nodeSelector"], "Of the pods.", v.LABELS)
-    yield Value(f"{daemon}.nodeAffinity", {}, "Of the pods.", v.OBJECT)
+    if daemon == "koordlet":  # as Koordinator's chart has it
+        whole = "Of the pods, all of it: {nodeAffinity: ...}."
+        yield Value(f"{daemon}.nodeAffinity", {}, whole, v.AFFINITY)
+    else:
+        yield Value(f"{daemon}.nodeAffinity", {}, "Of the pods.", v.NODE_AFFINITY)
     yield Value(f"{daemon}.tolerations", pod.get("tolerations", []), "Of the pods.", v.OBJECTS)
 
 
@@ -295,8 +292,15 @@ def _control_plane(daemon: str) -> Iterator[Value]:
     yield from _of_daemon(daemon, path)
     [config] = yaml.safe_load((_DEPLOY / daemon / "config.yaml").read_text())["data"].values()
     config = re.sub(rf"\b{_NAMESPACE}\b", f"{{{{ {_IN_NAMESPACE} }}}}", config)
-    yield Value(f"{daemon}.config", config, "Its configuration file, as a template.", v.TEXT)
+    meaning = f"Its configuration file, as a template. {_READ[daemon]}"
+    yield Value(f"{daemon}.config", config, meaning, v.TEXT)
     yield from _components_of(daemon)
+
+
+_READ = {
+    "descheduler": "It is read again while the daemon runs.",
+    "scheduler": "It is read at the start: restart the Deployment after a change.",
+}
 
 
 def _values() -> Iterator[Value]:
@@ -361,7 +365,7 @@ It is in dry-run: it changes nothing on any node. What it would do, and why:
 
 When that is what you want, let it act:
 
-  helm upgrade {{ .Release.Name }} CHART --reuse-values --set koordlet.dryRun=false
+  helm upgrade {{ .Release.Name }} CHART --reset-then-reuse-values --set koordlet.dryRun=false
 {{- else }}
 It acts. What it changed, and why:
 
@@ -371,37 +375,4 @@ It acts. What it changed, and why:
 What a node's kernel or a missing right keeps from working:
 
   kubectl -n {{ .Values.installation.namespace }} exec daemonset/koordlet -- koordletctl doctor
-"""
-
-_INTRO = """
-`deploy/chart` installs what `kubectl apply -k deploy` does, with Helm 3. Both are made from the
-same files: each component of [deploy](operations.md#components) is a value here.
-
-```sh
-helm install koordlet deploy/chart --set koordlet.image.repository=registry.example/koordlet
-```
-
-**It begins in dry-run**: each plugin decides and explains, and no node is changed. Look at what it
-would do (`koordletctl explain`, `koordletctl top`), then let it act:
-
-```sh
-helm upgrade koordlet deploy/chart --reuse-values --set koordlet.dryRun=false
-```
-
-Names of values are those of Koordinator's chart where they mean the same (`koordlet.features`,
-`koordlet.image`, `koordlet.log.level`, `crds.managed`, `installation.namespace`). A value that is
-not there is refused, as is one of another form.
-
-**Uninstalling** restores the kernel values before the agents' pods end. Each agent gets SIGTERM,
-ends its plugins within 15 s and restores what they changed within 10 s; its pod has 30 s. A node
-that is down meanwhile has no such values when it starts again. The custom resource definitions
-stay, with their objects.
-
-```sh
-helm uninstall koordlet --wait
-```
-
-Cluster roles and the admission policy have fixed names, so a cluster has one release. Where some
-nodes need other rights, such as those with GPUs, take kustomize
-([operations](operations.md#components)).
 """

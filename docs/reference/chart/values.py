@@ -16,6 +16,23 @@ TEXTS: Schema = {"type": "array", "items": TEXT}
 COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": 100}
 OBJECT: Schema = {"type": "object"}
 OBJECTS: Schema = {"type": "array", "items": OBJECT}
+AFFINITY: Schema = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "nodeAffinity": OBJECT,
+        "podAffinity": OBJECT,
+        "podAntiAffinity": OBJECT,
+    },
+}
+NODE_AFFINITY: Schema = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "requiredDuringSchedulingIgnoredDuringExecution": OBJECT,
+        "preferredDuringSchedulingIgnoredDuringExecution": OBJECTS,
+    },
+}
 LABELS: Schema = {"type": "object", "additionalProperties": TEXT}
 LEVEL: Schema = {
     "type": ["string", "integer"],  # --set makes a number of it

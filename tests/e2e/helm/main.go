@@ -111,6 +111,7 @@ func released(config *action.Configuration, asked request, loaded *chart.Chart) 
 	if asked.Action == "upgrade" {
 		upgrade := action.NewUpgrade(config)
 		upgrade.Namespace = asked.Namespace
+		upgrade.ResetThenReuseValues = true
 		return upgrade.Run(name, loaded, asked.Values)
 	}
 	install := action.NewInstall(config)
