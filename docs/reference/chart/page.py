@@ -78,6 +78,16 @@ from the same files: each component of [deploy](operations.md#components) is a v
 helm install koordlet deploy/chart --set koordlet.image.repository=registry.example/koordlet
 ```
 
+Objects go into `installation.namespace`, which is a part of the release; Helm's record of it is in
+the namespace of the command. For one namespace for both, make it first, with the label that lets
+the agents' pods in:
+
+```sh
+kubectl create namespace koordlet-system
+kubectl label namespace koordlet-system pod-security.kubernetes.io/enforce=privileged
+helm install koordlet deploy/chart -n koordlet-system --set installation.createNamespace=false
+```
+
 **It begins in dry-run**: each plugin decides and explains, and no kernel value is changed on any
 node. Look at what it would do (`koordletctl explain`, `koordletctl top`), then let it act:
 
