@@ -46,8 +46,15 @@ _ACCEPT = 1
 _IN_MESSAGE = 500  # elements: an attribute has at most 64 KiB
 _RECEIVE = 1 << 20  # bytes
 _TIMEOUT = 5.0  # seconds; the first message may load modules
-_LACKING = frozenset(  # no such table, or no nf_tables at all
-    {errno.ENOENT, errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT, errno.EOPNOTSUPP, errno.EINVAL}
+_LACKING = frozenset(  # no such table, no nf_tables at all, or no right to look
+    {
+        errno.ENOENT,
+        errno.EPROTONOSUPPORT,
+        errno.EAFNOSUPPORT,
+        errno.EOPNOTSUPP,
+        errno.EINVAL,
+        errno.EPERM,
+    }
 )
 
 
@@ -76,7 +83,8 @@ def read_sockets(index: int, major: int) -> tuple[SocketMatch, ...]:
 
     Raises:
         ValueError, struct.error: what is there is not what set_sockets makes.
-        OSError: the kernel refuses. One without nf_tables has nothing set.
+        OSError: the kernel refuses. One without nf_tables has nothing set, and a process without
+            CAP_NET_ADMIN sees nothing of it.
     """
     table = _text(1, f"{_PREFIX}{index}")
     try:
