@@ -119,6 +119,8 @@ def _look(host: Host, row: Resource[Any]) -> None:
     """See that a value of a row can be read. Raises KernelFileError."""
     if host.file(row).root in (Root.TRAFFIC, Root.INTERFACE, Root.SOCKET_GROUP):
         node_namespace(host.paths)  # to read it takes a helper process
+        if host.file(row).root is Root.SOCKET_GROUP and host.cgroups.unified is None:
+            raise Unsupported.here(str(host.paths.cgroup), "no hierarchy of cgroup v2", row.needs)
     elif row.is_object:
         host.bind(row, OWN if "{}" in host.file(row).name else "").text()
     else:

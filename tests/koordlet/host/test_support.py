@@ -358,3 +358,16 @@ def test_what_would_provide_a_file_of_a_plugin_s_own(tmp_path):
         "a kernel with cpu.humour",
         "cgroup v1 with blkio.temper",
     ]
+
+
+@pytest.mark.parametrize(("version", "found"), [(1, False), (2, True)])
+def test_pods_in_the_nodes_network_are_told_on_one_version_or_the_other(tmp_path, version, found):
+    """By net_prio, which this v1 host has not, or by cgroups of v2."""
+    host = FakeHost(tmp_path, version)
+    network = "net:[1]"
+    for process in ("1", "self"):
+        path = host.paths.proc / process / "ns"
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "net").symlink_to(network)
+    seen = {each.name: each for each in findings(Host(host.paths))}
+    assert seen["pods in the node's network"].supported is found
