@@ -70,7 +70,7 @@ function nodeSection(body) {
     resource.set(Object.keys(shown.resources));
     const cells = shown.nodes.map((_, at) => cell(at)), tally = {};
     for (const verdict of shown.verdicts) tally[verdict] = (tally[verdict] ?? 0) + 1;
-    note.textContent = shown.nodes.length ? `${shown.nodes.length} nodes: ${counts(tally)}${shown.left_out ? `; ${shown.left_out} more are left out` : ""}`
+    note.textContent = shown.nodes.length ? `${shown.nodes.length} nodes, as they were judged at ${moment(shown.t)}: ${counts(tally)}${shown.left_out ? `; ${shown.left_out} more are left out` : ""}`
       : "No plugin has judged nodes in the last cycles.";
     map.set(cells, `Map of nodes by ${resource.value || "use"}: ${note.textContent}; the table below has the values`);
     table.set(shown.nodes.map((node, at) => ({ node, verdict: shown.verdicts[at], ...cells[at] })));

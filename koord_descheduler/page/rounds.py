@@ -43,7 +43,7 @@ def read_round(cycle: CycleDecisions) -> Round:
     return Round(
         summary=summary,
         moves=[_move(cycle.began, one) for one in moves[:MOST_MOVES]],
-        maps=_maps(nodes),
+        maps=_maps(cycle.began, nodes),
     )
 
 
@@ -59,12 +59,14 @@ def _move(began: float, one: PodDecision) -> Json:
     }
 
 
-def _maps(nodes: Iterable[NodeDecision]) -> list[Json]:
+def _maps(began: float, nodes: Iterable[NodeDecision]) -> list[Json]:
     """A map for each plugin that has judged nodes."""
     by_plugin: dict[str, list[NodeDecision]] = {}
     for one in nodes:
         by_plugin.setdefault(f"{one.profile}/{one.plugin}", []).append(one)
-    return [_map(name, found) for name, found in list(by_plugin.items())[:MOST_MAPS]]
+    return [
+        {"t": began, **_map(name, found)} for name, found in list(by_plugin.items())[:MOST_MAPS]
+    ]
 
 
 def _map(name: str, nodes: Sequence[NodeDecision]) -> Json:

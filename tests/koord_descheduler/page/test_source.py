@@ -105,6 +105,7 @@ async def test_a_cycle_as_a_map_and_as_moves(bench: Bench):
     sections = await bench.look()
 
     [found] = sections["maps"]
+    assert found["t"] == sections["cycles"][0]["t"]
     assert (found["plugin"], found["nodes"]) == ("p/LowNodeLoad", ["n1", "n2", "n9"])
     assert found["verdicts"] == ["low", "high", "left alone"]
     assert found["resources"]["cpu"] == {
@@ -142,6 +143,16 @@ async def test_the_newest_cycle_is_read_first_and_each_once(bench: Bench, monkey
     assert looks[0]["maps"][0]["resources"]["cpu"]["usage"] == [2.0]
     bench.decisions.publish(lambda: [chosen("shop/late", Action.EVICT)])  # the cycle goes on
     assert (await bench.look())["moves"][0]["pod"] == "shop/late"
+
+
+async def test_an_old_map_says_how_old_it_is(bench: Bench):
+    """No plugin has judged nodes since."""
+    bench.cycle(judged("n1", 90.0, "high"))
+    began = bench.clock.wall()
+    await bench.look()
+    bench.cycle()
+    sections = await bench.look()
+    assert sections["maps"][0]["t"] == began < sections["cycles"][0]["t"]
 
 
 async def test_what_has_not_changed_is_not_sent_again(bench: Bench):
