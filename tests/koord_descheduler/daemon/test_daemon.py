@@ -332,3 +332,15 @@ async def test_the_ledger_is_kept(leading: Replica, server: ApiServer, pass_time
 
     found = server.objects.get(CONFIGS, "koordinator-system/koord-descheduler-ledger")
     assert "default/a" in found["data"]["ledger.json"]
+
+
+async def test_the_status_page_is_served_with_its_views(leading: Replica) -> None:
+    """Its data for those who may read the configuration."""
+    status, text = await leading.get("/")
+    assert (status, 'data-view="descheduler.js"' in text) == (200, True)
+    for view in ("descheduler.js", "heatmap.js"):
+        assert (await leading.get(f"/page/{view}"))[0] == 200
+    assert (await leading.get("/page/detail/node?name=n1"))[0] == 200
+    assert (await leading.get("/page/detail/secret?name=n1"))[0] == 404
+    other = {"Host": "evil.example"}
+    assert (await leading.get("/page/detail/node?name=n1", other))[0] == 401
