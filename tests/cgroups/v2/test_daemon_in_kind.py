@@ -22,7 +22,7 @@ NEEDED = (
     "pressure",
     "cpuset",
 )
-V1_ONLY = {"controller blkio", "controller net_cls"}
+V1_ONLY = {"controller blkio", "controller net_cls", "controller net_prio"}
 
 
 def metric(daemon: Any, name: str) -> float:
