@@ -268,7 +268,7 @@ def look_at_descheduler(window: Browser) -> None:
     window.find("#nodes input").send_keys("n1")
     window.until_says("#nodes", "1 of 3")
     window.find("#nodes td button").click()
-    window.until_says("dialog[open]", "n1: high", "cpu 87.5%")
+    window.until_says("dialog[open]", "n1: high", "(low 45%, high 75%)")
 
 
 def look_at_scheduler(window: Browser) -> None:
