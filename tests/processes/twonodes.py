@@ -87,9 +87,9 @@ class TwoNodes:
 
     def helper(self, state: str) -> dict[str, Any]:
         """The configuration of a helper for the node, whose API server is the peer's server."""
-        namespace = f"/proc/{self.node}/ns/net"
         return {
-            "namespace": namespace,
+            "network": f"/proc/{self.node}/ns/net",
+            "cgroup": "",
             "state": state,
             "api": ["10.9.0.2", 6443],
             "cgroups": [],

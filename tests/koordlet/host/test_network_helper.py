@@ -40,9 +40,10 @@ time.sleep(100)
 """
 
 
-def agent_with(network, config, text, group=""):
+def agent_with(network, config, text, group="", within=()):
     """An agent in the test's own network, which has made a change; return its helper, too."""
-    process = network.begin([sys.executable, "-c", AGENT, json.dumps(config), text, group])
+    program = [sys.executable, "-c", AGENT, json.dumps(config), text, group]
+    process = network.begin([*within, *program])
     return process, int(process.stdout.readline())
 
 
@@ -183,6 +184,22 @@ def pids(group):
         return []
 
 
+def test_the_helper_is_in_the_node_s_cgroup_namespace(network, config):
+    """Also for an agent in the node's network, else levels of cgroups count from the agent's."""
+    node = os.readlink("/proc/self/ns/cgroup")
+    config["cgroup"] = f"/proc/{os.getpid()}/ns/cgroup"
+    agent, helper = agent_with(network, config, GOOD, within=["unshare", "--cgroup"])
+    assert os.readlink(f"/proc/{agent.pid}/ns/cgroup") != node
+    assert os.readlink(f"/proc/{helper}/ns/cgroup") == node
+
+
+def test_a_cgroup_namespace_that_cannot_be_entered_is_told(network, config, traffic, capfd):
+    """The rest works: a node without one has no levels to count."""
+    config["cgroup"] = "/proc/nothing/ns/cgroup"
+    write(traffic, GOOD)
+    assert "/proc/nothing/ns/cgroup: No such file" in capfd.readouterr().err
+
+
 def test_the_next_start_goes_on_for_a_killed_helper(network, config, traffic):
     """kill -9 of both amid probation: the change is confirmed by whoever comes next."""
     agent, helper = agent_with(network, config, GOOD)
@@ -199,7 +216,7 @@ def test_the_next_start_goes_on_for_a_killed_helper(network, config, traffic):
 def test_a_helper_that_cannot_enter_says_why(config):
     """The reason is what the agent shows."""
     traffic = HelperTraffic(
-        lambda: start({**config, "namespace": "/proc/nothing/ns/net"}), SystemClock()
+        lambda: start({**config, "network": "/proc/nothing/ns/net"}), SystemClock()
     )
     with pytest.raises(KernelFileError, match="cannot work here: No such file"):
         traffic.read("va")

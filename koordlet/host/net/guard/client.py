@@ -134,11 +134,15 @@ def api_server(environ: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def helper_traffic(
-    paths: HostPaths, namespace: str, environ: Mapping[str, str] = os.environ
+    paths: HostPaths, *, network: str, cgroup: str, environ: Mapping[str, str] = os.environ
 ) -> HelperTraffic:
-    """Return the traffic control of a network namespace; "": of that which this process is in."""
+    """Return the traffic control of the node.
+
+    network, cgroup: the files of its namespaces; "": this process is in it.
+    """
     config = {
-        "namespace": namespace,
+        "network": network,
+        "cgroup": cgroup,
         "state": str(paths.var_run / STATE),
         "api": api_server(environ),
         "cgroups": [str(root) for root in CgroupFs(paths.cgroup).hierarchies()],

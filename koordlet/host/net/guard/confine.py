@@ -6,7 +6,8 @@ import struct
 from pathlib import Path
 
 CAP_NET_ADMIN = 12
-NETWORK, CGROUP = 0x40000000, 0x02000000  # CLONE_NEWNET, CLONE_NEWCGROUP
+_NETWORK, _CGROUP = 0x40000000, 0x02000000  # CLONE_NEWNET, CLONE_NEWCGROUP
+_OWN_CGROUP = "/proc/self/ns/cgroup"
 _NO_NEW_PRIVS, _CAPBSET_DROP = 38, 24  # PR_*
 _CAPABILITY_VERSION_3 = 0x20080522
 _LAST_CAPABILITY = 63
@@ -31,8 +32,26 @@ def leave_groups(roots: list[Path]) -> list[str]:
     return problems
 
 
-def enter(namespace: Path, kind: int) -> None:
-    """Enter a namespace, of one of the kinds above. Raises OSError."""
+def enter_network(namespace: Path) -> None:
+    """Enter a network namespace. Raises OSError."""
+    _enter(namespace, _NETWORK)
+
+
+def enter_cgroup_namespace(namespace: Path) -> list[str]:
+    """Enter a cgroup namespace, unless this process is in it; return what did not work.
+
+    Beyond that of a container no group of v2 can be left, and kernels from 6.12 count the levels of
+    cgroups from where the process is that makes a rule.
+    """
+    try:
+        if not namespace.samefile(_OWN_CGROUP):
+            _enter(namespace, _CGROUP)
+    except OSError as err:
+        return [f"{namespace}: {err.strerror}"]
+    return []
+
+
+def _enter(namespace: Path, kind: int) -> None:
     descriptor = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if _libc.setns(descriptor, kind):

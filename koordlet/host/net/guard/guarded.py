@@ -10,7 +10,14 @@ from koord.util.clock import Clock
 from koord.util.errors import KoordError
 from koordlet.host.errors import KernelFileError
 from koordlet.host.kerneltext import ABSENT
-from koordlet.host.net.guard.probation import LIMIT, GuardState, Note, Verdict, probation_of
+from koordlet.host.net.guard.probation import (
+    LIMIT,
+    GuardState,
+    Note,
+    Verdict,
+    can_cut_off,
+    probation_of,
+)
 from koordlet.host.net.tc import TrafficControl, TrafficRefused, no_such_interface
 from koordlet.host.net.tc.tree import is_tree
 
@@ -89,11 +96,13 @@ class GuardedTraffic:
         if self._control.identity(interface) != identity:
             raise no_such_interface(interface)
         running = state.probations.get(interface)
+        if running and running.identity != identity:
+            running = None
         probation = probation_of(
             running,
             identity=identity,
             wanted=wanted,
-            reachable=wanted != ABSENT and not running and self._reach.reachable(_LOOK_BEFORE),
+            judged=not running and self._is_judged(interface, wanted),
             now=self._clock.monotonic(),
         )
         after = state.with_probation(interface, probation)
@@ -108,6 +117,11 @@ class GuardedTraffic:
         self._keep(interface, after if wanted == ABSENT else after.without_note(interface))
         if probation is not None:
             self._next = self._clock.monotonic() + CHECK_EVERY
+
+    def _is_judged(self, interface: str, wanted: str) -> bool:
+        """Whether a change is to be taken for the cause if nothing can be reached after it."""
+        before = (self._control.read(interface) or b"").decode("ascii").removesuffix("\n")
+        return can_cut_off(before, wanted) and self._reach.reachable(_LOOK_BEFORE)
 
     def check(self) -> None:
         """Confirm or roll back what is due."""

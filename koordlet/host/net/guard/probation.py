@@ -3,6 +3,9 @@
 A change is on probation if the control plane could be reached before it: the first time that it is
 reached again confirms it, and LIMIT seconds without roll it back: to what the kernel has by itself,
 which the journal has as the original, so that a rollback is never taken for another agent's tree.
+
+Pods come and go every few seconds. What a change has of them only is not judged anew: it would put
+a rollback that is due off, and be taken for the cause when the control plane itself is away.
 """
 
 import re
@@ -79,18 +82,26 @@ class GuardState:
         return note if note and wanted != ABSENT and shape(wanted) == shape(note.wanted) else None
 
 
+def can_cut_off(before: str, wanted: str) -> bool:
+    """Whether a change from one text of an interface to another can cut a node off.
+
+    What the kernel has by itself cannot, nor one that keeps the shape.
+    """
+    return wanted != ABSENT and shape(before) != shape(wanted)
+
+
 def probation_of(
-    running: Probation | None, *, identity: int, wanted: str, reachable: bool, now: float
+    running: Probation | None, *, identity: int, wanted: str, judged: bool, now: float
 ) -> Probation | None:
     """Return the probation of a change that is about to be made; None: it needs none.
 
-    running: that of the change before on this interface, which stands for having been reachable.
-    What the kernel has by itself is never on probation: it cannot be what cuts a node off.
+    running: that of the change before on this interface, which stands for having been reachable;
+    its time goes on when the shape stays. judged: the change can cut off, and nothing was before.
     """
-    was_reachable = reachable or (running is not None and running.identity == identity)
-    if wanted == ABSENT or not was_reachable:
+    if wanted == ABSENT or not (judged or running):
         return None
-    return Probation(identity, wanted, now + LIMIT)
+    same = running is not None and shape(running.wanted) == shape(wanted)
+    return Probation(identity, wanted, running.until if running and same else now + LIMIT)
 
 
 def shape(text: str) -> str:

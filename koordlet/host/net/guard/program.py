@@ -18,10 +18,9 @@ from koord.util.clock import SystemClock
 from koord.util.owneddir import OwnedDirectory
 from koordlet.host.errors import KernelFileError
 from koordlet.host.net.guard.confine import (
-    CGROUP,
-    NETWORK,
     drop_capabilities,
-    enter,
+    enter_cgroup_namespace,
+    enter_network,
     leave_groups,
 )
 from koordlet.host.net.guard.frames import Channel, ChannelError, error_message
@@ -85,15 +84,14 @@ def main() -> None:
     channel = Channel(socket.socket(fileno=os.dup(0)), AMID_LINE)
     config = json.loads(sys.argv[1])
     try:
-        namespace = Path(config["namespace"]) if config["namespace"] else None
-        if namespace:  # beyond the cgroup namespace of a container no group of v2 can be left
-            enter(namespace.with_name("cgroup"), CGROUP)
-        if problems := leave_groups([Path(root) for root in config["cgroups"]]):
+        problems = enter_cgroup_namespace(Path(config["cgroup"])) if config["cgroup"] else []
+        problems += leave_groups([Path(root) for root in config["cgroups"]])
+        if problems:
             structlog.get_logger("koordlet.network").warning(
                 "network.helper_in_the_agents_cgroup", problems=problems
             )
-        if namespace:
-            enter(namespace, NETWORK)
+        if config["network"]:
+            enter_network(Path(config["network"]))
         directory = OwnedDirectory.open(Path(config["state"]))
         boot = Path(_BOOT_ID).read_text().strip()
         record = RecordFile(directory, boot)

@@ -33,10 +33,11 @@ def node_traffic(paths: HostPaths) -> TrafficControl:
     Raises:
         Unsupported: as node_namespace.
     """
-    namespace = node_namespace(paths)
+    network = node_namespace(paths)
     from koordlet.host.net.guard.client import helper_traffic  # only where it is used
 
-    return helper_traffic(paths, namespace)
+    cgroup = str(paths.proc / INIT / "ns/cgroup") if sees_host_pids(paths.proc) else ""
+    return helper_traffic(paths, network=network, cgroup=cgroup)
 
 
 class TrafficReader:
