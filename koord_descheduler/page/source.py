@@ -7,8 +7,7 @@ from typing import Any
 
 from koord.cluster.usage import Usage
 from koord.component.page.health import health_section
-from koord.component.page.sections import SectionReader
-from koord.component.page.source import Answer
+from koord.component.page.sections import SectionPage
 from koord.util.clock import Clock
 from koord.util.health import Health
 from koord_descheduler.config.configuration import Configuration
@@ -17,7 +16,6 @@ from koord_descheduler.ledger.entries import Entry, Pause
 from koord_descheduler.page.rounds import Round, read_round
 from koord_descheduler.planning.explain import LONGEST_NAME, Question, explanation
 
-FRESH = 0.9  # seconds for which what was read serves another page as well
 MOST_ENTRIES = 200  # of the ledger, the newest ones
 
 Json = dict[str, Any]
@@ -36,29 +34,16 @@ class PageSources:
     pauses: Callable[[], Sequence[Pause]]
 
 
-class DeschedulerPage:
-    """Reads only when it is asked. All methods belong to the event loop."""
+class DeschedulerPage(SectionPage):
+    """All methods belong to the event loop."""
 
     title = "koord-descheduler"
     view = "descheduler.js"
 
     def __init__(self, sources: PageSources, clock: Clock) -> None:
+        super().__init__(clock)
         self._sources = sources
-        self._clock = clock
-        self._reader = SectionReader(clock)
-        self._reading = asyncio.Lock()
-        self._read = float("-inf")  # monotonic time
         self._rounds: dict[float, tuple[_Stage, Round]] = {}  # by begin of the cycle
-
-    async def snapshot(self) -> Answer:
-        """Everything."""
-        await self._refresh()
-        return self._reader.all()
-
-    async def changes(self, since: float) -> Answer:
-        """The sections that changed since."""
-        await self._refresh()
-        return self._reader.since(since)
 
     async def detail(self, kind: str, name: str) -> Mapping[str, Any] | None:
         """What the last cycles decided about a node or a pod, as /explain answers."""
@@ -69,14 +54,9 @@ class DeschedulerPage:
         leads = self._sources.leads()
         return await asyncio.to_thread(explanation, cycles, question, leads=leads)
 
-    async def _refresh(self) -> None:
-        """Read the sections, unless another page has just had them read."""
-        async with self._reading:
-            if self._clock.monotonic() - self._read < FRESH:
-                return
-            self._read = self._clock.monotonic()
-            await self._read_cycles()
-            self._reader.take(self._sections())
+    async def _read(self) -> Json:
+        await self._read_cycles()
+        return self._read_sections()
 
     async def _read_cycles(self) -> None:
         """Read at most one cycle that is new or went on: each takes a while with many nodes."""
@@ -90,7 +70,7 @@ class DeschedulerPage:
                 self._rounds[began] = stage, made
                 return
 
-    def _sections(self) -> Json:
+    def _read_sections(self) -> Json:
         sources = self._sources
         rounds = [self._rounds[began][1] for began in sorted(self._rounds, reverse=True)]
         entries, pauses = sources.entries(), sources.pauses()

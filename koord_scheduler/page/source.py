@@ -6,15 +6,13 @@ from itertools import islice
 from typing import Any
 
 from koord.component.page.health import health_section
-from koord.component.page.sections import SectionReader
-from koord.component.page.source import Answer
+from koord.component.page.sections import SectionPage
 from koord.util.clock import Clock
 from koord.util.health import Health
 from koord_scheduler.framework.queuedpod import QueuedPod
 from koord_scheduler.framework.waitingpods import WaitingPod
 from koord_scheduler.planning.explain import LONGEST_KEY, Running, explanation
 
-FRESH = 0.9  # seconds for which what was read serves another page as well
 MOST_PODS = 200  # that wait
 MOST_NODES = 20  # of the scores of a pod, and of the nodes that are excluded
 
@@ -32,27 +30,15 @@ class PageSources:
     permits: Callable[[], Iterable[WaitingPod]]
 
 
-class SchedulerPage:
-    """Reads only when it is asked. All methods belong to the event loop."""
+class SchedulerPage(SectionPage):
+    """All methods belong to the event loop."""
 
     title = "koord-scheduler"
     view = "scheduler.js"
 
     def __init__(self, sources: PageSources, clock: Clock) -> None:
+        super().__init__(clock)
         self._sources = sources
-        self._clock = clock
-        self._reader = SectionReader(clock)
-        self._read = float("-inf")  # monotonic time
-
-    async def snapshot(self) -> Answer:
-        """Everything."""
-        self._refresh()
-        return self._reader.all()
-
-    async def changes(self, since: float) -> Answer:
-        """The sections that changed since."""
-        self._refresh()
-        return self._reader.since(since)
 
     async def detail(self, kind: str, name: str) -> Mapping[str, Any] | None:
         """Where a pod would go now by which scores, and why not elsewhere; as /explain, shorter."""
@@ -64,12 +50,7 @@ class SchedulerPage:
             return found
         return {**found, "decision": _shortened(found["decision"])}
 
-    def _refresh(self) -> None:
-        """Read the sections, unless another page has just had them read."""
-        now = self._clock.monotonic()
-        if now - self._read < FRESH:
-            return
-        self._read = now
+    async def _read(self) -> Json:
         sources, running = self._sources, self._sources.running()
         state = {
             "leads": sources.leads(),
@@ -77,7 +58,7 @@ class SchedulerPage:
             "profiles": [] if running is None else sorted(running.scheduler.profiles),
         }
         sections = {"health": health_section(sources.health), "state": state}
-        self._reader.take(sections if running is None else {**sections, **self._pods(running)})
+        return sections if running is None else {**sections, **self._pods(running)}
 
     def _pods(self, running: Running) -> Json:
         """What of the sections is about pods."""

@@ -101,15 +101,15 @@ class SchedulingQueue:
             return "backoff"
         queued = self._pool.get(uid)
         if queued is not None:
-            return "gated" if queued.gating_plugin else "unschedulable"
+            return _place_in_pool(queued)
         return "inFlight" if uid in self._flight else ""
 
     def some(self, most: int) -> list[tuple[str, QueuedPod]]:
         """At most so many pods that wait, with their places: rejected and gated ones first."""
-        places = ((("gated" if one.gating_plugin else "unschedulable"), one) for one in self._pool)
+        pool = ((_place_in_pool(one), one) for one in self._pool)
         backoff = (("backoff", one) for one in chain(self._backoff, self._errors))
         active = (("active", one) for one in self._active)
-        return list(islice(chain(places, backoff, active), most))
+        return list(islice(chain(pool, backoff, active), most))
 
     def find(self, uid: str) -> QueuedPod | None:
         """What is known of a pod that waits; None: it does not, as while it is in flight."""
@@ -415,6 +415,10 @@ class SchedulingQueue:
         if expiries[0] != expiries[1]:
             return expiries[0] < expiries[1]
         return self._plugins.less(first, second)
+
+
+def _place_in_pool(queued: QueuedPod) -> str:
+    return "gated" if queued.gating_plugin else "unschedulable"
 
 
 async def _in_slices(flush: Callable[[], int]) -> None:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from apiserver import ApiServer
 from controlplane import ControlPlane, kubeconfig_of_a_cluster, missing
-from programs import CRD_SERVER, HELM, KUSTOMIZE, REPOSITORY, STRICT, Program
+from programs import CRD_SERVER, HELM, KUSTOMIZE, REPOSITORY, STRICT, Program, ask
 from rights import Right, wanted_by
 from served import PATIENCE, until_served
 
@@ -127,12 +127,7 @@ def problems(go_program: Callable[[Program], Path]) -> Callable[[list[dict[str, 
     strict = go_program(STRICT)
 
     def problems(objects: list[dict[str, Any]]) -> list[str]:
-        done = subprocess.run(
-            [strict], input=json.dumps(objects), capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0, done.stderr
-        answers: list[str] = json.loads(done.stdout)
-        return answers
+        return ask(strict, objects)
 
     return problems
 

@@ -3,10 +3,12 @@
 With an empty cache that takes some minutes, which CI spends beside other tests.
 """
 
+import json
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
 BUILD_SECONDS = 1800.0  # some minutes for two slow cores and an empty cache
@@ -55,6 +57,16 @@ ALL = (
     BED, CRD_SERVER, ADMISSION, STRICT, KUBE_SCHEDULER, KUSTOMIZE, NRI_RUNTIME, NRI_RUNTIME_08,
     POD_EXEC, HELM,
 )  # fmt: skip
+
+
+def ask(program: Path, question: Any) -> list[str]:
+    """What a program says to a question, both JSON."""
+    done = subprocess.run(
+        [program], input=json.dumps(question), capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    found: list[str] = json.loads(done.stdout)
+    return found
 
 
 def main() -> int:

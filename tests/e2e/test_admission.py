@@ -1,8 +1,6 @@
 """The shipped admission policy, as Kubernetes' own plugin decides by it."""
 
 import asyncio
-import json
-import subprocess
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from aiohttp import web
 from apiserver import Place, Recorded, status
 from front import Front
 from overlay import overlay
-from programs import ADMISSION
+from programs import ADMISSION, ask
 
 from koord.api.pods.pod import Pod
 from koord.kube.access.config import ApiConfig
@@ -161,12 +159,7 @@ def decide(plugin: Path, applied: dict[str, list[dict[str, Any]]]) -> Any:
                 each | {"user": agent} if each["user"] == AGENT else each for each in requests
             ],
         }
-        done = subprocess.run(
-            [plugin], input=json.dumps(question), capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0, done.stderr
-        answers: list[str] = json.loads(done.stdout)
-        return answers
+        return ask(plugin, question)
 
     return decide
 

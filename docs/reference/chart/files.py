@@ -237,18 +237,18 @@ def _dashboards() -> str:
 # The values.
 
 
-def _container(path: str) -> Tree:
-    """The pod's specification in a file of the tree, which defaults are from."""
+def _spec_of_workload(path: str) -> Tree:
+    """The specification of the workload in a file of the tree, which defaults are from."""
     for tree in yaml.safe_load_all((_DEPLOY / path).read_text()):
         if tree["kind"] in ("DaemonSet", "Deployment"):
-            found: Tree = tree["spec"]["template"]["spec"]
+            found: Tree = tree["spec"]
             return found
     raise LookupError(f"{path}: wanted a workload, found none")
 
 
-def _of_daemon(daemon: str, path: str) -> Iterator[Value]:
+def _of_daemon(daemon: str, workload: Tree) -> Iterator[Value]:
     """What each daemon has."""
-    pod = _container(path)
+    pod = workload["template"]["spec"]
     container = pod["containers"][0]
     yield Value(
         f"{daemon}.image.repository", container["image"], "Of the image, in your registry.", v.TEXT
@@ -282,14 +282,10 @@ def _components_of(daemon: str) -> Iterator[Value]:
 def _control_plane(daemon: str) -> Iterator[Value]:
     meaning = _purpose(daemon).partition("\nIts own")[0]
     yield Value(f"{daemon}.enabled", False, meaning, v.BOOLEAN)
-    path = f"{daemon}/{daemon}.yaml"
-    replicas = next(
-        tree["spec"]["replicas"]
-        for tree in yaml.safe_load_all((_DEPLOY / path).read_text())
-        if tree["kind"] == "Deployment"
-    )
+    workload = _spec_of_workload(f"{daemon}/{daemon}.yaml")
+    replicas = workload["replicas"]
     yield Value(f"{daemon}.replicas", replicas, "Of which one works at a time.", v.COUNT)
-    yield from _of_daemon(daemon, path)
+    yield from _of_daemon(daemon, workload)
     [config] = yaml.safe_load((_DEPLOY / daemon / "config.yaml").read_text())["data"].values()
     config = re.sub(rf"\b{_NAMESPACE}\b", f"{{{{ {_IN_NAMESPACE} }}}}", config)
     meaning = f"Its configuration file, as a template. {_READ[daemon]}"
@@ -323,7 +319,7 @@ def _values() -> Iterator[Value]:
         "Every plugin decides, explains and changes nothing. A first installation begins with it."
     )
     yield Value("koordlet.dryRun", True, dry_run, v.BOOLEAN)
-    yield from _of_daemon("koordlet", "daemonset.yaml")
+    yield from _of_daemon("koordlet", _spec_of_workload("daemonset.yaml"))
     yield from _components_of("koordlet")
     yield from _control_plane("descheduler")
     yield from _control_plane("scheduler")

@@ -1,5 +1,7 @@
 """Sections of a page that come whole: which of them a reader has not seen yet."""
 
+import asyncio
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
@@ -7,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from koord.component.page.source import Answer
 from koord.util.clock import Clock
 
+FRESH = 0.9  # seconds for which what was read serves another page as well
 CURSORS = 64  # answers whose readers can go on from them; at most 8 pages look
 
 Cursor = TypeVar("Cursor")
@@ -57,28 +60,43 @@ class Cursors(Generic[Cursor]):
         self._cursors.clear()
 
 
-class SectionReader:
-    """Answers for a page all of whose sections come whole."""
+class SectionPage(ABC):
+    """A PageSource all of whose sections come whole, and are read only when a page asks."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._sections = Sections()
         self._cursors: Cursors[int] = Cursors()
+        self._reading = asyncio.Lock()
+        self._read_at = float("-inf")  # monotonic time
 
-    def take(self, sections: Mapping[str, Any]) -> None:
-        """As Sections.take."""
-        self._sections.take(sections)
+    @abstractmethod
+    async def _read(self) -> Mapping[str, Any]:
+        """Return the sections as they are now; one that is missing stays as it was."""
 
-    def all(self) -> Answer:
+    async def snapshot(self) -> Answer:
         """As PageSource.snapshot."""
-        return {"now": self._now(), "sections": self._sections.after(0), "whole": True}
+        await self._refresh()
+        return self._all()
 
-    def since(self, now: float) -> Answer:
+    async def changes(self, since: float) -> Answer:
         """As PageSource.changes."""
-        version = self._cursors.get(now)
+        await self._refresh()
+        version = self._cursors.get(since)
         if version is None:
-            return self.all()
+            return self._all()
         return {"now": self._now(), "sections": self._sections.after(version)}
+
+    async def _refresh(self) -> None:
+        """Read the sections, unless another page has just had them read."""
+        async with self._reading:
+            now = self._clock.monotonic()
+            if now - self._read_at >= FRESH:
+                self._read_at = now
+                self._sections.take(await self._read())
+
+    def _all(self) -> Answer:
+        return {"now": self._now(), "sections": self._sections.after(0), "whole": True}
 
     def _now(self) -> float:
         return self._cursors.remember(self._clock.wall(), self._sections.version)

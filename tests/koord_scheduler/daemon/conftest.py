@@ -49,3 +49,11 @@ async def leading(start: Start, server: ApiServer, pass_time: PassTime) -> Repli
     replica = start()
     await pass_time(lambda: "first" in placed(server), step=0.2)
     return replica
+
+
+@pytest.fixture
+async def large(server: ApiServer, leading: Replica, pass_time: PassTime) -> None:  # noqa: F811
+    """A pod that no node has room for, and that was tried."""
+    server.objects.create(PODS, pending("large", cpu="40"))
+    name, labels = "scheduler_schedule_attempts_total", {"profile": "koord-scheduler"}
+    await pass_time(lambda: leading.metric(name, result="unschedulable", **labels))

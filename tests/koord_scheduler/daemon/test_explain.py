@@ -22,14 +22,6 @@ async def explain(replica: Replica, pod: str) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture
-async def large(server: ApiServer, leading: Replica, pass_time: PassTime) -> None:
-    """A pod that no node has room for, and that was tried."""
-    server.objects.create(PODS, pending("large", cpu="40"))
-    name, labels = "scheduler_schedule_attempts_total", {"profile": "koord-scheduler"}
-    await pass_time(lambda: leading.metric(name, result="unschedulable", **labels))
-
-
 @pytest.mark.usefixtures("large")
 async def test_a_pending_pod_has_the_cause_first(leading: Replica) -> None:
     found = await explain(leading, "default/large")

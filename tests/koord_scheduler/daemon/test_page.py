@@ -30,14 +30,6 @@ async def detail(replica: Replica, pod: str) -> dict[str, Any]:
     return dict(json.loads(text))
 
 
-@pytest.fixture
-async def large(server: ApiServer, leading: Replica, pass_time: PassTime) -> None:
-    """A pod that no node has room for, and that was tried."""
-    server.objects.create(PODS, pending("large", cpu="40"))
-    name, labels = "scheduler_schedule_attempts_total", {"profile": "koord-scheduler"}
-    await pass_time(lambda: leading.metric(name, result="unschedulable", **labels))
-
-
 @pytest.mark.usefixtures("large")
 async def test_the_queue_and_the_latest_decisions(leading: Replica, server: ApiServer) -> None:
     sections = await look(leading)
