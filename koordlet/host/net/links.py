@@ -1,20 +1,17 @@
 """Answers of rtnetlink about interfaces, from bytes to values. Pure: no socket.
 
-Source: kernel headers linux/netlink.h, linux/rtnetlink.h, linux/if_link.h.
+Source: kernel headers linux/rtnetlink.h, linux/if_link.h.
 """
 
 import struct
 import sys
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from koordlet.host.net.netfiles import InterfaceCounters
+from koordlet.host.net.netlink import HEADER, Span, attributes
 
-_HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port
 _LINK = struct.Struct("=BxHiII")  # family, type, index, flags, change
 _STATS = struct.Struct("=BxxxII")  # family, index, filter mask
-_ATTRIBUTE = struct.Struct("=HH")  # length, type
-_TYPE_MASK = 0x3FFF  # the two upper bits of an attribute's type are flags
 _ORDER = sys.byteorder
 
 _ADDRESS, _BROADCAST, _IFNAME, _MTU, _IFLINK = 1, 2, 3, 4, 5
@@ -25,9 +22,6 @@ _OPERSTATES = ("unknown", "notpresent", "down", "lowerlayerdown", "testing", "do
 
 _STATS64_FIELDS = struct.Struct("=23Q")  # the part of rtnl_link_stats64 that all kernels have
 _U64 = struct.Struct("=Q")
-_ERROR = struct.Struct("=i")
-
-Span = tuple[int, int]  # first byte and the byte after the last
 
 
 class Link(NamedTuple):
@@ -59,47 +53,6 @@ class LinkStats(NamedTuple):
     link: Link | None = None
 
 
-def messages(data: bytes) -> Iterator[tuple[int, int, Span]]:
-    """Yield type, sequence number and place of each netlink message of one datagram.
-
-    Raises:
-        ValueError: a length is impossible.
-    """
-    start = 0
-    while start + _HEADER.size <= len(data):
-        length, kind, _, sequence, _ = _HEADER.unpack_from(data, start)
-        if not _HEADER.size <= length <= len(data) - start:
-            raise ValueError(f"netlink message of {length} bytes in {len(data) - start}")
-        yield kind, sequence, (start, start + length)
-        start += (length + 3) & ~3
-
-
-def error_number(data: bytes, span: Span) -> int:
-    """Return the errno of an NLMSG_ERROR message; 0 acknowledges the request.
-
-    Raises:
-        struct.error: it is too short.
-    """
-    (number,) = _ERROR.unpack_from(data, span[0] + _HEADER.size)
-    return -int(number)
-
-
-def attributes(data: bytes, start: int, end: int) -> dict[int, Span]:
-    """Return the place of each attribute's value by attribute type; the last of a type wins.
-
-    Raises:
-        ValueError: a length is impossible.
-    """
-    found = {}
-    while start + _ATTRIBUTE.size <= end:
-        length, kind = _ATTRIBUTE.unpack_from(data, start)
-        if not _ATTRIBUTE.size <= length <= end - start:
-            raise ValueError(f"netlink attribute of {length} bytes in {end - start}")
-        found[kind & _TYPE_MASK] = (start + _ATTRIBUTE.size, start + length)
-        start += (length + 3) & ~3
-    return found
-
-
 def decode_link(data: bytes, span: Span) -> tuple[int, LinkStats]:
     """Return the index and state of one interface from an RTM_NEWLINK message.
 
@@ -108,8 +61,8 @@ def decode_link(data: bytes, span: Span) -> tuple[int, LinkStats]:
         struct.error: it is too short.
     """
     start, end = span
-    _, kind, index, flags, _ = _LINK.unpack_from(data, start + _HEADER.size)
-    found = attributes(data, start + _HEADER.size + _LINK.size, end)
+    _, kind, index, flags, _ = _LINK.unpack_from(data, start + HEADER.size)
+    found = attributes(data, start + HEADER.size + _LINK.size, end)
     if _IFNAME not in found or _STATS64 not in found:
         raise ValueError(f"link {index} without name or 64-bit counters")
 
@@ -156,8 +109,8 @@ def decode_counters(data: bytes, span: Span) -> tuple[int, InterfaceCounters]:
         struct.error: it is too short.
     """
     start, end = span
-    _, index, _ = _STATS.unpack_from(data, start + _HEADER.size)
-    place = attributes(data, start + _HEADER.size + _STATS.size, end).get(_STATS_LINK_64)
+    _, index, _ = _STATS.unpack_from(data, start + HEADER.size)
+    place = attributes(data, start + HEADER.size + _STATS.size, end).get(_STATS_LINK_64)
     if place is None:
         raise ValueError(f"link {index} without 64-bit counters")
     return index, fold_stats64(data, place)

@@ -16,16 +16,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from koordlet.host.errors import KernelFileError
-from koordlet.host.net import links
-from koordlet.host.net.links import LinkStats, Span
+from koordlet.host.net import links, netlink
+from koordlet.host.net.links import LinkStats
 from koordlet.host.net.netfiles import InterfaceCounters
+from koordlet.host.net.netlink import Span
 
 if TYPE_CHECKING:
     from pyroute2.netlink import nlmsg
 
-_NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _RTM_NEWLINK, _RTM_GETLINK, _RTM_NEWSTATS, _RTM_GETSTATS = 16, 18, 92, 94
-_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+_DUMP = netlink.REQUEST | netlink.DUMP
 _LINK_EVENTS = 1  # RTMGRP_LINK
 _COUNTERS_ONLY = 1  # IFLA_STATS_FILTER_BIT(IFLA_STATS_LINK_64)
 _WITHOUT_GETSTATS = (errno.EOPNOTSUPP, errno.EINVAL)  # Linux before 4.7
@@ -97,7 +97,7 @@ class LinkReader:
     def _changed(self) -> bool:
         """Whether the kernel announced a change of any link since the last look."""
         if self._events is None:
-            self._events = _open(_LINK_EVENTS)
+            self._events = netlink.connect(socket.NETLINK_ROUTE, _LINK_EVENTS)
             self._events.setblocking(False)
             return True
         changed = False
@@ -130,7 +130,7 @@ class LinkReader:
     def _dump(self, request: "nlmsg", ask: int, wanted: int) -> Iterator[tuple[bytes, Span]]:
         """Yield the wanted messages of the answer to a dump request."""
         if self._socket is None:
-            self._socket = _open()
+            self._socket = netlink.connect(socket.NETLINK_ROUTE)
             self._socket.settimeout(_TIMEOUT)
         self._sequence = self._sequence % 0xFFFFFFFF + 1
         header = request["header"]
@@ -140,27 +140,16 @@ class LinkReader:
         self._socket.send(request.data)
         while True:
             data = self._socket.recv(_ANSWER_BYTES)
-            for kind, sequence, span in links.messages(data):
+            for kind, sequence, span in netlink.messages(data):
                 if sequence != self._sequence:
                     continue  # belongs to a request that was given up
-                if kind == _NLMSG_DONE:
+                if kind == netlink.DONE:
                     return
-                if kind == _NLMSG_ERROR:
-                    number = links.error_number(data, span)
+                if kind == netlink.ERROR:
+                    number = netlink.error_number(data, span)
                     raise OSError(number, os.strerror(number))
                 if kind == wanted:
                     yield data, span
-
-
-def _open(groups: int = 0) -> socket.socket:
-    kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
-    opened = socket.socket(socket.AF_NETLINK, kind, socket.NETLINK_ROUTE)
-    try:
-        opened.bind((0, groups))
-    except OSError:
-        opened.close()
-        raise
-    return opened
 
 
 class _Requests(NamedTuple):

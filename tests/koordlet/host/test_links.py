@@ -7,14 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.host.net.links import (
-    attributes,
-    decode_counters,
-    decode_link,
-    error_number,
-    fold_stats64,
-    messages,
-)
+from koordlet.host.net.links import decode_counters, decode_link, fold_stats64
+from koordlet.host.net.netlink import attributes, error_number, messages
 
 STATS64 = """
     rx_packets tx_packets rx_bytes tx_bytes rx_errors tx_errors rx_dropped tx_dropped

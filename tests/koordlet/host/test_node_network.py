@@ -134,7 +134,7 @@ def test_a_forbidden_socket_is_a_clear_error(links, monkeypatch):
     def refuse(*_: object):
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr("koordlet.host.net.rtnetlink._open", refuse)
+    monkeypatch.setattr("koordlet.host.net.netlink.connect", refuse)
 
     with pytest.raises(KernelFileError, match="AF_NETLINK"):
         links.read()
@@ -156,7 +156,7 @@ def test_net_dev_stands_in_for_rtnetlink(tmp_path, monkeypatch):
     def refuse(*_: object):
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr("koordlet.host.net.rtnetlink._open", refuse)
+    monkeypatch.setattr("koordlet.host.net.netlink.connect", refuse)
     write(tmp_path / "self/net/dev", NET_DEV)
     write(tmp_path / "sys/net/core/netdev_max_backlog")
 

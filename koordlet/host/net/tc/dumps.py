@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from koordlet.host.net import links
-from koordlet.host.net.links import Span
+from koordlet.host.net import netlink
+from koordlet.host.net.netlink import HEADER, Span
 from koordlet.host.net.tc.tree import Match, TrafficClass
 
 OFFSETS = {  # bytes from the start of the IP header
@@ -28,9 +28,7 @@ PREFERENCES = {4: 4, 6: 6}  # of filters; one of each protocol
 MINOR = 0xFFFF
 _ROOT = 0xFFFFFFFF  # TC_H_ROOT
 _GET_CLASSES, _NEW_CLASS, _GET_FILTERS, _NEW_FILTER = 42, 40, 46, 44  # RTM_*
-_ERROR, _DONE = 2, 3  # NLMSG_*
-_DUMP, _INTERRUPTED = 0x301, 0x10  # NLM_F_*
-_HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port
+_DUMP = netlink.REQUEST | netlink.DUMP
 _TC = struct.Struct("=BxxxiIII")  # family, index, handle, parent, info
 _KIND, _OPTIONS = 1, 2  # TCA_*
 _PARAMETERS, _RATE64, _CEIL64 = 1, 6, 7  # TCA_HTB_*
@@ -134,13 +132,13 @@ def _keys(data: bytes, span: Span) -> Iterator[tuple[int, int, int]]:
 
 def _parts(data: bytes, span: Span) -> tuple[int, int, int, str, dict[int, Span]]:
     """Return handle, parent, info, kind, and the options' attributes."""
-    start, end = span[0] + _HEADER.size, span[1]
+    start, end = span[0] + HEADER.size, span[1]
     if start + _TC.size > end:
         raise ValueError(f"wanted a message about traffic, found {end - span[0]} bytes")
     _, _, handle, parent, info = _TC.unpack_from(data, start)
-    found = links.attributes(data, start + _TC.size, end)
+    found = netlink.attributes(data, start + _TC.size, end)
     kind = data[slice(*found.get(_KIND, (0, 0)))].rstrip(b"\0").decode(errors="replace")
-    options = links.attributes(data, *found[_OPTIONS]) if _OPTIONS in found else {}
+    options = netlink.attributes(data, *found[_OPTIONS]) if _OPTIONS in found else {}
     return handle, parent, info, kind, options
 
 
@@ -153,22 +151,20 @@ def _place(options: dict[int, Span], attribute: int, size: int) -> int:
 
 def _dump(ask: int, wanted: int, index: int, parent: int) -> Iterator[tuple[bytes, Span]]:
     """Yield the messages of the answer about an interface."""
-    kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
-    with socket.socket(socket.AF_NETLINK, kind, socket.NETLINK_ROUTE) as opened:
+    with netlink.connect(socket.NETLINK_ROUTE) as opened:
         opened.settimeout(_TIMEOUT)
-        opened.bind((0, 0))
         body = _TC.pack(0, index, 0, parent, 0)
-        opened.send(_HEADER.pack(_HEADER.size + len(body), ask, _DUMP, 1, 0) + body)
+        opened.send(HEADER.pack(HEADER.size + len(body), ask, _DUMP, 1, 0) + body)
         while True:
             data = opened.recv(_ANSWER_BYTES)
-            for kind, _, span in links.messages(data):
-                _, _, flags, _, _ = _HEADER.unpack_from(data, span[0])
-                if flags & _INTERRUPTED:
+            for kind, _, span in netlink.messages(data):
+                _, _, flags, _, _ = HEADER.unpack_from(data, span[0])
+                if flags & netlink.INTERRUPTED:
                     raise Interrupted
-                if kind == _DONE:
+                if kind == netlink.DONE:
                     return
-                if kind == _ERROR:
-                    number = links.error_number(data, span)
+                if kind == netlink.ERROR:
+                    number = netlink.error_number(data, span)
                     raise OSError(number, os.strerror(number))
                 if kind == wanted:
                     yield data, span

@@ -18,6 +18,8 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 
+from koordlet.host.net import netlink
+from koordlet.host.net.netlink import ATTRIBUTE, HEADER, each_attribute
 from koordlet.host.net.tc.tree import SocketMatch
 
 _PREFIX = "koordlet-"
@@ -28,13 +30,11 @@ _NFTABLES = 10 << 8  # of message types
 _BEGIN, _END = 0x10, 0x11
 _NEW_TABLE, _DELETE_TABLE, _NEW_CHAIN, _NEW_RULE = 0, 2, 3, 6
 _NEW_SET, _GET_SET, _NEW_ELEMENTS, _GET_ELEMENTS = 9, 10, 12, 13
-_REQUEST, _ACK, _DUMP, _CREATE, _APPEND = 1, 4, 0x300, 0x400, 0x800
-_ERROR, _DONE = 2, 3
-_HEADER = struct.Struct("=IHHII")
-_ATTRIBUTE = struct.Struct("=HH")
+_CREATE, _APPEND = 0x400, 0x800  # NLM_F_*
+_FAMILY = struct.Struct(">BBH")  # nfgenmsg: family, version, resource
 _NUMBER = struct.Struct("=I")  # of the kernel's registers
 _ID = struct.Struct("=Q")
-_NESTED, _KIND = 0x8000, 0x3FFF
+_NESTED = 0x8000
 _OUTPUT, _MANGLE = 3, -150  # hook, and priority in it
 _MAP = 0x8  # NFT_SET_MAP
 _CGROUP_TYPE, _CLASS_TYPE = 46, 23  # by which the program nft shows keys and values
@@ -196,8 +196,8 @@ def _expression(name: str, data: bytes) -> bytes:
 
 
 def _attribute(kind: int, data: bytes) -> bytes:
-    length = _ATTRIBUTE.size + len(data)
-    return _ATTRIBUTE.pack(length, kind) + data + bytes(-length % 4)
+    length = ATTRIBUTE.size + len(data)
+    return ATTRIBUTE.pack(length, kind) + data + bytes(-length % 4)
 
 
 def _nest(kind: int, data: bytes) -> bytes:
@@ -218,13 +218,7 @@ def _string(data: bytes) -> str:
 
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Kind and content of each. Raises ValueError."""
-    at = 0
-    while at + _ATTRIBUTE.size <= len(data):
-        length, kind = _ATTRIBUTE.unpack_from(data, at)
-        if not _ATTRIBUTE.size <= length <= len(data) - at:
-            raise ValueError(f"wanted an attribute, found a length of {length}")
-        yield kind & _KIND, data[at + _ATTRIBUTE.size : at + length]
-        at += length + -length % 4
+    return ((kind, data[slice(*place)]) for kind, place in each_attribute(data, 0, len(data)))
 
 
 def _value(data: bytes) -> bytes:
@@ -236,8 +230,9 @@ def _children(data: bytes) -> Iterator[Iterator[tuple[int, bytes]]]:
 
 
 def _message(kind: int, flags: int, number: int, family: int, resource: int, data: bytes) -> bytes:
-    body = struct.pack(">BBH", family, 0, resource) + data
-    return _HEADER.pack(_HEADER.size + len(body), kind, flags | _REQUEST, number, 0) + body
+    body = _FAMILY.pack(family, 0, resource) + data
+    length, flags = HEADER.size + len(body), flags | netlink.REQUEST
+    return HEADER.pack(length, kind, flags, number, 0) + body
 
 
 def _transact(messages: Iterable[tuple[int, int, bytes]]) -> None:
@@ -245,7 +240,7 @@ def _transact(messages: Iterable[tuple[int, int, bytes]]) -> None:
     numbered = list(enumerate(messages, 1))
     parts = [_message(_BEGIN, 0, 0, 0, _NFTABLES >> 8, b"")]
     parts += [
-        _message(_NFTABLES | kind, flags | _ACK, number, _INET, 0, data)
+        _message(_NFTABLES | kind, flags | netlink.ACK, number, _INET, 0, data)
         for number, (kind, flags, data) in numbered
     ]
     parts.append(_message(_END, 0, len(numbered) + 1, 0, _NFTABLES >> 8, b""))
@@ -253,49 +248,36 @@ def _transact(messages: Iterable[tuple[int, int, bytes]]) -> None:
         kernel.send(b"".join(parts))
         left = len(numbered)
         while left:
-            for kind, _, data in _received(kernel):
-                if kind == _ERROR:
-                    _check(data)
-                    left -= 1
+            left -= sum(kind == netlink.ERROR for kind, _ in _received(kernel))
 
 
 def _ask(kind: int, data: bytes) -> Iterator[Mapping[int, bytes]]:
     """Attributes of what a dump has. Raises OSError, ValueError."""
     with closing(_connect()) as kernel:
-        kernel.send(_message(_NFTABLES | kind, _DUMP, 1, _INET, 0, data))
+        kernel.send(_message(_NFTABLES | kind, netlink.DUMP, 1, _INET, 0, data))
         while True:
-            for found, _, content in _received(kernel):
-                if found == _ERROR:
-                    _check(content)
-                if found in (_DONE, _ERROR):
+            for found, content in _received(kernel):
+                if found in (netlink.DONE, netlink.ERROR):
                     return
-                yield dict(_attributes(content[4:]))
+                yield dict(_attributes(content[_FAMILY.size :]))
 
 
 def _connect() -> socket.socket:
-    kernel = socket.socket(
-        socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_NETFILTER
-    )
+    kernel = netlink.connect(_NETLINK_NETFILTER)
     kernel.settimeout(_TIMEOUT)
     kernel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE)
     kernel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _RECEIVE)
-    kernel.bind((0, 0))
     return kernel
 
 
-def _received(kernel: socket.socket) -> Iterator[tuple[int, int, bytes]]:
-    """Kind, number and content of each message of an answer."""
-    data, at = kernel.recv(_RECEIVE), 0
-    while at + _HEADER.size <= len(data):
-        length, kind, _, number, _ = _HEADER.unpack_from(data, at)
-        if not _HEADER.size <= length <= len(data) - at:
-            raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
-        yield kind, number, data[at + _HEADER.size : at + length]
-        at += length + -length % 4
-
-
-def _check(data: bytes) -> None:
-    """Raise OSError unless an answer says that it is done."""
-    [code] = struct.unpack_from("=i", data)
-    if code:
-        raise OSError(-code, os.strerror(-code))
+def _received(kernel: socket.socket) -> Iterator[tuple[int, bytes]]:
+    """Kind and content of each message of an answer. Raises OSError: one is an error, or none."""
+    data = kernel.recv(_RECEIVE)
+    try:
+        found = list(netlink.messages(data))
+    except ValueError as err:
+        raise OSError(errno.EBADMSG, str(err)) from err
+    for kind, _, span in found:
+        if kind == netlink.ERROR and (number := netlink.error_number(data, span)):
+            raise OSError(number, os.strerror(number))
+        yield kind, data[span[0] + HEADER.size : span[1]]
