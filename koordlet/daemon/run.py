@@ -68,7 +68,9 @@ class Daemon:
             self._announce()
             async with asyncio.TaskGroup() as group:
                 self._start_components(group, background)
-                await components.acting.plugins.run(stop)
+                plugins_end = Stop(components.clock)
+                group.create_task(self._end_plugins(stop, plugins_end), name="end of plugins")
+                await components.acting.plugins.run(plugins_end)
                 await stop.wait()
                 self._notifier.send("STOPPING=1")
                 log.info("daemon.stopping")
@@ -86,6 +88,13 @@ class Daemon:
         actions, plugins = self._components.acting.actions, self._components.acting.plugins
         await actions.restorer.begin(plugins.enabled() if self._keeps() else ())
         actions.claims.leave_when(lambda: stop.is_set() and self._keeps())
+
+    async def _end_plugins(self, stop: Stop, plugins_end: Stop) -> None:
+        """Have the plugins end at the stop, and with them their claims."""
+        await stop.wait()
+        if self._components.acting.hooks is not None and not self._keeps():
+            await self._components.acting.hooks.settle()
+        plugins_end.set()
 
     def _start_components(self, group: asyncio.TaskGroup, background: Stop) -> None:
         clock, health = self._components.clock, self._components.health

@@ -78,6 +78,7 @@ class File(Generic[T]):
     shows: Callable[[str], bool] | None = None  # which the kernel may show; None: as validate
     hold: bool = True  # False: an open file would keep something alive, for example a namespace
     initial: str = ""  # the text in a new group, also after a reset by the kernel; "": unknown
+    follower: str = ""  # a file that runtimes set to the same limit, and that may not be below it
     copied: bool = False  # container runtimes give a new group the text of the one above
 
     def may_restore(self, text: str) -> bool:

@@ -58,6 +58,7 @@ def _in(
     others: tuple[str, ...] = (),
     initial: str = "",
     copied: bool = False,
+    follower: str = "",
 ) -> File[T]:
     """A file of every group; controller "" on v2: every group has it, whatever is enabled.
 
@@ -75,6 +76,7 @@ def _in(
         hold=hold,
         initial=initial,
         copied=copied,
+        follower=follower,
     )
 
 
@@ -264,6 +266,7 @@ MEMORY_LIMIT = _group(
         "memory.limit_in_bytes",
         cg.parse_v1_memory_limit,
         text=kerneltext.V1_MEMORY_LIMIT,
+        follower="memory.memsw.limit_in_bytes",
     ),
     _in("memory", "memory.max", cg.parse_number_or_max, text=kerneltext.BYTES_OR_MAX),
 )

@@ -46,6 +46,7 @@ class RuntimeHooks:
         self.answers = answers
         self._runtime = ""  # that is served now
         self._problem = ""
+        self._latest: Plugin | None = None
         self.connections = 0
 
     async def run(self, stop: Stop) -> None:
@@ -65,6 +66,15 @@ class RuntimeHooks:
                 backoff.reset()
             await stop.sleep(min(backoff.next(), longest))
 
+    async def settle(self) -> None:
+        """Adjust nothing from now on, and return when the runtime has done what it was answered.
+
+        What is restored before it has would be set by it again.
+        """
+        if self._latest is not None:
+            self._latest.ends = True
+            await self._clock.sleep(self._latest.busy_until - self._clock.monotonic())
+
     def health(self) -> PartHealth:
         """Degraded while there is a socket, but no connection."""
         facts: dict[str, object] = {"runtime": self._runtime, "connections": self.connections}
@@ -81,7 +91,7 @@ class RuntimeHooks:
         """
         check_socket(self._path)
         reader, writer = await asyncio.open_unix_connection(self._path)
-        plugin = self._plugin()
+        plugin = self._latest = self._plugin()
         connection = Connection(reader, writer, plugin.handle)
         serving = asyncio.create_task(connection.serve(), name="nri connection")
         stopped = asyncio.create_task(stop.wait(), name="nri stop")

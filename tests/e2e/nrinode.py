@@ -43,7 +43,8 @@ class Node:
     def add_pod(self, uid: str, *containers: str) -> str:
         """A best-effort pod with batch resources; return its cgroup."""
         self.uids.append(uid)
-        pods = [_pod(uid) for uid in self.uids]
+        batch = {BATCH: json.dumps(BATCH_PODS)}
+        pods = [pod_of_kubelet(uid, f"{uid}-main", batch) for uid in self.uids]
         (self.directory / "pods.json").write_text(json.dumps({"kind": "PodList", "items": pods}))
         return self.host.add_pod(uid, KubeQoS.BEST_EFFORT, containers).group.path
 
@@ -84,15 +85,16 @@ class Node:
         return (self.directory / "run" / "journal").read_text()
 
 
-def _pod(uid: str) -> dict:
-    status = {"name": "main", "containerID": f"containerd://{uid}-main", "state": {"running": {}}}
+def pod_of_kubelet(uid: str, container: str, annotations: dict[str, str]) -> dict:
+    """A best-effort pod with one container that runs, as the kubelet lists it."""
+    status = {"name": "main", "containerID": f"containerd://{container}", "state": {"running": {}}}
     return {
         "metadata": {
             "name": uid,
             "namespace": "jobs",
             "uid": uid,
             "labels": {"koordinator.sh/qosClass": "BE"},
-            "annotations": {BATCH: json.dumps(BATCH_PODS)},
+            "annotations": annotations,
         },
         "spec": {"containers": [{"name": "main"}]},
         "status": {

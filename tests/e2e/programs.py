@@ -53,9 +53,20 @@ NRI_RUNTIME_08 = Program(
 )
 POD_EXEC = Program("podexec", _HERE / "podexec")
 HELM = Program("helm", _HERE / "helm")
+_CONTAINERD = "github.com/containerd/containerd/v2/cmd"
+_WITHOUT = ("-tags=no_btrfs,no_devmapper,no_zfs,no_aufs",)
+CONTAINERD = Program("containerd", _HERE / "containerd", f"{_CONTAINERD}/containerd", _WITHOUT)
+CONTAINERD_SHIM = Program(  # containerd looks for one of this name
+    "containerd-shim-runc-v2",
+    _HERE / "containerd",
+    f"{_CONTAINERD}/containerd-shim-runc-v2",
+    _WITHOUT,
+)
+CRI_CLIENT = Program("criclient", _HERE / "containerd")
+PAUSE = Program("pause", _HERE / "containerd", "./pause")
 ALL = (
     BED, CRD_SERVER, ADMISSION, STRICT, KUBE_SCHEDULER, KUSTOMIZE, NRI_RUNTIME, NRI_RUNTIME_08,
-    POD_EXEC, HELM,
+    POD_EXEC, HELM, CONTAINERD, CONTAINERD_SHIM, CRI_CLIENT, PAUSE,
 )  # fmt: skip
 
 

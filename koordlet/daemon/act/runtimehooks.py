@@ -52,6 +52,11 @@ class HooksPart:
             self._hooks = self._hooks or self._build()
             await self._hooks.run(stop)
 
+    async def settle(self) -> None:
+        """As RuntimeHooks.settle."""
+        if self._hooks is not None:
+            await self._hooks.settle()
+
     def health(self) -> PartHealth:
         """That of the connection; without a socket ok, unless a gate is of no use then."""
         if not self._is_offered():

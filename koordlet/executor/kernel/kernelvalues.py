@@ -7,6 +7,7 @@ writes to the kernel.
 import errno
 import os
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,8 +25,11 @@ from koordlet.host.resources import CGROUP_PROCS, CPUSET_CPUS, RESCTRL_L3, RESCT
 
 # Neither made nor cut nor reached through a link; a pipe in its place must not hang.
 _WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _RESCTRL = (RESCTRL_L3, RESCTRL_MB)
+_NO_LIMIT = "-1"
+_TEXT_BYTES = 64  # of a limit
 _GROUPS = (Root.CGROUP, Root.RESCTRL)  # whose directories come and go
 
 
@@ -286,12 +290,54 @@ class KernelValues:
             raise KernelFileError.from_write_error(place.directory, err, "to look at it") from err
 
     def _write(self, place: _WritePlace, key: Key, inode: int, content: bytes) -> None:
+        file, path = self._host.file(key.resource), f"{place.directory}/{place.name}"
         directory = self._open(place, key, inode)
         try:
-            root = self._host.file(key.resource).root
-            self._write_file(directory, f"{place.directory}/{place.name}", root, content)
+            if file.follower and self._follows(key, directory, file.follower):
+                follower = f"{place.directory}/{file.follower}"
+                self._write_both(directory, path, follower, content, self._raw[key][0])
+            else:
+                self._write_file(directory, path, file.root, content)
         finally:
             os.close(directory)
+
+    def _follows(self, key: Key, directory: int, follower: str) -> bool:
+        """Whether a runtime has set the other file to the limit that was read last.
+
+        It does so with each limit that it sets itself, for its own reasons or for ours by NRI.
+        """
+        raw, shown = self._raw[key]
+        if shown == _NO_LIMIT:
+            return False
+        try:
+            opened = os.open(follower, _READ, dir_fd=directory)
+        except OSError:
+            return False
+        try:
+            return os.read(opened, _TEXT_BYTES).strip() == raw.strip()
+        except OSError:
+            return False
+        finally:
+            os.close(opened)
+
+    def _write_both(
+        self, directory: int, path: str, follower: str, content: bytes, before: bytes
+    ) -> None:
+        """Set a limit and what follows it, the higher one first. Raises as _write_file."""
+        try:
+            self._write_file(directory, path, Root.CGROUP, content)
+        except OSError as err:
+            if err.errno != errno.EINVAL:
+                raise
+            self._write_file(directory, follower, Root.CGROUP, content)
+            try:
+                self._write_file(directory, path, Root.CGROUP, content)
+            except OSError:
+                self._write_file(directory, follower, Root.CGROUP, before)
+                raise
+        else:
+            with suppress(OSError):  # more is in use: it stays as it is
+                self._write_file(directory, follower, Root.CGROUP, content)
 
     def _write_file(self, directory: int, path: str, root: Root, content: bytes) -> None:
         """Write a file of an open directory in one write. Raises OSError, KernelFileError."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -475,6 +475,29 @@ async def test_an_update_is_answered_for_the_container_itself(bench):
     assert update.container_id == "c1"
     assert update.linux.resources == LinuxResources(cpu=LinuxCPU(shares=512))
     assert bench.journal[0].original == 2048
+
+
+async def test_what_the_runtime_was_told_is_waited_for(bench, monkeypatch):
+    """Before anything is restored: it would set the value again. Then nothing is adjusted."""
+    slept = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(bench.clock, "sleep", sleep)
+    as_asked = replace(SANDBOX, annotations={"shares": "1024"})
+    await bench.create(ContainerRequest(as_asked, CONTAINER).encode())
+    await bench.hooks.settle()
+    assert max(slept) <= 0
+    await bench.runtime.end()
+    await bench.runtime.listen()
+    await bench.runtime.plugin()
+
+    await bench.runtime.call("Synchronize", SynchronizeRequest((SANDBOX,), (CONTAINER,)).encode())
+    await bench.hooks.settle()
+
+    assert 0.1 < max(slept) <= 0.25
+    assert (await bench.create()).adjust is None
 
 
 async def test_synchronize_comes_in_parts(bench):
