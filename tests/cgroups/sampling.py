@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from koord.api.slo.nodeslo import NodeSLO
-from koord.util.clock import Stamp, SystemClock
+from koord.util.clock import Clock, Stamp, SystemClock
 from koordlet.collectors.engine.lease import Lease
 from koordlet.collectors.engine.metrics import CollectorMetrics
 from koordlet.collectors.engine.reader import Reader
@@ -37,8 +37,8 @@ SLACK, PRECISION = (0.005, 0.05) if VERSION == 1 else (0.04, 0.2)
 class Node:
     """A sampling pass with all gates on, and the pods that discovery finds in the tree."""
 
-    def __init__(self, tree: Tree) -> None:
-        clock = SystemClock()
+    def __init__(self, tree: Tree, clock: Clock | None = None) -> None:
+        clock = clock or SystemClock()
         self.slo: NodeSLO | None = None
         self.pods: tuple[PodMeta, ...] = ()
         self.published: dict[str, object] = {}

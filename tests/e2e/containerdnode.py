@@ -25,10 +25,9 @@ from programs import CONTAINERD, CONTAINERD_SHIM, CRI_CLIENT, PAUSE
 
 PATIENCE = 90.0  # seconds for one answer
 IMAGE = "koordlet.test/pause:1"
-NODE_NAMESPACE, RUNNING = 2, 1  # NamespaceMode_NODE; CONTAINER_RUNNING
+NODE_NAMESPACE = 2  # NamespaceMode_NODE
 _UNCONFINED = {"seccomp": {"profile_type": 1}}
 _OPTIONS = {"rw", "ro", "relatime", "nosuid", "nodev", "noexec", "noatime", "nsdelegate"}
-_RUN = "/run/containerd"  # in which shims have their sockets, whatever containerd is told
 _numbers = itertools.count()
 
 Json = dict[str, Any]

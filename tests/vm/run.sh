@@ -23,7 +23,7 @@ if [ "${1:-}" = --numa ]; then
   tests=(tests/cgroups/v2/test_numa.py)
 elif [ "${1:-}" = --own-kernel ]; then
   shift
-  tests=(tests/cgroups/v2/test_own_kernel.py tests/cgroups/test_io_values.py)
+  tests=(tests/cgroups/v2/test_own_kernel.py tests/cgroups/test_io_values.py tests/cgroups/test_block_io.py)
   kernel=own
 fi
 for argument; do

@@ -51,7 +51,7 @@ function _shtab_koordletctl_using
 end
 
 set -g _shtab_koordletctl_commands status doctor plugins 'plugins release' metrics explain dry-run audit restore nodemetric record replay page completion top
-set -g _shtab_koordletctl_opts_with_value --cgroup-root-dir --dir --duration --feature-gates --flag --interval --lines --nodeslo --output --pod --port --proc-root-dir --reason --run-dir --sort --sys-fs-root-dir --sys-root-dir --window -n -o
+set -g _shtab_koordletctl_opts_with_value --cgroup-root-dir --dir --duration --feature-gates --flag --interval --lines --nodeslo --output --pod --port --proc-root-dir --reason --run-dir --sort --sys-fs-root-dir --sys-root-dir --var-run-root-dir --window -n -o
 
 complete -c koordletctl -e
 complete -c koordletctl -f
@@ -72,6 +72,7 @@ complete -c koordletctl -n '_shtab_koordletctl_using doctor' -l cgroup-root-dir 
 complete -c koordletctl -n '_shtab_koordletctl_using doctor' -l proc-root-dir -xka "(__fish_complete_directories)" -d 'the host'"'"'s /proc'
 complete -c koordletctl -n '_shtab_koordletctl_using doctor' -l sys-root-dir -xka "(__fish_complete_directories)" -d 'the host'"'"'s /sys'
 complete -c koordletctl -n '_shtab_koordletctl_using doctor' -l sys-fs-root-dir -xka "(__fish_complete_directories)" -d 'the host'"'"'s /sys/fs'
+complete -c koordletctl -n '_shtab_koordletctl_using doctor' -l var-run-root-dir -xka "(__fish_complete_directories)" -d 'the host'"'"'s /var/run'
 complete -c koordletctl -n '_shtab_koordletctl_using; and test $_shtab_koordletctl_npos -eq 0' -a plugins -d 'state and cost of the QoS plugins'
 complete -c koordletctl -n '_shtab_koordletctl_using plugins' -s h -l help -d 'show this help message and exit'
 complete -c koordletctl -n '_shtab_koordletctl_using plugins' -l output -s o -xka "table json" -d 'for people (table) or programs (json)'
@@ -115,6 +116,7 @@ complete -c koordletctl -n '_shtab_koordletctl_using restore' -l cgroup-root-dir
 complete -c koordletctl -n '_shtab_koordletctl_using restore' -l proc-root-dir -xka "(__fish_complete_directories)" -d 'the host'"'"'s /proc'
 complete -c koordletctl -n '_shtab_koordletctl_using restore' -l sys-root-dir -xka "(__fish_complete_directories)" -d 'the host'"'"'s /sys'
 complete -c koordletctl -n '_shtab_koordletctl_using restore' -l sys-fs-root-dir -xka "(__fish_complete_directories)" -d 'the host'"'"'s /sys/fs'
+complete -c koordletctl -n '_shtab_koordletctl_using restore' -l var-run-root-dir -xka "(__fish_complete_directories)" -d 'the host'"'"'s /var/run'
 complete -c koordletctl -n '_shtab_koordletctl_using; and test $_shtab_koordletctl_npos -eq 0' -a nodemetric -d 'the NodeMetric that was reported last'
 complete -c koordletctl -n '_shtab_koordletctl_using nodemetric' -s h -l help -d 'show this help message and exit'
 complete -c koordletctl -n '_shtab_koordletctl_using nodemetric' -l output -s o -xka "table json" -d 'for people (table) or programs (json)'

@@ -78,6 +78,7 @@ _shtab_koordletctl_doctor_options=(
   "--proc-root-dir[the host\'s \/proc]:DIR:_files -/"
   "--sys-root-dir[the host\'s \/sys]:DIR:_files -/"
   "--sys-fs-root-dir[the host\'s \/sys\/fs]:DIR:_files -/"
+  "--var-run-root-dir[the host\'s \/var\/run]:DIR:_files -/"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -187,6 +188,7 @@ _shtab_koordletctl_restore_options=(
   "--proc-root-dir[the host\'s \/proc]:DIR:_files -/"
   "--sys-root-dir[the host\'s \/sys]:DIR:_files -/"
   "--sys-fs-root-dir[the host\'s \/sys\/fs]:DIR:_files -/"
+  "--var-run-root-dir[the host\'s \/var\/run]:DIR:_files -/"
 )
 
 # guard to ensure default positional specs are added only once per session

@@ -91,6 +91,7 @@ class Options(argparse.Namespace):
     proc_root_dir: Path | None = None
     sys_root_dir: Path | None = None
     sys_fs_root_dir: Path | None = None
+    var_run_root_dir: Path | None = None
 
 
 def parse(argv: Sequence[str] | None) -> Options:
@@ -166,6 +167,7 @@ def _roots(parser: _Parser) -> None:
         ("proc-root-dir", "the host's /proc"),
         ("sys-root-dir", "the host's /sys"),
         ("sys-fs-root-dir", "the host's /sys/fs"),
+        ("var-run-root-dir", "the host's /var/run"),
     ):
         parser.add_argument(f"--{name}", type=Path, metavar="DIR", help=what)
 

@@ -96,7 +96,7 @@ def _restore(run_dir: Path, options: Options) -> dict[str, Any]:
     """Do it, as the only one in this run directory."""
     paths = host_paths(options)
     host = Host(paths)
-    if not given_roots(options):
+    if "cgroup" not in given_roots(options):
         _check_view(host)
     boot_id = parse_file(paths.proc / "sys/kernel/random/boot_id", parse_boot_id)
     try:

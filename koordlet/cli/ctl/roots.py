@@ -15,6 +15,7 @@ def given_roots(options: Options) -> dict[str, Path]:
         "proc": options.proc_root_dir,
         "sys": options.sys_root_dir,
         "sysfs": options.sys_fs_root_dir,
+        "var_run": options.var_run_root_dir,
     }
     return {name: path for name, path in given.items() if path is not None}
 
@@ -29,4 +30,5 @@ def host_paths(options: Options) -> HostPaths:
         proc=given.get("proc", paths.proc),
         sys=given.get("sys", paths.sys),
         sysfs=given.get("sysfs", paths.sysfs),
+        var_run=given.get("var_run", paths.var_run),
     )

@@ -12,21 +12,34 @@ from pathlib import Path
 
 import pytest
 
+from koord.api.qos import QOS_LABEL
+from koord.api.slo.nodeslo import merge_nodeslo
+from koord.util.simulatedclock import SimulatedClock
 from koordlet.executor.claims.claim import Key
 from koordlet.executor.claims.target import Level, Target
 from koordlet.executor.kernel.cookies import Cookies
 from koordlet.host import resources as r
+from koordlet.host.errors import Unsupported
 from koordlet.host.host import Host
 from koordlet.host.idlefiles import BITMAP
-from koordlet.host.idletracking import IdleTracking
+from koordlet.host.idletracking import AGE, IdleTracking
 from koordlet.host.proc.cookies import COOKIE, NEW
 from koordlet.host.proc.procfiles import parse_start_time
+from koordlet.metriccache.kinds import (
+    POD_MEMORY_COLD_PAGE_SIZE,
+    POD_MEMORY_USAGE_WITH_PAGE_CACHE,
+    POD_MEMORY_WITH_HOT_PAGE_USAGE,
+)
+from koordlet.plugin.testing import PluginHarness, make_pod
+from koordlet_plugins.core_sched import CoreSched
+from koordlet_plugins.core_sched.rules import GROUP_ID
 
-from ..conftest import MIB, REAL, Tree
+from ..conftest import MIB, REAL, Process, Tree
+from ..sampling import Node
 
-pytestmark = pytest.mark.skipif(
-    not (REAL.sys / BITMAP).exists(),
-    reason="needs idle page tracking and core scheduling: tests/vm/run.sh --own-kernel",
+OWN_KERNEL = "tests/vm/run.sh --own-kernel"
+tracks_pages = pytest.mark.skipif(
+    not (REAL.sys / BITMAP).exists(), reason=f"needs idle page tracking: {OWN_KERNEL}"
 )
 
 BUSY = """
@@ -71,7 +84,11 @@ def host() -> Host:
 
 
 @pytest.fixture
-def busy() -> Iterator[list[Busy]]:
+def busy(host: Host) -> Iterator[list[Busy]]:
+    try:
+        host.read(r.CORE_SCHED_COOKIE, str(os.getpid()))
+    except Unsupported:
+        pytest.skip(f"needs core scheduling: {OWN_KERNEL}")
     found = [Busy(), Busy()]
     assert [each.hear() for each in found] == ["up", "up"]
     yield found
@@ -119,6 +136,39 @@ def test_cookies_of_two_groups_never_share_the_core(host: Host, busy: list[Busy]
         assert cookie(each) == 0
 
 
+def cookie_of(process: Busy | Process) -> int:
+    return Host(REAL).read(r.CORE_SCHED_COOKIE, str(process.pid))
+
+
+async def test_the_plugin_keeps_pods_of_two_groups_apart(tree: Tree, busy: list[Busy]) -> None:
+    """Restored at its end; a container that starts has its cookie before its program runs."""
+    pods = [make_pod(name, labels={QOS_LABEL: "LS", GROUP_ID: name}) for name in ("a", "b")]
+    for process, meta in zip(busy, pods, strict=True):
+        group = tree.make(meta.containers[0].cgroup)
+        (tree.paths.cgroup / group.path / "cgroup.procs").write_text(str(process.pid))
+    starting = make_pod("c", labels={QOS_LABEL: "LS", GROUP_ID: "a"})
+    harness = PluginHarness(CoreSched(), pods=pods, host=tree, gates={"CoreSched"})
+    strategy = {"policies": {"cpuPolicy": "coreSched"}, "lsClass": {"cpuQOS": {"enable": True}}}
+    harness.set_node_slo(merge_nodeslo({"spec": {"resourceQOSStrategy": strategy}})[0])
+    async with harness:
+        await harness.rounds(1)
+        first, second = map(cookie_of, busy)
+        assert 0 != first != second != 0
+        apart = cpu_together(busy)
+
+        program = tree.make(starting.containers[0].cgroup).run()
+        began = time.monotonic()
+        await harness.plugin.start(starting)
+        gap = time.monotonic() - began
+        assert cookie_of(program) == first
+    assert [cookie_of(each) for each in (*busy, program)] == [0, 0, 0]
+    for each in busy:
+        each.end()
+
+    print(f"{apart:.2f} CPU s in 3 s; a container that starts waits {gap * 1000:.1f} ms")
+    assert apart < 4.5
+
+
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system on a loop device, with a file of 32 MiB that nobody has read."""
@@ -136,6 +186,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True, timeout=60)
 
 
+@tracks_pages
 def test_pages_of_a_file_that_nobody_reads_are_cold(tree: Tree, disk: Path) -> None:
     """They are counted for the cgroup that has read them; those that are read again are not."""
     group = tree.make("kubepods/burstable/pod1")
@@ -155,6 +206,34 @@ def test_pages_of_a_file_that_nobody_reads_are_cold(tree: Tree, disk: Path) -> N
     print(f"cold {cold / MIB:.1f} MiB, then {rest / MIB:.1f}; CPU seconds of passes: {seconds}")
     assert 30 * MIB <= cold <= 34 * MIB
     assert 14 * MIB <= rest <= 18 * MIB
+
+
+@tracks_pages
+def test_the_collector_counts_what_is_not_read_for_300_seconds(tree: Tree, disk: Path) -> None:
+    """By pod, from the second pass over all memory on, with the clock put forward."""
+    uid = "9dba1d9e-67ba-4db6-8a73-fb3ea297c363"
+    group = tree.make(f"kubepods/burstable/pod{uid}/{'c' * 64}")
+    reader = group.run(f"file = open({str(disk / 'file')!r}, 'rb', buffering=0)")
+    reader.do(f"file.read({32 * MIB})")
+    clock = SimulatedClock()
+    node = Node(tree, clock)
+    try:
+        for _ in range(2):
+            for _ in range(20):
+                clock.tick(1.0)
+                node.tick()
+            clock.tick(AGE)
+        node.tick()
+        cold = node.value(POD_MEMORY_COLD_PAGE_SIZE, uid)
+        hot = node.value(POD_MEMORY_WITH_HOT_PAGE_USAGE, uid)
+        used = node.value(POD_MEMORY_USAGE_WITH_PAGE_CACHE, uid)
+    finally:
+        node.close()
+        reader.end()
+
+    print(f"cold {cold / MIB:.1f} MiB of {used / MIB:.1f}")
+    assert 30 * MIB <= cold <= 34 * MIB
+    assert hot == pytest.approx(used - cold, abs=MIB)
 
 
 def a_pass(tracking: IdleTracking) -> float:

@@ -133,12 +133,15 @@ def test_a_damaged_journal_is_reported(run_dir, restore, squeeze):
     assert "2 restored" in text
 
 
-def test_groups_that_are_out_of_sight_are_not_taken_for_gone(run_dir, capsys, monkeypatch, squeeze):
-    """In a cgroup namespace nothing is forgotten."""
+@pytest.mark.parametrize("more", [[], ["--var-run-root-dir=/run"]])
+def test_groups_that_are_out_of_sight_are_not_taken_for_gone(
+    run_dir, capsys, monkeypatch, squeeze, more
+):
+    """In a cgroup namespace nothing is forgotten, unless the place of the cgroups is given."""
     squeeze()
     monkeypatch.setattr("koordlet.cli.ctl.restore._ROOT_INODE", -1)
 
-    assert main(["restore", f"--run-dir={run_dir}"]) == 1
+    assert main(["restore", f"--run-dir={run_dir}", *more]) == 1
     assert "run this on the host, or give --cgroup-root-dir" in capsys.readouterr().err
 
 

@@ -106,6 +106,7 @@ def test_doctor_looks_at_the_directories_given(ctl, daemon, tmp_path):
     """Even while a daemon runs."""
     paths = FakeHost(tmp_path / "host", version=2).paths
     roots = ("--cgroup-root-dir", str(paths.cgroup), "--proc-root-dir", str(paths.proc))
+    roots += ("--var-run-root-dir", str(paths.var_run))
 
     _, out, _ = ctl("doctor", *roots, "--sys-root-dir", str(paths.sys), "--output=json")
 
@@ -114,6 +115,8 @@ def test_doctor_looks_at_the_directories_given(ctl, daemon, tmp_path):
     assert report["seen_by"] == "seen by this command with the given directories"
     assert found["cgroup", "hierarchies"]["detail"] == f"v2 below {paths.cgroup}"
     assert "NodeNetworkCollector" in report["gates_on"]
+    nri = found["container", "settings before its start"]["detail"]
+    assert nri == f"no socket {paths.var_run}/nri/nri.sock"
 
 
 def test_plugins_show_what_they_cost_and_why_they_do_not_work(ctl, daemon):
