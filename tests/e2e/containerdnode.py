@@ -13,9 +13,11 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -99,7 +101,7 @@ class ContainerdNode:
             finally:
                 await self._end()
         finally:
-            self._remove(groups)
+            self._remove()
 
     async def start(self) -> None:
         """Start containerd; it can be killed before."""
@@ -282,7 +284,21 @@ restrict_oom_score_adj = true
         ours = [each.directory / self._name for each in self._mounts]
         return [each for each in ours if each not in self.tree.hierarchies]
 
-    def _remove(self, groups: list[Path]) -> None:
+    def _processes(self) -> list[int]:
+        """All that is left at our root and below it."""
+        pids: list[int] = []
+        for procs in self.tree.base.rglob("cgroup.procs"):
+            with contextlib.suppress(OSError):  # its group has just been removed
+                pids += map(int, procs.read_text().split())
+        return pids
+
+    def _remove(self) -> None:
+        until = time.monotonic() + PATIENCE
+        while (left := self._processes()) and time.monotonic() < until:
+            for pid in left:  # of a test that failed, shims and containers, too
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
         if self._holder is not None:
             with self._holder:
                 self._holder.kill()
