@@ -18,6 +18,7 @@ from cgrouptrees import (
     enable_controllers,
     make_group,
     touch,
+    tree_of,
     unusable,
 )
 
@@ -64,14 +65,8 @@ def _root_controllers() -> Iterator[None]:
 @pytest.fixture
 def tree(tmp_path: Path, _root_controllers: None) -> Iterator[Tree]:
     """A cgroup root of our own, empty."""
-    links = tmp_path / "cgroup"
-    links.mkdir()
-    tree = Tree(links)
-    tree.make()
-    try:
+    with tree_of(tmp_path / "cgroup") as tree:
         yield tree
-    finally:
-        tree.close()
 
 
 @pytest.fixture

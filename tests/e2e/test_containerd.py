@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cgrouptrees import Tree, unusable
+from cgrouptrees import Tree, tree_of, unusable
 from containerdnode import ContainerdNode
 from containerdnode import unusable as no_containerd
 from nrinode import BATCH, BATCH_PODS, GIB, pod_of_kubelet
@@ -30,14 +30,8 @@ PATIENCE = 60.0
 def tree(tmp_path: Path) -> Iterator[Tree]:
     if reason := unusable() or no_containerd():
         (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
-    links = tmp_path / "cgroup"
-    links.mkdir()
-    tree = Tree(links)
-    tree.make()
-    try:
+    with tree_of(tmp_path / "cgroup") as tree:
         yield tree
-    finally:
-        tree.close()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cgrouptrees import Tree, unusable
+from cgrouptrees import Tree, tree_of, unusable
 from daemonflags import kubeconfig
 from front import Front
 from programs import REPOSITORY
@@ -46,14 +46,8 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
     """A cgroup root of our own: what else runs on this machine is no pod."""
     if reason := unusable():
         pytest.skip(reason)
-    links = tmp_path / "cgroup"
-    links.mkdir()
-    tree = Tree(links)
-    tree.make()
-    try:
+    with tree_of(tmp_path / "cgroup") as tree:
         yield tree
-    finally:
-        tree.close()
 
 
 @pytest.fixture

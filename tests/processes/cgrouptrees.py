@@ -4,6 +4,8 @@ import dataclasses
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -99,6 +101,18 @@ class Tree:
         for process in self._processes:
             process.end()
         self.remove()
+
+
+@contextmanager
+def tree_of(directory: Path) -> Iterator[Tree]:
+    """A tree that is removed afterwards. directory: a new one, for its links."""
+    directory.mkdir()
+    tree = Tree(directory)
+    tree.make()
+    try:
+        yield tree
+    finally:
+        tree.close()
 
 
 def make_group(directory: Path) -> None:
