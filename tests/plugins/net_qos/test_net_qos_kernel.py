@@ -115,7 +115,8 @@ class Node:
         self._server(self.pod)
         self.host = FakeHost(root, 2)
         self.host.write("proc/1/net/route", ROUTES)
-        config = {"namespace": "", "state": str(root / "state"), "api": None, "cgroups": []}
+        namespaces = {"network": "", "cgroup": ""}  # this thread's own
+        config = namespaces | {"state": str(root / "state"), "api": None, "cgroups": []}
         with suppress(KernelFileError):
             KernelTraffic().knows_sockets()  # loads modules, for which an emulated machine is slow
         traffic = HelperTraffic(lambda: start(config), SystemClock())
