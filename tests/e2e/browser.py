@@ -51,7 +51,9 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
 
     def open(self, url: str) -> None:
-        """Load a page, when somebody listens there."""
+        """Load a page, when somebody listens there; what the one before said is forgotten."""
+        self.driver.get("about:blank")
+        self.messages()
         WebDriverWait(self.driver, PATIENCE, ignored_exceptions=(WebDriverException,)).until(
             lambda driver: driver.get(url) is None
         )

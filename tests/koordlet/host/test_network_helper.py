@@ -34,17 +34,26 @@ def started():
 if sys.argv[3]:
     open(sys.argv[3] + "/cgroup.procs", "w").write("0")
 traffic = client.HelperTraffic(started, SystemClock())
-traffic.write("va", traffic.identity("va"), sys.argv[2].encode())
+number = traffic.identity("va")
 print(processes[0][1].pid, flush=True)
+traffic.write("va", number, sys.argv[2].encode())
+print("written", flush=True)
 time.sleep(100)
 """
 
 
-def agent_with(network, config, text, group="", within=()):
-    """An agent in the test's own network, which has made a change; return its helper, too."""
+def agent_that_writes(network, config, text, group="", within=()):
+    """An agent in the test's own network, about to make a change; return its helper, too."""
     program = [sys.executable, "-c", AGENT, json.dumps(config), text, group]
     process = network.begin([*within, *program])
     return process, int(process.stdout.readline())
+
+
+def agent_with(network, config, text, **more):
+    """One that has made the change."""
+    process, helper = agent_that_writes(network, config, text, **more)
+    assert process.stdout.readline() == b"written\n"
+    return process, helper
 
 
 @pytest.fixture
@@ -137,33 +146,52 @@ def test_a_change_that_cuts_off_is_rolled_back(network, config, traffic):
         write(traffic, SLOW)
 
 
-def test_the_helper_finishes_for_a_killed_agent(network, config, tmp_path):
+def test_the_helper_finishes_for_a_killed_agent(network, config, freezer):
     """kill -9 of all in the agent's cgroup: the helper has left it, rolls back, and ends."""
-    root = freezer()
+    network.run(network.node, FLOOD)
+    config["cgroups"] = [str(freezer)]
+    group = freezer / "agent"
+    agent, helper = agent_with(network, config, SLOW, group=str(group))
+    assert helper in pids(freezer / "koordlet-network")
+    assert agent.pid in pids(group)
+
+    kill(group)
+
+    assert "htb" in network.shown
+    until(lambda: "htb" not in network.shown)
+    until(lambda: ended(helper))
+    assert changes(config) == []
+
+
+@pytest.mark.parametrize("milliseconds", [0, 2, 5, 10, 20, 50])
+def test_the_agent_s_cgroup_may_be_killed_amid_a_change(network, config, freezer, milliseconds):
+    """Wherever the helper is with it then: all of it is made and confirmed, or nothing is."""
+    config["cgroups"] = [str(freezer)]
+    group = freezer / "agent"
+    _, helper = agent_that_writes(network, config, LIMITS, group=str(group))
+    time.sleep(milliseconds / 1000)
+
+    kill(group)
+
+    until(lambda: ended(helper))
+    path = Path(config["state"]) / "changes.json"
+    assert not path.exists() or changes(config) == []
+    traffic = HelperTraffic(lambda: start(config), SystemClock())
     try:
-        group = root / "agent"
-        group.mkdir()
-        network.run(network.node, FLOOD)
-        agent, helper = agent_with(network, {**config, "cgroups": [str(root)]}, SLOW, str(group))
-        assert helper in pids(root / "koordlet-network")
-        assert agent.pid in pids(group)
-
-        for pid in pids(group):
-            os.kill(pid, signal.SIGKILL)
-
-        assert "htb" in network.shown
-        until(lambda: "htb" not in network.shown)
-        until(lambda: ended(helper))
-        assert changes(config) == []
+        assert traffic.read("va") in (f"{LIMITS}\n".encode(), b"absent\n")
     finally:
-        until(lambda: not any(pids(each) for each in root.iterdir() if each.is_dir()))
-        for each in (root / "agent", root / "koordlet-network", root):
-            if each.is_dir():
-                each.rmdir()
+        traffic.close()
 
 
+def kill(group):
+    """As a container runtime or systemd ends a cgroup."""
+    for pid in pids(group):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
 def freezer():
-    """A cgroup of this test's own that stands for the root of a hierarchy."""
+    """A cgroup that stands for the root of a hierarchy, with one for an agent."""
     for parent in (Path("/sys/fs/cgroup/freezer"), Path("/sys/fs/cgroup")):
         if (parent / "cgroup.procs").exists():
             break
@@ -171,10 +199,14 @@ def freezer():
         pytest.skip("no cgroup hierarchy at /sys/fs/cgroup")
     root = parent / f"koordlet-test-{os.getpid()}"
     try:
-        root.mkdir()
+        (root / "agent").mkdir(parents=True)
     except OSError as err:
         pytest.skip(f"no cgroup can be made here: {err.strerror}")
-    return root
+    yield root
+    until(lambda: not any(pids(each) for each in root.iterdir() if each.is_dir()))
+    for each in (root / "agent", root / "koordlet-network", root):
+        if each.is_dir():
+            each.rmdir()
 
 
 def pids(group):
