@@ -1,10 +1,12 @@
 """The whole daemon on a fake host: what it serves, and how its health follows its work."""
 
+import asyncio
 import json
 
 import pytest
 
 from koord.api.qos import KubeQoS
+from koordlet.daemon.act.runtimehooks import HooksPart
 from koordlet.host.cgroups.layout import Driver
 
 MIB = 2**20
@@ -189,6 +191,29 @@ async def test_stopping_ends_the_plugins_first_and_leaves_no_socket(daemon):
     assert daemon.probe.calls == ["run", "returned", "stop"]
     assert not (daemon.run_dir / "ctl.sock").exists()
     assert [len(daemon.events(name)) for name in ("daemon.stopping", "daemon.stopped")] == [1, 1]
+
+
+async def test_plugins_end_once_the_runtime_has_done_what_it_was_told(daemon, monkeypatch):
+    """Else it would set values again after they were restored; values that stay need no wait."""
+    done = asyncio.Event()
+
+    async def settle(_: HooksPart) -> None:
+        await done.wait()
+
+    monkeypatch.setattr(HooksPart, "settle", settle)
+    await daemon.start("--feature-gates=Probe=true")
+    stopping = asyncio.create_task(daemon.stop())
+    await daemon.clock.settle()
+    assert daemon.probe.calls == ["run"]
+
+    done.set()
+    await stopping
+    assert daemon.probe.calls == ["run", "returned", "stop"]
+
+    done.clear()
+    await daemon.start("--feature-gates=Probe=true", "--on-exit=keep")
+    await daemon.stop()
+    assert daemon.probe.calls[3:] == ["run", "returned", "stop"]
 
 
 async def test_windows_survive_a_restart_but_not_a_reboot(daemon):
