@@ -12,6 +12,7 @@ from koordlet.runtimehooks.options import Stage
 from koordlet.statesinformer.model import PodMeta
 
 KEPT = 200
+AT_LEAST, PER_CONTAINER, AT_MOST = 0.2, 0.05, 3.0  # seconds that a runtime takes to adjust
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,10 +48,18 @@ class Answer:
 
 
 class Answers:
-    """Keeps the latest ones."""
+    """Keeps the latest ones, of whatever connection, and until when the runtime acts on them."""
 
     def __init__(self) -> None:
         self._kept: deque[Answer] = deque(maxlen=KEPT)
+        self.ended = False  # nothing is adjusted any more
+        self.busy_until = 0.0  # monotonic; until then the runtime may do what it was told
+
+    def told(self, containers: int, now: float) -> None:
+        """Note that the runtime is about to adjust so many containers. now is monotonic."""
+        if containers:
+            takes = min(AT_LEAST + containers * PER_CONTAINER, AT_MOST)
+            self.busy_until = max(self.busy_until, now + takes)
 
     def add(self, answer: Answer) -> None:
         """Keep one."""

@@ -46,7 +46,6 @@ class RuntimeHooks:
         self.answers = answers
         self._runtime = ""  # that is served now
         self._problem = ""
-        self._latest: Plugin | None = None
         self.connections = 0
 
     async def run(self, stop: Stop) -> None:
@@ -71,9 +70,8 @@ class RuntimeHooks:
 
         What is restored before it has would be set by it again.
         """
-        if self._latest is not None:
-            self._latest.ends = True
-            await self._clock.sleep(self._latest.busy_until - self._clock.monotonic())
+        self.answers.ended = True
+        await self._clock.sleep(self.answers.busy_until - self._clock.monotonic())
 
     def health(self) -> PartHealth:
         """Degraded while there is a socket, but no connection."""
@@ -91,7 +89,7 @@ class RuntimeHooks:
         """
         check_socket(self._path)
         reader, writer = await asyncio.open_unix_connection(self._path)
-        plugin = self._latest = self._plugin()
+        plugin = self._plugin()
         connection = Connection(reader, writer, plugin.handle)
         serving = asyncio.create_task(connection.serve(), name="nri connection")
         stopped = asyncio.create_task(stop.wait(), name="nri stop")

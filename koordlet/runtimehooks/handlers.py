@@ -46,7 +46,6 @@ M = TypeVar("M", bound=Message)
 
 MOST_SYNCHRONIZED = 16384  # containers of a node
 PATIENCE = 1.0  # seconds for the journal; the runtime waits two for an answer
-AT_LEAST, PER_CONTAINER, AT_MOST = 0.2, 0.05, 3.0  # seconds that a runtime takes to adjust
 _LARGE = 64 << 10  # bytes of a message that is not decoded on the event loop
 
 STAGE_EVENTS = {
@@ -84,8 +83,6 @@ class Plugin:
     clock: Clock
     runtime: str = ""  # name and version, from Configure on
     synchronized: int = 0  # containers
-    ends: bool = False  # nothing is adjusted any more
-    busy_until: float = 0.0  # monotonic; until then the runtime may do what it was answered
     _sandboxes: dict[str, PodSandbox] = field(default_factory=dict)  # of a Synchronize in parts
     _containers: list[Container] = field(default_factory=list)
 
@@ -172,7 +169,6 @@ class Plugin:
         decision.injected = await self.rules.inject(decision.meta)
         decision.left.extend(decision.injected.failed)
         await self._record([decision])
-        self._adjusted([decision])
         return CreateContainerResponse(
             container_adjustment(decision.adjusted, decision.injected.real)
         )
@@ -188,7 +184,6 @@ class Plugin:
         if decision is None:
             return UpdateContainerResponse()
         await self._record([decision])
-        self._adjusted([decision])
         update = _update(container.id, decision.adjusted)
         return UpdateContainerResponse((update,) if update else ())
 
@@ -228,7 +223,6 @@ class Plugin:
                 log.warning("nri.synchronize_cut_short", containers=len(decisions))
                 break
         await self._record(decisions)
-        self._adjusted(decisions)
         updates = (_update(each.container.id, each.adjusted) for each in decisions)
         return [update for update in updates if update is not None]
 
@@ -247,7 +241,7 @@ class Plugin:
             HookError: a plugin failed, and the policy is Fail.
         """
         meta = self._with(self._known(sandbox), container)
-        if meta is None or self.ends:
+        if meta is None or self.answers.ended:
             return None
         group = meta.containers[0].cgroup
         ruling = await self.rules.ask(meta, stage)
@@ -302,14 +296,9 @@ class Plugin:
             pairs = [(one, next(problems)) for one in decision.adjusted]
             decision.adjusted[:] = [one for one, why in pairs if not why]
             decision.left.extend(f"{one.key.resource.name}: {why}" for one, why in pairs if why)
+        adjusted = sum(bool(decision.adjusted) for decision in decisions)
+        self.answers.told(adjusted, self.clock.monotonic())
         asyncio.get_running_loop().call_soon(self._explain, decisions, self.clock.wall())
-
-    def _adjusted(self, decisions: Sequence["_Decision"]) -> None:
-        """Note how long the runtime may take to do what it is answered now."""
-        containers = sum(bool(decision.adjusted) for decision in decisions)
-        if containers:
-            takes = min(AT_LEAST + containers * PER_CONTAINER, AT_MOST)
-            self.busy_until = self.clock.monotonic() + takes
 
     async def _problems(self, expected: list[Expected]) -> list[str]:
         if not expected:

@@ -477,27 +477,36 @@ async def test_an_update_is_answered_for_the_container_itself(bench):
     assert bench.journal[0].original == 2048
 
 
-async def test_what_the_runtime_was_told_is_waited_for(bench, monkeypatch):
-    """Before anything is restored: it would set the value again. Then nothing is adjusted."""
-    slept = []
+@pytest.fixture
+def slept(bench, monkeypatch):
+    """Seconds for which it would have waited."""
+    found = []
 
     async def sleep(seconds: float) -> None:
-        slept.append(seconds)
+        found.append(seconds)
 
     monkeypatch.setattr(bench.clock, "sleep", sleep)
-    as_asked = replace(SANDBOX, annotations={"shares": "1024"})
-    await bench.create(ContainerRequest(as_asked, CONTAINER).encode())
-    await bench.hooks.settle()
-    assert max(slept) <= 0
-    await bench.runtime.end()
-    await bench.runtime.listen()
-    await bench.runtime.plugin()
+    return found
 
+
+async def test_what_the_runtime_was_told_is_waited_for(bench, slept):
+    """Before anything is restored: it would set the value again. Then nothing is adjusted."""
     await bench.runtime.call("Synchronize", SynchronizeRequest((SANDBOX,), (CONTAINER,)).encode())
     await bench.hooks.settle()
 
     assert 0.1 < max(slept) <= 0.25
     assert (await bench.create()).adjust is None
+    await bench.runtime.end()
+    await bench.runtime.listen()
+    await bench.runtime.plugin()
+    assert (await bench.create()).adjust is None
+
+
+async def test_a_runtime_that_was_told_nothing_is_not_waited_for(bench, slept):
+    as_asked = replace(SANDBOX, annotations={"shares": "1024"})
+    await bench.create(ContainerRequest(as_asked, CONTAINER).encode())
+    await bench.hooks.settle()
+    assert max(slept) <= 0
 
 
 async def test_synchronize_comes_in_parts(bench):
