@@ -3,6 +3,7 @@
 Source: kernel header linux/netlink.h.
 """
 
+import os
 import socket
 import struct
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ ERROR, DONE = 2, 3  # NLMSG_*
 REQUEST, ACK, DUMP, INTERRUPTED = 0x1, 0x4, 0x300, 0x10  # NLM_F_*
 _TYPE_MASK = 0x3FFF  # the two upper bits of an attribute's type are flags
 _NUMBER = struct.Struct("=i")
+_ANSWER_BYTES = 65536
 
 Span = tuple[int, int]  # first byte and the byte after the last
 
@@ -42,6 +44,29 @@ def messages(data: bytes) -> Iterator[tuple[int, int, Span]]:
             raise ValueError(f"netlink message of {length} bytes in {len(data) - start}")
         yield kind, sequence, (start, start + length)
         start += (length + 3) & ~3
+
+
+def replies(kernel: socket.socket, sequence: int) -> Iterator[tuple[int, int, bytes, Span]]:
+    """Yield type, flags, datagram and place of each message of the answer to a dump request.
+
+    The last one is DONE. Messages of a request that was given up are left out.
+
+    Raises:
+        OSError: the kernel refuses, or does not answer in time.
+        ValueError: a length is impossible.
+    """
+    while True:
+        data = kernel.recv(_ANSWER_BYTES)
+        for kind, found, span in messages(data):
+            if found != sequence:
+                continue
+            if kind == ERROR:
+                number = error_number(data, span)
+                raise OSError(number, os.strerror(number))
+            _, _, flags, _, _ = HEADER.unpack_from(data, span[0])
+            yield kind, flags, data, span
+            if kind == DONE:
+                return
 
 
 def error_number(data: bytes, span: Span) -> int:

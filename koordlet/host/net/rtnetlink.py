@@ -7,7 +7,6 @@ protocols that `import pyroute2` brings along, and its sockets: 9 MiB.
 
 import errno
 import importlib.util
-import os
 import socket
 import struct
 import sys
@@ -138,18 +137,9 @@ class LinkReader:
         request.reset()
         request.encode()
         self._socket.send(request.data)
-        while True:
-            data = self._socket.recv(_ANSWER_BYTES)
-            for kind, sequence, span in netlink.messages(data):
-                if sequence != self._sequence:
-                    continue  # belongs to a request that was given up
-                if kind == netlink.DONE:
-                    return
-                if kind == netlink.ERROR:
-                    number = netlink.error_number(data, span)
-                    raise OSError(number, os.strerror(number))
-                if kind == wanted:
-                    yield data, span
+        for kind, _, data, span in netlink.replies(self._socket, self._sequence):
+            if kind == wanted:
+                yield data, span
 
 
 class _Requests(NamedTuple):

@@ -15,8 +15,8 @@ from koordlet.host.net.guard.probation import (
     GuardState,
     Note,
     Verdict,
-    can_cut_off,
     probation_of,
+    shape,
 )
 from koordlet.host.net.tc import TrafficControl, TrafficRefused, no_such_interface
 from koordlet.host.net.tc.tree import is_tree
@@ -120,8 +120,10 @@ class GuardedTraffic:
 
     def _is_judged(self, interface: str, wanted: str) -> bool:
         """Whether a change is to be taken for the cause if nothing can be reached after it."""
+        if wanted == ABSENT:
+            return False
         before = (self._control.read(interface) or b"").decode("ascii").removesuffix("\n")
-        return can_cut_off(before, wanted) and self._reach.reachable(_LOOK_BEFORE)
+        return shape(before) != shape(wanted) and self._reach.reachable(_LOOK_BEFORE)
 
     def check(self) -> None:
         """Confirm or roll back what is due."""

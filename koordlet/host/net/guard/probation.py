@@ -82,26 +82,21 @@ class GuardState:
         return note if note and wanted != ABSENT and shape(wanted) == shape(note.wanted) else None
 
 
-def can_cut_off(before: str, wanted: str) -> bool:
-    """Whether a change from one text of an interface to another can cut a node off.
-
-    What the kernel has by itself cannot, nor one that keeps the shape.
-    """
-    return wanted != ABSENT and shape(before) != shape(wanted)
-
-
 def probation_of(
     running: Probation | None, *, identity: int, wanted: str, judged: bool, now: float
 ) -> Probation | None:
     """Return the probation of a change that is about to be made; None: it needs none.
 
     running: that of the change before on this interface, which stands for having been reachable;
-    its time goes on when the shape stays. judged: the change can cut off, and nothing was before.
+    its time goes on when the shape stays. judged: the control plane could be reached, and the
+    change is not of pods only. What the kernel has by itself cannot be what cuts a node off.
     """
     if wanted == ABSENT or not (judged or running):
         return None
-    same = running is not None and shape(running.wanted) == shape(wanted)
-    return Probation(identity, wanted, running.until if running and same else now + LIMIT)
+    until = now + LIMIT
+    if running and shape(running.wanted) == shape(wanted):
+        until = running.until
+    return Probation(identity, wanted, until)
 
 
 def shape(text: str) -> str:

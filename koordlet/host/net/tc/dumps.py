@@ -6,7 +6,6 @@ this a tenth.
 Source: kernel headers linux/rtnetlink.h, linux/pkt_sched.h, linux/pkt_cls.h.
 """
 
-import os
 import socket
 import struct
 import sys
@@ -37,7 +36,7 @@ _HTB = struct.Struct("=8xI8xI16xI")  # tc_htb_opt: rate, ceil, prio
 _SELECTOR_BYTES, _KEYS_AT = 16, 2  # tc_u32_sel, and the place of its number of keys
 _KEY = struct.Struct(">II4s4s")  # tc_u32_key: mask, value, offset, mask of the offset
 _U32, _U64, _WORD = struct.Struct("=I"), struct.Struct("=Q"), struct.Struct(">I")
-_ANSWER_BYTES, _TIMEOUT = 65536, 2.0  # seconds
+_TIMEOUT = 2.0  # seconds
 _SIDES = {
     version: {offset: side for (of, side), offset in OFFSETS.items() if of == version}
     for version in PREFERENCES
@@ -155,16 +154,8 @@ def _dump(ask: int, wanted: int, index: int, parent: int) -> Iterator[tuple[byte
         opened.settimeout(_TIMEOUT)
         body = _TC.pack(0, index, 0, parent, 0)
         opened.send(HEADER.pack(HEADER.size + len(body), ask, _DUMP, 1, 0) + body)
-        while True:
-            data = opened.recv(_ANSWER_BYTES)
-            for kind, _, span in netlink.messages(data):
-                _, _, flags, _, _ = HEADER.unpack_from(data, span[0])
-                if flags & netlink.INTERRUPTED:
-                    raise Interrupted
-                if kind == netlink.DONE:
-                    return
-                if kind == netlink.ERROR:
-                    number = netlink.error_number(data, span)
-                    raise OSError(number, os.strerror(number))
-                if kind == wanted:
-                    yield data, span
+        for kind, flags, data, span in netlink.replies(opened, 1):
+            if flags & netlink.INTERRUPTED:
+                raise Interrupted
+            if kind == wanted:
+                yield data, span
