@@ -89,7 +89,14 @@ def test_a_tree_is_squeezed_shifted_and_restored(host, writer):
     assert texts(host) == before
 
 
-SWAP = "memory.memsw.limit_in_bytes"
+@pytest.fixture
+def limits(host):
+    """The files of v1 with a container's limits of memory, and of memory and swap."""
+    memory = Path(host.path(r.MEMORY_LIMIT, "be/pod1/c1"))
+    both = memory.with_name("memory.memsw.limit_in_bytes")
+    if not both.exists():
+        pytest.skip("this kernel accounts no swap in cgroups")
+    return memory, both
 
 
 @pytest.mark.parametrize(
@@ -99,45 +106,38 @@ SWAP = "memory.memsw.limit_in_bytes"
         ("adjusted 64", [64, 128]),  # from no limit at all, as its answer from NRI said
     ],
 )
-def test_a_limit_that_the_runtime_has_set_of_memory_and_swap(host, writer, runtime, claims):
-    """Of v1: the kernel refuses memory above both. They stay equal, and come back."""
-    limit = Path(host.path(r.MEMORY_LIMIT, "be/pod1/c1"))
-    swap = limit.with_name(SWAP)
-    if not swap.exists():
-        pytest.skip("this kernel accounts no swap in cgroups")
-    unlimited = [file.read_bytes() for file in (limit, swap)]
+def test_a_limit_that_the_runtime_has_set_of_memory_and_swap(limits, writer, runtime, claims):
+    """The kernel refuses memory above both. They stay equal, and come back."""
+    unlimited = [file.read_bytes() for file in limits]
     squeeze, asked = writer(), runtime.startswith("asked")
     if not asked:
         wanted = desired(r.MEMORY_LIMIT, "be/pod1/c1", 64 * MIB)
         squeeze.apply([wanted])  # and the runtime does the same
-    for file in (limit, swap):
+    for file in limits:
         file.write_text(str(64 * MIB))
 
     for megabytes in claims:
         wanted = desired(r.MEMORY_LIMIT, "be/pod1/c1", megabytes * MIB)
         [applied] = squeeze.apply([wanted])
         assert applied.state is IN_FORCE, applied
-        assert {int(file.read_text()) for file in (limit, swap)} == {megabytes * MIB}
+        assert {int(file.read_text()) for file in limits} == {megabytes * MIB}
     [released] = squeeze.apply([wanted._replace(value=RELEASE)])
 
     assert released.wrote
-    after = [file.read_bytes() for file in (limit, swap)]
+    after = [file.read_bytes() for file in limits]
     assert after == ([f"{64 * MIB}\n".encode()] * 2 if asked else unlimited)
 
 
-def test_swap_has_a_limit_of_its_own(host, writer):
+def test_swap_has_a_limit_of_its_own(limits, writer):
     """One that nobody has tied to that of memory is left alone, and refuses what is above it."""
-    limit = Path(host.path(r.MEMORY_LIMIT, "be/pod1/c1"))
-    swap = limit.with_name(SWAP)
-    if not swap.exists():
-        pytest.skip("this kernel accounts no swap in cgroups")
-    limit.write_text(str(64 * MIB))
-    swap.write_text(str(128 * MIB))
+    memory, both = limits
+    memory.write_text(str(64 * MIB))
+    both.write_text(str(128 * MIB))
     squeeze = writer()
     for megabytes, state in ((96, IN_FORCE), (256, FAILED), (32, IN_FORCE)):
         [applied] = squeeze.apply([desired(r.MEMORY_LIMIT, "be/pod1/c1", megabytes * MIB)])
         assert applied.state is state, applied
-        assert int(swap.read_text()) == 128 * MIB
+        assert int(both.read_text()) == 128 * MIB
 
 
 def test_shares_come_back_after_idleness(host, writer):

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -124,12 +124,7 @@ def installed(
 @pytest.fixture(scope="session")
 def problems(go_program: Callable[[Program], Path]) -> Callable[[list[dict[str, Any]]], list[str]]:
     """What Kubernetes' decoder finds wrong with objects, of kinds of its own."""
-    strict = go_program(STRICT)
-
-    def problems(objects: list[dict[str, Any]]) -> list[str]:
-        return ask(strict, objects)
-
-    return problems
+    return partial(ask, go_program(STRICT))
 
 
 @pytest.fixture(scope="session")

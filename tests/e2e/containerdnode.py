@@ -77,7 +77,7 @@ class ContainerdNode:
         self.var_run = directory / "varrun"
         self.logs = directory / "logs"  # of containers, <pod>-<container>.log
         self._mounts = list(_mounts())
-        self._name = tree.hierarchies[0].name
+        self._groups = [each.directory / tree.base.name for each in self._mounts]  # of our root
         self._holder: subprocess.Popen[str] | None = None
         self._containerd: asyncio.subprocess.Process | None = None
         self._client: asyncio.subprocess.Process | None = None
@@ -87,16 +87,15 @@ class ContainerdNode:
     async def running(self) -> AsyncIterator["ContainerdNode"]:
         for program in (CONTAINERD, CONTAINERD_SHIM, CRI_CLIENT, PAUSE):
             program.build()
-        groups = [each.directory / self._name for each in self._mounts]
-        for group in groups:
+        for group in self._groups:
             make_group(group)
         try:
             self.tree.make("kubepods/besteffort")  # by the kubelet
-            self._hold(groups)
+            self._hold()
             self._write_config()
             await self.start()
             try:
-                await self.ask("Import", path=str(self._image()))
+                await self._say(op="Import", path=str(self._image()))
                 yield self
             finally:
                 await self._end()
@@ -112,7 +111,7 @@ class ContainerdNode:
                 env={**os.environ, "PATH": f"{CONTAINERD.binary.parent}:{os.environ['PATH']}"},
             )  # fmt: skip
         async with asyncio.timeout(PATIENCE):
-            while (await self._status()).get("reply") is None:
+            while (await self._said(op="Status", request={}))["error"]:
                 assert self._containerd.returncode is None, "containerd has ended"
                 await asyncio.sleep(0.1)
 
@@ -123,12 +122,8 @@ class ContainerdNode:
         await self._containerd.wait()
 
     async def ask(self, op: str, **request: Any) -> Json:
-        """Have it do something, as criclient says; return its answer."""
-        path = request.pop("path", "")
-        found = await self._say({"op": op, "path": path, "request": request})
-        assert not found["error"], f"{op}: {found['error']}"
-        reply: Json = found["reply"] or {}
-        return reply
+        """Have it do something, a method of the CRI's RuntimeService; return its answer."""
+        return await self._say(op=op, request=request)
 
     async def run_pod(self, uid: str, **annotations: str) -> tuple[str, Json]:
         """A best-effort pod's sandbox: its id, and what it was made from."""
@@ -145,7 +140,7 @@ class ContainerdNode:
                 },
             },
         }
-        self.tree.make(self.group(uid))  # as well
+        self.tree.make(self.group(uid))  # by the kubelet, too
         found = await self.ask("RunPodSandbox", config=config)
         self._sandboxes.append(found["pod_sandbox_id"])
         return found["pod_sandbox_id"], config
@@ -181,13 +176,13 @@ class ContainerdNode:
         """What the kernel has."""
         return (self.tree.paths.cgroup / controller / group / file).read_text().strip()
 
-    def _hold(self, groups: list[Path]) -> None:
+    def _hold(self) -> None:
         """Make the namespaces."""
         (self.directory / "run").mkdir(parents=True)
         mounts = [f"{each.kind} {each.options} {each.directory}" for each in self._mounts]
         inside = ["unshare", "--mount", "--cgroup", "--propagation", "private"]
         self._holder = subprocess.Popen(
-            [*_joined(groups), *inside, "sh", "-c", _HOLD, "sh", self.directory / "run", *mounts],
+            [*self._joined(), *inside, "sh", "-c", _HOLD, "sh", self.directory / "run", *mounts],
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self._holder.stdout is not None
@@ -196,9 +191,13 @@ class ContainerdNode:
     def _inside(self, *command: str | Path) -> list[str | Path]:
         """A command in the namespaces and at the root of the cgroups."""
         assert self._holder is not None
-        groups = [each.directory / self._name for each in self._mounts]
         enter = ["nsenter", "-t", str(self._holder.pid), "--mount", "--cgroup"]
-        return [*_joined(groups), *enter, *command]
+        return [*self._joined(), *enter, *command]
+
+    def _joined(self) -> list[str]:
+        """The beginning of a command that runs at our root."""
+        procs = (f"{group}/cgroup.procs" for group in self._groups)
+        return ["sh", "-c", _JOIN, "sh", *procs, "--"]
 
     def _write_config(self) -> None:
         (self.directory / "config.toml").write_text(f"""
@@ -251,10 +250,15 @@ restrict_oom_score_adj = true
                 tar.addfile(entry, io.BytesIO(content))
         return self.directory / "image.tar"
 
-    async def _status(self) -> Json:
-        return await self._say({"op": "Status", "request": {}})
+    async def _say(self, **command: Any) -> Json:
+        """Have the client do something; return its answer."""
+        found = await self._said(**command)
+        assert not found["error"], f"{command['op']}: {found['error']}"
+        reply: Json = found["reply"] or {}
+        return reply
 
-    async def _say(self, command: Json) -> Json:
+    async def _said(self, **command: Any) -> Json:
+        """All that the client says to a command."""
         if self._client is None:
             self._client = await asyncio.create_subprocess_exec(
                 CRI_CLIENT.binary, f"-socket={self.socket}",
@@ -263,9 +267,7 @@ restrict_oom_score_adj = true
         assert self._client.stdin is not None
         assert self._client.stdout is not None
         self._client.stdin.write(json.dumps(command).encode() + b"\n")
-        found: Json = json.loads(
-            await asyncio.wait_for(self._client.stdout.readline(), PATIENCE) or "{}"
-        )
+        found: Json = json.loads(await asyncio.wait_for(self._client.stdout.readline(), PATIENCE))
         return found
 
     async def _end(self) -> None:
@@ -278,11 +280,6 @@ restrict_oom_score_adj = true
                 process.terminate()
                 await asyncio.wait_for(process.wait(), PATIENCE)
         sys.stderr.write((self.directory / "containerd.log").read_text())
-
-    def _others(self) -> list[Path]:
-        """The hierarchies that the tree has not, at our root."""
-        ours = [each.directory / self._name for each in self._mounts]
-        return [each for each in ours if each not in self.tree.hierarchies]
 
     def _processes(self) -> list[int]:
         """All that is left at our root and below it."""
@@ -302,14 +299,9 @@ restrict_oom_score_adj = true
         if self._holder is not None:
             with self._holder:
                 self._holder.kill()
-        for group in self._others():
+        for group in set(self._groups) - set(self.tree.hierarchies):  # which the tree removes
             for directory, _, _ in os.walk(group, topdown=False):
                 os.rmdir(directory)
-
-
-def _joined(groups: list[Path]) -> list[str]:
-    """The begin of a command that runs in these groups."""
-    return ["sh", "-c", _JOIN, "sh", *(f"{group}/cgroup.procs" for group in groups), "--"]
 
 
 def _mounts() -> Iterator[_Mount]:

@@ -5,6 +5,7 @@ import contextlib
 import json
 import signal
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -30,6 +31,21 @@ ADJUSTED = {
 }
 
 
+class Log:
+    """The log of a daemon's process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen: Counter[str] = Counter()
+
+    async def next(self, event: str) -> None:
+        """Return when it has one more line of this event than at the last call."""
+        self._seen[event] += 1
+        async with asyncio.timeout(60):
+            while self.path.read_text().count(f'"{event}"') < self._seen[event]:  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.01)
+
+
 class Node:
     """A host on disk with best-effort pods, the daemon's process and the runtime."""
 
@@ -38,7 +54,7 @@ class Node:
         self.host = FakeHost(directory / "host")
         self.socket = self.host.paths.var_run / "nri" / "nri.sock"
         self.uids: list[str] = []
-        self.lines = 0  # of the log that were waited for
+        self.log = Log(directory / "log")
 
     def add_pod(self, uid: str, *containers: str) -> str:
         """A best-effort pod with batch resources; return its cgroup."""
@@ -57,7 +73,7 @@ class Node:
 
     @contextlib.asynccontextmanager
     async def daemon(self, *args: str) -> AsyncIterator[asyncio.subprocess.Process]:
-        with (self.directory / "log").open("ab") as log:
+        with self.log.path.open("ab") as log:
             daemon = await asyncio.create_subprocess_exec(
                 sys.executable,
                 LAID_OUT,
@@ -78,7 +94,7 @@ class Node:
             if daemon.returncode is None:
                 daemon.terminate()
             ended = await asyncio.wait_for(daemon.wait(), 60)
-            sys.stderr.write((self.directory / "log").read_text())
+            sys.stderr.write(self.log.path.read_text())
         assert ended in (0, -signal.SIGKILL)
 
     def journal(self) -> str:

@@ -17,7 +17,7 @@ import pytest
 from cgrouptrees import Tree, tree_of, unusable
 from containerdnode import ContainerdNode
 from containerdnode import unusable as no_containerd
-from nrinode import BATCH, BATCH_PODS, GIB, pod_of_kubelet
+from nrinode import BATCH, BATCH_PODS, GIB, Log, pod_of_kubelet
 
 SCORE = "koordinator.sh/oom-score-adj"
 ANNOTATIONS = {BATCH: json.dumps(BATCH_PODS), SCORE: "777"}
@@ -45,11 +45,10 @@ class Agent:
 
     def __init__(self, node: ContainerdNode) -> None:
         self.node = node
-        self.log = node.directory / "agent.log"
+        self.log = Log(node.directory / "agent.log")
         self.run_dir = node.directory / "agent"
         self.pods = node.directory / "pods.json"
         self.process: asyncio.subprocess.Process | None = None
-        self._lines = 0
         self.know({})
 
     def know(self, containers: dict[str, str]) -> None:
@@ -62,7 +61,7 @@ class Agent:
     @contextlib.asynccontextmanager
     async def running(self, *args: str) -> AsyncIterator[None]:
         """From when the runtime has taken it in; it ends as at a SIGTERM, unless it was killed."""
-        with self.log.open("ab") as log:
+        with self.log.path.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "koordlet.cli.koordlet",
                 "--standalone", "--node-name=n1", "--addr=127.0.0.1:0",
@@ -77,24 +76,19 @@ class Agent:
                 stderr=log, env={**os.environ, "agent_mode": "hostMode"},
             )  # fmt: skip
         try:
-            await self.line("nri.synchronized")
+            await self.log.next("nri.synchronized")
             yield
         finally:
             if self.process.returncode is None:
                 self.process.terminate()
             ended = await asyncio.wait_for(self.process.wait(), PATIENCE)
-            sys.stderr.write(self.log.read_text())
+            sys.stderr.write(self.log.path.read_text())
         assert ended in (0, -signal.SIGKILL)
 
     async def kill(self) -> None:
         assert self.process is not None
         self.process.kill()
         await self.process.wait()
-
-    async def line(self, event: str) -> None:
-        """Return when the log has one more line of this event than at the last call."""
-        self._lines += 1
-        await until(lambda: self.log.read_text().count(f'"{event}"') >= self._lines)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -185,7 +179,7 @@ async def test_containerd_may_be_killed_and_started_again(
         await until(lambda: {values(node, uid, each) for uid, each in made.items()} == {RULED})
         await node.kill()
         await node.start()
-        await agent.line("nri.synchronized")
+        await agent.log.next("nri.synchronized")
         assert {values(node, uid, created) for uid, created in made.items()} == {RULED}
 
         sandbox, config = await node.run_pod("late", **ANNOTATIONS)

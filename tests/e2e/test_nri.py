@@ -112,7 +112,7 @@ async def test_a_runtime_that_is_killed_amid_synchronize_is_served_again(node: N
         await runtime.start(sandboxes, containers)
         async with node.daemon() as daemon:
             for milliseconds in (0, 5, 50):
-                await line(node, "nri.connected")
+                await node.log.next("nri.connected")
                 await asyncio.sleep(milliseconds / 1000)
                 await runtime.end(at_once=True)
                 node.socket.unlink(missing_ok=True)
@@ -307,12 +307,3 @@ def add_devices(paths: HostPaths) -> tuple[Path, str]:
         directory.mkdir(parents=True)
         (directory / "dev").write_text(f"{numbers}\n")
     return hami, verbs.name
-
-
-async def line(node: Node, event: str) -> None:
-    """Return when the daemon's log has one more line of this event than at the last call."""
-    node.lines += 1
-    log, wanted = node.directory / "log", f'"{event}"'
-    async with asyncio.timeout(30):
-        while log.read_text().count(wanted) < node.lines:  # noqa: ASYNC110 - another process
-            await asyncio.sleep(0.01)

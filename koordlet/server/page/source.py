@@ -7,7 +7,7 @@ from typing import Any
 
 from koord.api.slo.nodeslo import NodeSLO
 from koord.component.page.health import health_section
-from koord.component.page.sections import Cursors, Sections
+from koord.component.page.sections import FRESH, Cursors, Sections
 from koord.util.clock import Clock
 from koord.util.health import Health
 from koordlet.executor.audit.query import AuditQuery
@@ -29,7 +29,6 @@ from koordlet.server.page.nodeslo import effective
 from koordlet.statesinformer.informer import StatesInformer
 
 SPARKLINES = 4.9  # seconds between two sparklines, whose points are 5 s apart
-FRESH = 0.9  # seconds for which what was read serves another page as well
 STEP = 1.0  # seconds that wall time may drift before all points are sent anew
 LONGEST_NAME = 512  # characters of what a client asks about
 AUDIT_LINES = 200

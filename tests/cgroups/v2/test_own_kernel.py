@@ -116,24 +116,21 @@ def test_cookies_of_two_groups_never_share_the_core(host: Host, busy: list[Busy]
     siblings = Path("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list").read_text()
     assert siblings.strip() in ("0-1", "0,1")
 
-    def cookie(key: Key) -> int:
-        return host.read(r.CORE_SCHED_COOKIE, key.target.place)
-
     began = time.monotonic()
     cookies.write(first, 0, COOKIE.of(NEW))
     gap = time.monotonic() - began
-    cookies.write(second, 0, str(cookie(first)))
-    assert cookie(first) == cookie(second) != 0
+    cookies.write(second, 0, str(cookie_of(busy[0])))
+    assert cookie_of(busy[0]) == cookie_of(busy[1]) != 0
     together = cpu_together(busy)
     cookies.write(second, 0, COOKIE.of(NEW))
-    assert 0 != cookie(first) != cookie(second) != 0
+    assert 0 != cookie_of(busy[0]) != cookie_of(busy[1]) != 0
     apart = cpu_together(busy)
 
     print(f"a cookie takes {gap * 1000:.1f} ms; one has {together:.2f} CPU s, two {apart:.2f}")
     assert apart < 0.75 * together
     for each in (first, second):
         cookies.write(each, 0, "0")
-        assert cookie(each) == 0
+    assert [cookie_of(each) for each in busy] == [0, 0]
 
 
 def cookie_of(process: Busy | Process) -> int:

@@ -57,10 +57,6 @@ func call(ctx context.Context, conn *grpc.ClientConn, c *command) (any, error) {
 		return ask(ctx, c, runtime.StartContainer)
 	case "UpdateContainerResources":
 		return ask(ctx, c, runtime.UpdateContainerResources)
-	case "StopContainer":
-		return ask(ctx, c, runtime.StopContainer)
-	case "RemoveContainer":
-		return ask(ctx, c, runtime.RemoveContainer)
 	}
 	return nil, fmt.Errorf("no op %q", c.Op)
 }
