@@ -61,6 +61,10 @@ class Census:
     capacity: Amounts  # before amplification
     usage: Amounts
     prod_usage: Amounts  # of prod pods alone
+    incoming: (
+        Amounts  # what pods may add that usage does not have: new ones, and those on their way
+    )
+    prod_incoming: Amounts
     fixed: Amounts  # of usage, what no pod takes: system and host applications
     schedulable: Flags
     unusable: Mapping[str, str]  # nodes that are left out, and why, a sentence for people
@@ -77,6 +81,8 @@ class Census:
             capacity=self.capacity[at],
             usage=self.usage[at],
             prod_usage=self.prod_usage[at],
+            incoming=self.incoming[at],
+            prod_incoming=self.prod_incoming[at],
             fixed=self.fixed[at],
             schedulable=self.schedulable[at],
             unusable=self.unusable,
@@ -99,6 +105,7 @@ def koordinator_census(
     book, sums = _sums(situation, found, book, is_prod)
     system = _amounts(report.system_usage for report in found.reports)
     usage = _columns(len(resources), system + sums["reported"], sums["pods"])
+    nothing = np.zeros_like(usage)
     return (
         Census(
             resources=resources,
@@ -109,6 +116,8 @@ def koordinator_census(
             capacity=_capacity(situation.view, found, resources, merged=False),
             usage=usage,
             prod_usage=_columns(len(resources), sums["prod"], sums["prod_pods"]),
+            incoming=nothing,
+            prod_incoming=nothing,
             fixed=_columns(len(resources), system, 0),
             schedulable=_schedulable(found),
             unusable=found.unusable,
@@ -124,11 +133,11 @@ def exact_census(
     book: Book,
     is_prod: IsProd,
 ) -> tuple[Census, Book]:
-    """Count what runs on a node from now on.
+    """Count what runs on a node from now on: system, host applications and the pods that stay.
 
-    That is system, host applications and the pods that stay: by their entries, or by their requests
-    while they have none. Where an aggregation is wanted, its figure of the node takes the place of
-    the means. Migrations count as if they had happened, as far as they are known.
+    Usage is what was measured, as only that makes a node overutilized. Incoming are the requests of
+    pods without entry: they bound what else a node may take. Where an aggregation is wanted, its
+    figure of the node takes the place of the means.
     """
 
     def refusal(report: UsageReport) -> str:
@@ -159,14 +168,14 @@ def exact_census(
         rows=found.rows,
         reports=found.reports,
         capacity=_capacity(situation.view, found, resources, merged=True),
-        usage=_columns(
-            width, beside + staying + sums["fresh"], sums["pods"] - sums["leaving_pods"]
-        ),
+        usage=_columns(width, beside + staying, sums["pods"] - sums["leaving_pods"]),
         prod_usage=_columns(
             width,
-            sums["prod"] - sums["prod_leaving"] + sums["prod_fresh"],
+            sums["prod"] - sums["prod_leaving"],
             sums["prod_pods"] - sums["prod_leaving_pods"],
         ),
+        incoming=_columns(width, sums["fresh"], 0),
+        prod_incoming=_columns(width, sums["prod_fresh"], 0),
         fixed=_columns(width, fixed, 0),
         schedulable=_schedulable(found),
         unusable=found.unusable,
@@ -182,6 +191,7 @@ class MovingPod:
     source: int  # place in the census
     amount: Amount  # its usage, else its requests
     is_prod: bool
+    is_measured: bool  # amount is its usage
     target: str  # "": not known yet
 
 
@@ -196,22 +206,36 @@ def moving_pods(situation: Situation, census: Census, is_prod: IsProd) -> list[M
         pods = situation.view.pods(int(census.rows[place]))
         pod = next((pod for pod in pods if pod.uid == one.uid), None)
         if pod is not None and not pod.finished and not pod.deleting:
-            usages = pod_amounts(census.reports[place])
-            amount = usages.get((pod.namespace, pod.name)) or requested_by(pod)
-            found.append(MovingPod(pod, place, amount, is_prod(pod), one.target))
+            usage = pod_amounts(census.reports[place]).get((pod.namespace, pod.name))
+            amount = requested_by(pod) if usage is None else usage
+            found.append(MovingPod(pod, place, amount, is_prod(pod), usage is not None, one.target))
     return found
 
 
-def take(
-    census: Census, place: int, amounts: Sequence[Amount], *, is_prod: bool, times: int
-) -> None:
-    """Count pods, all prod or none, on a node so many times more, or less."""
+def count_moved(census: Census, moving: Sequence[MovingPod]) -> None:
+    """Count pods on their way as gone from their nodes, and as incoming on known targets."""
+    places = {name: place for place, name in enumerate(census.names)}
+    for one in moving:
+        cpu, memory = one.amount
+        for usage, incoming in (
+            (census.usage, census.incoming),
+            *([(census.prod_usage, census.prod_incoming)] if one.is_prod else []),
+        ):
+            left = usage if one.is_measured else incoming
+            left[one.source, :PODS] -= (cpu, memory)
+            usage[one.source, PODS] -= 1
+            if one.target in places:
+                incoming[places[one.target], : PODS + 1] += (cpu, memory, 1)
+
+
+def take_away(census: Census, place: int, amounts: Sequence[Amount], *, is_prod: bool) -> None:
+    """Count measured pods, all prod or none, as gone from a node."""
     if amounts:
         cpu, memory = (sum(column) for column in zip(*amounts, strict=True))
-        pods = np.array((cpu, memory, len(amounts)), np.int64) * times
-        census.usage[place, :3] += pods
+        pods = (cpu, memory, len(amounts))
+        census.usage[place, : PODS + 1] -= pods
         if is_prod:
-            census.prod_usage[place, :3] += pods
+            census.prod_usage[place, : PODS + 1] -= pods
 
 
 @dataclass(frozen=True, slots=True)

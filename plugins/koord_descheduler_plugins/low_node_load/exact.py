@@ -19,9 +19,10 @@ from koord_descheduler.plugin import (
 from koord_descheduler_plugins.low_node_load.census import (
     MovingPod,
     Situation,
+    count_moved,
     exact_census,
     moving_pods,
-    take,
+    take_away,
 )
 from koord_descheduler_plugins.low_node_load.figures import (
     Amount,
@@ -95,12 +96,7 @@ class ExactRound(Round):
         )
         self._moving = moving_pods(situation, self._census, self._order.is_prod)
         self._on_their_way = {one.pod.uid for one in self._moving}
-        places = {name: at for at, name in enumerate(self._census.names)}
-        for one in self._moving:
-            take(self._census, one.source, [one.amount], is_prod=one.is_prod, times=-1)
-            if one.target in places:
-                target = places[one.target]
-                take(self._census, target, [one.amount], is_prod=one.is_prod, times=1)
+        count_moved(self._census, self._moving)
 
     @property
     def unusable(self) -> Mapping[str, str]:
@@ -140,8 +136,10 @@ class ExactRound(Round):
         fit = census.schedulable & ~is_high & ~is_prod_high
         of_nodes = bool(pool.high_thresholds or pool.low_thresholds)
         of_prod = bool(pool.prod_high_thresholds or pool.prod_low_thresholds)
-        is_low = of_nodes & fit & ~above(census.usage, limits.low, every)
-        is_prod_low = of_prod & fit & ~above(census.prod_usage, limits.prod_low, every)
+        expected = census.usage + census.incoming
+        prod_expected = census.prod_usage + census.prod_incoming
+        is_low = of_nodes & fit & ~above(expected, limits.low, every)
+        is_prod_low = of_prod & fit & ~above(prod_expected, limits.prod_low, every)
         classes = np.full(len(census.names), VERDICTS.index(Verdict.NORMAL), np.int8)
         for verdict, mask in (
             (Verdict.PROD_LOW, is_prod_low),
@@ -152,6 +150,9 @@ class ExactRound(Round):
         ):
             classes[mask] = VERDICTS.index(verdict)
         plan = PoolPlan(pool=pool, census=census, limits=limits, classes=classes)
+        filled = fit & ~is_low & of_nodes & ~above(census.usage, limits.low, every)
+        for place in np.flatnonzero(filled).tolist():
+            plan.node_notes[census.names[place]] = "not low with pods that are new or on their way"
         abnormal = self._abnormal(plan, is_high, is_prod_high)
         plan.outcome = self._outcome(plan, abnormal, int((is_low | is_prod_low).sum()))
         if not plan.outcome:
@@ -283,7 +284,7 @@ class ExactRound(Round):
                 break
         for is_prod in (False, True):
             pods = [amount for amount, prod_pod in gone if prod_pod is is_prod]
-            take(census, place, pods, is_prod=is_prod, times=-1)
+            take_away(census, place, pods, is_prod=is_prod)
         self._settle(plan, side, place)
 
     def _ordered(

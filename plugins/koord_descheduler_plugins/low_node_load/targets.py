@@ -27,8 +27,10 @@ class Targets:
         self._place_of = {at: place for place, at in enumerate(self._at.tolist())}
         self._rows = census.rows[self._at].tolist()
         capacity = np.maximum(census.capacity[self._at], 1).T
-        self._left = (limits.high - census.usage)[self._at].T.copy()  # (resources, targets)
-        self._prod_left = (limits.prod_high - census.prod_usage)[self._at].T.copy()
+        expected = (census.usage + census.incoming)[self._at].T
+        prod_expected = (census.prod_usage + census.prod_incoming)[self._at].T
+        self._left = limits.high[self._at].T - expected  # (resources, targets)
+        self._prod_left = limits.prod_high[self._at].T - prod_expected
         base = np.isin(np.arange(len(limits.judged)), (CPU, MEMORY))
         self._bounding = np.flatnonzero(limits.judged | base)[1:].tolist()  # but CPU
         self._prod_bounding = np.flatnonzero(limits.prod_judged).tolist()
@@ -36,7 +38,7 @@ class Targets:
         share = weights / max(int(weights.sum()), 1)
         self._per_unit = share[:, None] / capacity  # load of one unit on each target
         self._weighted = [column for column in (CPU, MEMORY, PODS) if share[column] > 0]
-        self._load = (self._per_unit * census.usage[self._at].T).sum(axis=0)
+        self._load = (self._per_unit * expected).sum(axis=0)
         self._moves = Moves(view, census.rows[self._at]) if node_fit else None
         self._chosen: Flags | None = None  # None: all
         self.why_none = ""
@@ -101,7 +103,7 @@ class Targets:
     def arrive(self, moving: MovingPod) -> None:
         """Count a pod that is on its way: on its target, or where it would go at best.
 
-        Its usage is on a known target already.
+        On a known target it is incoming already.
         """
         if moving.target:
             place = self._places.get(moving.target)

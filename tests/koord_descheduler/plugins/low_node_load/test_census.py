@@ -50,20 +50,33 @@ def plain_koordinator(node: RandomNode) -> tuple[list[int], list[int]]:
 
 
 def plain_exact(node: RandomNode) -> tuple[list[int], list[int]]:
-    """System, host applications, and pods that stay: by entry, else by request."""
+    """System, host applications, and the entries of pods that stay."""
 
     def total(pods: list[RandomPod]) -> list[int]:
         return [
-            sum(pod.request if pod.cpu is None else pod.cpu for pod in pods),
+            sum(pod.cpu or 0 for pod in pods),
             sum(0 if pod.cpu is None else pod.memory for pod in pods) * MIB,
             len(pods),
         ]
 
-    staying = [pod for pod in node.pods if pod.phase == "Running" and not pod.deleting]
-    cpu, memory, count = total(staying)
+    cpu, memory, count = total(staying(node))
     return [cpu + node.system + node.host, memory, count], total(
-        [pod for pod in staying if pod.prod]
+        [pod for pod in staying(node) if pod.prod]
     )
+
+
+def plain_incoming(node: RandomNode) -> tuple[list[int], list[int]]:
+    """Requests of pods that have no entry."""
+    fresh = [pod for pod in staying(node) if pod.cpu is None]
+    return [sum(pod.request for pod in fresh), 0, 0], [
+        sum(pod.request for pod in fresh if pod.prod),
+        0,
+        0,
+    ]
+
+
+def staying(node: RandomNode) -> list[RandomPod]:
+    return [pod for pod in node.pods if pod.phase == "Running" and not pod.deleting]
 
 
 def sizes(nodes: list[RandomNode]) -> dict[str, list[int]]:
@@ -83,6 +96,11 @@ def test_usage(nodes: list[RandomNode]) -> None:
                 census.names, census.usage.tolist(), census.prod_usage.tolist(), strict=True
             ):
                 assert (usage, prod) == expected[name]
+            for node in nodes if count is exact_census else ():
+                if node.name in census.names:
+                    at = census.names.index(node.name)
+                    incoming = census.incoming[at].tolist(), census.prod_incoming[at].tolist()
+                    assert incoming == plain_incoming(node)
         absurd = {one.name for one in nodes if plain(one)[0][0] > 4000 * one.cores}
         left_out = absurd if count is exact_census else set()
         assert set(found.names) == {one.name for one in nodes} - left_out
@@ -102,8 +120,12 @@ def plain_class(plan: PoolPlan, place: int, *, exact: bool) -> str:
     schedulable = bool(census.schedulable[place])
     high = over(usage, limits.high[place], limits.judged)
     prod_high = over(prod, limits.prod_high[place], limits.prod_judged)
-    low = schedulable and not over(usage, limits.low[place], low_judged)
-    prod_low = schedulable and not over(prod, limits.prod_low[place], prod_low_judged)
+    expected, prod_expected = usage, prod
+    if exact:
+        expected = usage + census.incoming[place]
+        prod_expected = prod + census.prod_incoming[place]
+    low = schedulable and not over(expected, limits.low[place], low_judged)
+    prod_low = schedulable and not over(prod_expected, limits.prod_low[place], prod_low_judged)
     pool = plan.pool
     if exact:
         low = low and not high and bool(pool.high_thresholds or pool.low_thresholds)

@@ -39,9 +39,15 @@ def test_no_limit_is_exceeded(
         plan = plans[target]
         place = plan.census.names.index(target)
         assert VERDICTS[plan.classes[place]] not in (Verdict.HIGH, Verdict.PROD_HIGH)
+        census = plan.census
         for prod, usage, high, judged in (
-            (False, plan.usage, plan.limits.high, plan.limits.judged),
-            (True, plan.prod_usage, plan.limits.prod_high, plan.limits.prod_judged),
+            (False, plan.usage + census.incoming, plan.limits.high, plan.limits.judged),
+            (
+                True,
+                plan.prod_usage + census.prod_incoming,
+                plan.limits.prod_high,
+                plan.limits.prod_judged,
+            ),
         ):
             pods = [by_name[name] for name in names if by_name[name].prod or not prod]
             more = [

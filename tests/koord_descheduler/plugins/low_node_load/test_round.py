@@ -99,6 +99,49 @@ async def test_new_pods_count_by_their_requests() -> None:
     assert await evicted(build(nodes)) == ["a"]
 
 
+@pytest.mark.parametrize("planner", ["exact", "koordinator"])
+async def test_requests_of_a_new_pod_evict_nothing(planner: str) -> None:
+    """n0 uses 40 %; a pod that requests half of it, and uses little, comes between two reports."""
+    nodes = {"n0": N({name: P(1600) for name in "abcd"}, cpu=16), "n1": N({}, cpu=16)}
+    cluster = build(nodes)
+    cluster.pod("fresh", "n0", priority=9000, cpu="8")
+    args = {
+        **cpu(30, 65),
+        "anomalyCondition": {"consecutiveAbnormalities": 5},
+        "planner": planner,
+    }
+    async with harness(cluster, args) as found:
+        for _ in range(8):
+            await found.cycle()
+            await cluster.clock.advance(10)
+        assert names(found) == []
+
+
+async def test_a_node_that_new_pods_may_fill_says_so() -> None:
+    """n2 uses 5 %, but its new pod may take it to 35 %."""
+    fresh = P(0, measured=False, facts={"cpu": "3"})
+    nodes = {**HOT, "n2": N({"z": 500, "fresh": fresh})}
+    async with harness(build(nodes), ARGS) as found:
+        await found.cycle()
+        node = decided(found)[0]["n2"]
+    assert (node.verdict, node.reason) == (
+        "normal",
+        "cpu 5% (low 30%, high 60%); not low with pods that are new or on their way",
+    )
+
+
+async def test_a_pod_on_its_way_makes_its_target_no_source() -> None:
+    """n2 uses 50 %, and with a it will use 80 %: z stays until that has been measured."""
+    nodes = {"n1": N({"a": 3000}), "n2": N({"y": 2500, "z": 2500}), "n3": N({"x": 500})}
+    cluster = build(nodes)
+    async with harness(cluster, ARGS) as found:
+        found.services.migrations.put(
+            Migration(pod="default/a", uid="uid-default-a", node="n1", target="n2")
+        )
+        await found.cycle()
+        assert names(found) == []
+
+
 @pytest.mark.parametrize(
     ("target", "expected"),
     [
