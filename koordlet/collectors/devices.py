@@ -65,7 +65,7 @@ class RdmaCollector:
             "Whether all ports of an RDMA interface are active.",
             ("node", "device", "bus_id"),
             (
-                ((self._node, each.name, each.topology.bus), float(not each.idle_ports))
+                ((self._node, each.name, each.topology.bus), float(each.active))
                 for each in self._latest
             ),
         )
@@ -89,15 +89,18 @@ class XpuCollector:
     def collect(self, tick: Tick) -> Iterable[Sample]:
         found = tick.call("descriptions of devices", self._files.read)
         if found is not None:
-            self._latest = found[0]
+            self._latest = found[0].xpus
             self._publish(XPUS, found[0])
             tick.call("all descriptions of devices", self._complain)
         return ()
 
     def _complain(self) -> None:
-        """Let the pass count and log a file that is not good any more. Raises KernelFileError."""
+        """Let the pass count and log what is not good. Raises KernelFileError."""
         if self._files.problem:
-            hint = "the last good version of it stays in force"
+            hint = (
+                "have the vendor's agent write a JSON array of devices; all others are reported, "
+                "and a file that was good keeps what it said"
+            )
             raise KernelFileError(
                 self._directory, wanted="good files", found=self._files.problem, hint=hint
             )

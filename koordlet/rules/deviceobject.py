@@ -8,7 +8,14 @@ from koord.api.decoding.jsonrules import Json
 from koord.api.nodemetric import time_text
 from koord.api.nodes.node import Node
 from koord.api.quantity import Quantity
-from koordlet.rules.devices import PARTITIONS, Device, DeviceTopology, NodeDevices
+from koordlet.rules.devices import (
+    HEALTHY,
+    PARTITIONS,
+    UNHEALTHY,
+    Device,
+    DeviceTopology,
+    NodeDevices,
+)
 from koordlet.rules.objectpatch import (
     Operation,
     add,
@@ -86,13 +93,25 @@ def device_patch(published: PublishedDevices, wanted: NodeDevices, now: float) -
 def merged_devices(published: object, wanted: NodeDevices, now: float) -> list[Json]:
     """Return the list with the devices of known types replaced, by type and minor.
 
-    Devices of other types stay; so do, for a device that stays, the time of a condition with the
+    Devices of other types stay, and those of a type of which not all may be known; so do, for a
+    device that stays, the time of a condition with the
     same status, and the fields that others write.
     """
     found = [each for each in _items(published) if isinstance(each, Mapping)]
     known = {each.value for each in wanted.known}
     earlier = {(each.get("type"), each.get("id")): each for each in found if _has_names(each)}
-    merged = [dict(each) for each in found if not _is_any(each.get("type"), known)]
+    partial = {each.value for each in wanted.partial}
+    ours = {(device.type.value, device.id) for device in wanted.devices}
+    merged = [
+        dict(each)
+        for each in found
+        if not _is_any(each.get("type"), known)
+        or (
+            _is_any(each.get("type"), partial)
+            and _has_names(each)
+            and (each.get("type"), each.get("id")) not in ours
+        )
+    ]
     merged += [
         _device(device, earlier.get((device.type.value, device.id), {}), now)
         for device in wanted.devices
@@ -141,7 +160,7 @@ def _condition(device: Device, earlier: Mapping[str, object], now: float) -> Jso
         "type": _HEALTHY,
         "status": status,
         "reason": device.error or _WELL,
-        "message": device.message,
+        "message": device.message or (UNHEALTHY if device.error else HEALTHY),
         "lastTransitionTime": since,
     }
 

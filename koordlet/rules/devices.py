@@ -19,6 +19,7 @@ PARTITIONS = "scheduling.koordinator.sh/gpu-partitions"
 GPU_CORE, GPU_MEMORY = "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory"
 GPU_MEMORY_RATIO, RDMA = "koordinator.sh/gpu-memory-ratio", "koordinator.sh/rdma"
 
+HEALTHY, UNHEALTHY = "device is healthy", "device is unhealthy"  # messages, where none is known
 LOST = "DeviceLost"  # reason: the driver lists the device, but it does not answer
 UNKNOWN = "Unknown"
 _WHOLE = "100"  # percent of one device
@@ -39,8 +40,8 @@ class DeviceType(StrEnum):
 class DeviceTopology:
     """Where a device is connected."""
 
-    numa_node: int
-    pcie: str  # the root complex, "pci0000:3a"
+    numa_node: int  # -1: not known
+    pcie: str  # the root complex, "pci0000:3a"; "": not known
     bus: str = ""  # PCI address, "0000:3b:00.0"
 
 
@@ -105,6 +106,14 @@ class Xpu:
     message: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class XpuSet:
+    """All devices of files, by UUID. complete: no file is left out because it was never good."""
+
+    xpus: tuple[Xpu, ...] = ()
+    complete: bool = True
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RdmaInterface:
     """A network interface with RDMA. minor: the number in its name, 0 of mlx5_0."""
@@ -113,26 +122,34 @@ class RdmaInterface:
     minor: int
     topology: DeviceTopology
     functions: tuple[str, ...] = ()
-    idle_ports: tuple[int, ...] = ()  # those that are not active
+    ports: int = 0
+    idle_ports: tuple[int, ...] = ()  # the numbers of those that are not active
+
+    @property
+    def active(self) -> bool:
+        """Whether it has ports, and all of them are active."""
+        return self.ports > 0 and not self.idle_ports
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDevices:
     """What the Device object of the node has to say.
 
-    Devices of a type outside known are left as they are: it is not known now which there are. texts
-    are labels, and partitions an annotation; "" stands for none.
+    Devices of a type outside known are left as they are: it is not known now which there are. Of a
+    type in partial there may be more than those here. texts are labels, and partitions an
+    annotation; "" stands for none.
     """
 
     devices: tuple[Device, ...] = ()
     known: frozenset[DeviceType] = frozenset()
+    partial: frozenset[DeviceType] = frozenset()
     labels: Mapping[str, str] = field(default_factory=dict)
     partitions: str = ""
 
 
 def node_devices(
     gpus: GpuSet | None,
-    xpus: tuple[Xpu, ...] | None,
+    files: XpuSet | None,
     interfaces: tuple[RdmaInterface, ...] | None,
 ) -> NodeDevices:
     """Return the devices of a node, sorted by type and minor. None: not known now.
@@ -141,6 +158,7 @@ def node_devices(
     """
     found: list[Device] = []
     known: set[DeviceType] = set()
+    xpus = None if files is None else files.xpus
     labels: dict[str, str] = {}
     partitions = ""
     if xpus or (xpus is not None and gpus is not None):
@@ -157,7 +175,8 @@ def node_devices(
         known.add(DeviceType.RDMA)
         found += map(_of_interface, interfaces)
     found.sort(key=lambda device: (device.type.value, device.minor, device.id))
-    return NodeDevices(tuple(found), frozenset(known), labels, partitions)
+    partial = {DeviceType.GPU} & known if files is not None and not files.complete else set()
+    return NodeDevices(tuple(found), frozenset(known), frozenset(partial), labels, partitions)
 
 
 def partitions_text(xpus: Iterable[Xpu]) -> str:
@@ -215,14 +234,15 @@ def _of_xpu(xpu: Xpu) -> Device:
 
 def _of_interface(interface: RdmaInterface) -> Device:
     idle = ", ".join(map(str, interface.idle_ports))
+    trouble = f"not active: port {idle} of {interface.name}" if idle else "no port is known"
     return Device(
         type=DeviceType.RDMA,
         id=interface.topology.bus,
         minor=interface.minor,
         resources={RDMA: _WHOLE},
         topology=interface.topology,
-        error="PortNotActive" if idle else "",
-        message=f"not active: port {idle} of {interface.name}" if idle else "",
+        error="" if interface.active else "PortNotActive",
+        message="" if interface.active else trouble,
         functions=interface.functions,
     )
 

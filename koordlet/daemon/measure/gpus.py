@@ -12,7 +12,7 @@ from koordlet.metriccache.cache import MetricCache
 from koordlet.nvml.gpus import Gpus, GpuSinks
 from koordlet.nvml.process import HelperProcess
 from koordlet.reporter.gpus import HEALTHY_GPUS
-from koordlet.rules.devices import DeviceTopology, GpuSet
+from koordlet.rules.devices import DeviceTopology, GpuSet, XpuSet
 
 DRIVER = "bus/pci/drivers/nvidia"  # below /sys
 
@@ -24,7 +24,9 @@ def build_gpus(
     options, sys = settings.options, settings.paths.sys
 
     def present() -> bool:
-        files_alone = options.xpu_enforce_collect.value or bool(cache.get(XPUS))
+        files = cache.get(XPUS)
+        in_files = isinstance(files, XpuSet) and bool(files.xpus)
+        files_alone = options.xpu_enforce_collect.value or in_files
         return not files_alone and (sys / DRIVER).is_dir()
 
     def publish(gpus: GpuSet) -> None:

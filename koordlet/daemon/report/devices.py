@@ -9,7 +9,7 @@ from koordlet.collectors.devices import GPUS, INTERFACES, RDMA_DEVICES, XPUS
 from koordlet.daemon.settings.settings import Settings
 from koordlet.metriccache.cache import MetricCache
 from koordlet.reporter.devices import DeviceReporter
-from koordlet.rules.devices import GpuSet, NodeDevices, node_devices
+from koordlet.rules.devices import GpuSet, NodeDevices, XpuSet, node_devices
 
 
 def build_device_report(
@@ -43,6 +43,6 @@ def known_devices(cache: MetricCache, *, rdma: bool) -> NodeDevices:
     interfaces = cache.get(INTERFACES) if rdma else ()
     return node_devices(
         gpus if isinstance(gpus, GpuSet) else None,
-        xpus if isinstance(xpus, tuple) else None,
+        xpus if isinstance(xpus, XpuSet) else None,
         interfaces if isinstance(interfaces, tuple) else None,
     )

@@ -81,12 +81,14 @@ def _interface(sys: Path, name: str) -> RdmaInterface | None:
     topology = pci_topology(sys, address)
     if topology is None or not parse_file(pci / "class", bytes.decode).startswith(_NETWORK):
         return None
+    ports = dict(_ports(sys / _CLASS / name / "ports"))
     return RdmaInterface(
         name=name,
         minor=int(number[1]),
         topology=topology,
         functions=tuple(sorted(_functions(pci))),
-        idle_ports=tuple(_idle_ports(sys / _CLASS / name / "ports")),
+        ports=len(ports),
+        idle_ports=tuple(port for port, active in ports.items() if not active),
     )
 
 
@@ -99,13 +101,12 @@ def _functions(pci: Path) -> Iterator[str]:
                 continue  # it has just been taken away
 
 
-def _idle_ports(ports: Path) -> Iterator[int]:
-    """The numbers of ports that are not active; a state is written as "4: ACTIVE"."""
+def _ports(ports: Path) -> Iterator[tuple[int, bool]]:
+    """Each port by number, and whether it is active; a state is written as "4: ACTIVE"."""
     for name in sorted(names_in(ports)):
         if name.isdecimal() and len(name) < 5:
             state = parse_file(ports / name / "state", bytes.decode)
-            if state.partition(":")[2].strip() != _ACTIVE:
-                yield int(name)
+            yield int(name), state.partition(":")[2].strip() == _ACTIVE
 
 
 def _numbers(path: Path) -> tuple[int, int]:

@@ -6,15 +6,16 @@ Source: Koordinator pkg/koordlet/metricsadvisor/devices/helper (xpu device infos
 import os
 import re
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from koord.api.decoding.fields import Fields
 from koord.util.documents import decode_line
 from koord.util.errors import InvalidObject
 from koord.util.printable import printable
 from koordlet.host.devices.pci import pci_address
-from koordlet.host.errors import KernelFileError
 from koordlet.host.files import read_up_to
 from koordlet.rules.devices import (
     GPU_CORE,
@@ -23,6 +24,7 @@ from koordlet.rules.devices import (
     DeviceTopology,
     PeerLink,
     Xpu,
+    XpuSet,
     reason,
 )
 
@@ -32,13 +34,22 @@ MOST_DEVICES = 256  # in all files
 _MOST_RESOURCES = 64  # of a device
 _LONGEST_TEXT = 128  # characters
 _LONGEST_MESSAGE = 1024
-_LARGEST_MINOR = 2**31 - 1
+_LARGEST = 2**31 - 1
+_ANY = -1  # NUMA node or socket: not known
 _PREFIXED = {"gpu-core": GPU_CORE, "gpu-memory": GPU_MEMORY}
 _RESOURCE = re.compile(
     r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
+_DECIMAL = re.compile(r"-?[0-9]{1,10}")
 _PCIE = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,62}")
-_HINT = "have the vendor's agent write a JSON array of devices; the last good one stays in force"
+_PEER = re.compile(r"[0-9]{1,9}")
+
+
+class ParsedXpus(NamedTuple):
+    """The devices of a file, and what is wrong with the first of those that were left out."""
+
+    xpus: tuple[Xpu, ...]
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +64,9 @@ class _Known:
 class XpuFiles:
     """Reads the files of a directory when they have changed. For one thread.
 
-    A file that is not good any more keeps what it said when it was. problem names the first such
-    file.
+    A bad device costs only itself. A file that is no list of devices any more keeps what it said
+    when it was one; one that never was has no devices, and the set is not complete. problem names
+    the first thing that is wrong.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -62,43 +74,43 @@ class XpuFiles:
         self._known: dict[str, _Known] = {}
         self.problem = ""
 
-    def read(self) -> tuple[Xpu, ...]:
-        """Return all devices by UUID; none when there is no such directory.
-
-        Raises:
-            KernelFileError: a file was never good, so it is not known which devices there are.
-        """
-        names = self._names()
+    def read(self) -> XpuSet:
+        """Return all devices by UUID; none when there is no such directory."""
+        problems: list[str] = []
+        try:
+            names = self._names()
+        except OSError as err:
+            names = sorted(self._known)
+            problems.append(f"{printable(self._directory)}: {err.strerror}")
+        if len(names) > MOST_FILES:
+            problems.append(f"{len(names)} files; the first {MOST_FILES} by name count")
+            names = names[:MOST_FILES]
+        complete = not problems
         self._known = {name: self._look(name) for name in names}
-        for name in names:
-            if self._known[name].xpus is None:
-                raise _unusable(self._directory / name, self._known[name].problem)
-        self.problem = next((each.problem for each in self._known.values() if each.problem), "")
         found: dict[str, Xpu] = {}
-        for name in names:
-            for xpu in self._known[name].xpus or ():
+        for name, known in self._known.items():
+            problems += [known.problem] if known.problem else []
+            complete = complete and known.xpus is not None
+            for xpu in known.xpus or ():
                 if xpu.uuid in found:
-                    self.problem = self.problem or f"{name}: {xpu.uuid} is in another file, too"
+                    problems.append(f"{printable(name)}: {xpu.uuid} is in another file, too")
                 found.setdefault(xpu.uuid, xpu)
         if len(found) > MOST_DEVICES:
-            raise _unusable(self._directory, f"{len(found)} devices; {MOST_DEVICES} at most")
-        return tuple(found[uuid] for uuid in sorted(found))
+            problems.append(f"{len(found)} devices; the first {MOST_DEVICES} by UUID count")
+            complete = False
+        self.problem = next(iter(problems), "")
+        return XpuSet(tuple(found[uuid] for uuid in sorted(found)[:MOST_DEVICES]), complete)
 
     def _names(self) -> list[str]:
         try:
             with os.scandir(self._directory) as entries:
-                names = sorted(
+                return sorted(
                     entry.name
                     for entry in entries
                     if not entry.name.startswith(".") and not entry.is_dir(follow_symlinks=False)
                 )
         except (FileNotFoundError, NotADirectoryError):
             return []
-        except OSError as err:
-            raise KernelFileError.from_os_error(str(self._directory), err) from err
-        if len(names) > MOST_FILES:
-            raise _unusable(self._directory, f"{len(names)} files; {MOST_FILES} at most")
-        return names
 
     def _look(self, name: str) -> _Known:
         path, known = self._directory / name, self._known.get(name)
@@ -122,42 +134,56 @@ class XpuFiles:
         finally:
             os.close(descriptor)
         try:
-            return _Known(signature, parse_xpus(data, printable(name)), "")
+            return _Known(signature, *parse_xpus(data, printable(name)))
         except InvalidObject as err:
             return _Known(signature, earlier, str(err))
 
 
-def parse_xpus(data: bytes, where: str) -> tuple[Xpu, ...]:
+def parse_xpus(data: bytes, where: str) -> ParsedXpus:
     """Return the devices that a file describes. where is named in errors.
 
+    As in Go, the case of keys does not matter. A device that is malformed, or has the UUID of
+    another one, is left out.
+
     Raises:
-        InvalidObject: it is no JSON array of such devices.
+        InvalidObject: it is no JSON array.
     """
     if len(data) > MOST_BYTES:
         raise InvalidObject(where, wanted=f"at most {MOST_BYTES} bytes", found="more")
     found = decode_line(data, where)
+    if found is None:
+        return ParsedXpus(())
     if not isinstance(found, list):
         raise InvalidObject(where, wanted="an array of devices", found=found)
     if len(found) > MOST_DEVICES:
         raise InvalidObject(where, wanted=f"at most {MOST_DEVICES} devices", found=len(found))
-    xpus = tuple(_xpu(Fields(each, f"{where}[{index}]")) for index, each in enumerate(found))
-    if len({xpu.uuid for xpu in xpus}) < len(xpus):
-        raise InvalidObject(where, wanted="a UUID of its own for each device", found="one twice")
-    return xpus
+    xpus: dict[str, Xpu] = {}
+    problems: list[str] = []
+    for index, each in enumerate(found):
+        place = f"{where}[{index}]"
+        try:
+            xpu = _xpu(Fields(each, place, fold_case=True))
+        except InvalidObject as err:
+            problems.append(str(err))
+            continue
+        if xpus.setdefault(xpu.uuid, xpu) is not xpu:
+            problems.append(f"{place}: wanted a UUID of its own, found {xpu.uuid} twice")
+    return ParsedXpus(tuple(xpus.values()), next(iter(problems), ""))
 
 
 def _xpu(fields: Fields) -> Xpu:
-    topology, status = fields.nested("topology"), fields.nested("status")
-    well = status.raw.get("healthy") is None or status.boolean("healthy")
+    status = fields.nested("status")
+    well = fields.get("status") is None or status.boolean("healthy")
+    topology = None if fields.get("topology") is None else fields.nested("topology")
     return Xpu(
         vendor=_word(fields, "vendor"),
         model=_word(fields, "model"),
         uuid=_word(fields, "uuid", required=True),
-        minor=_minor(fields),
+        minor=_number(fields, "minor", least=0),
         resources=_resources(fields),
-        topology=_topology(topology) if topology.raw else None,
-        links=tuple(map(_link, topology.objects("p2pLinks"))),
-        must_honor_partition=topology.boolean("mustHonorPartition"),
+        topology=_topology(topology) if topology else None,
+        links=tuple(_links(topology)) if topology else (),
+        must_honor_partition=topology.boolean("mustHonorPartition") if topology else False,
         error="" if well else reason(status.text("errCode") or UNKNOWN),
         message="" if well else printable(status.text("errMessage"))[:_LONGEST_MESSAGE],
     )
@@ -171,13 +197,15 @@ def _word(fields: Fields, key: str, *, required: bool = False) -> str:
     return text
 
 
-def _minor(fields: Fields) -> int:
-    """A number, which some agents write as a text."""
-    value = fields.raw.get("minor")
-    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 11:
+def _number(fields: Fields, key: str, *, least: int, default: int | None = None) -> int:
+    """A number of 31 bits, or a text of one as Koordinator's format has it; "" is none."""
+    value = fields.get(key)
+    if isinstance(value, str) and _DECIMAL.fullmatch(value):
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST_MINOR:
-        raise InvalidObject(fields.path("minor"), wanted="a number from 0", found=value)
+    if value in (None, "") and default is not None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _LARGEST:
+        raise InvalidObject(fields.path(key), wanted=f"a number from {least}", found=value)
     return value
 
 
@@ -193,30 +221,38 @@ def _resources(fields: Fields) -> dict[str, str]:
     return {_PREFIXED.get(name, name): amount.strip() for name, amount in found.items()}
 
 
-def _topology(fields: Fields) -> DeviceTopology | None:
-    """Where it is connected; None: the file names links to other devices alone."""
+def _topology(fields: Fields) -> DeviceTopology:
+    """Where it is connected. Its socket is not reported, so it may be any number."""
     pcie, bus = fields.text("pcieID"), fields.text("busID")
-    numa = fields.integer("nodeID")
-    if numa is None or not pcie:
-        return None
-    if not _PCIE.fullmatch(pcie) or not -1 <= numa <= _LARGEST_MINOR:
-        raise InvalidObject(fields.where, wanted="a pcieID and a nodeID", found=dict(fields.raw))
+    _number(fields, "socketID", least=_ANY, default=_ANY)
+    numa = _number(fields, "nodeID", least=_ANY, default=_ANY)
+    if pcie and not _PCIE.fullmatch(pcie):
+        raise InvalidObject(fields.path("pcieID"), wanted="a PCIe id", found=printable(pcie))
     try:
-        return DeviceTopology(max(numa, 0), pcie, pci_address(bus) if bus else "")
+        return DeviceTopology(numa, pcie, pci_address(bus) if bus else "")
     except ValueError as err:
         raise InvalidObject(fields.path("busID"), wanted="a PCI address", found=bus) from err
 
 
-def _link(fields: Fields) -> PeerLink:
-    """A link; peerMinor is a list of numbers with commas."""
+def _links(topology: Fields) -> Iterator[PeerLink]:
+    """The links; those without a type or peers are left out."""
+    for fields in topology.objects("p2pLinks"):
+        type_, peers = _word(fields, "type"), _peers(fields)
+        if type_ and peers:
+            yield PeerLink(type_, peers)
+
+
+def _peers(fields: Fields) -> tuple[int, ...]:
+    """The minors of peerMinor, a list of numbers with commas; one may be a number."""
+    value = fields.get("peerMinor")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return (_number(fields, "peerMinor", least=0),)
     text = fields.text("peerMinor")
     peers = [part.strip() for part in text.split(",")] if text.strip() else []
-    if len(peers) > MOST_DEVICES or not all(
-        peer.isascii() and peer.isdecimal() and len(peer) < 10 for peer in peers
-    ):
+    if len(peers) > MOST_DEVICES or not all(map(_PEER.fullmatch, peers)):
         wanted = "numbers with commas between them"
-        raise InvalidObject(fields.path("peerMinor"), wanted=wanted, found=text)
-    return PeerLink(_word(fields, "type"), tuple(map(int, peers)))
+        raise InvalidObject(fields.path("peerMinor"), wanted=wanted, found=printable(text))
+    return tuple(map(int, peers))
 
 
 def _unsafe(found: os.stat_result) -> str:
@@ -228,9 +264,3 @@ def _unsafe(found: os.stat_result) -> str:
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return "wanted a file that only its owner can write, found others can; chmod go-w"
     return ""
-
-
-def _unusable(path: Path, found: str) -> KernelFileError:
-    return KernelFileError(
-        printable(path), wanted="descriptions of devices", found=found, hint=_HINT
-    )

@@ -19,7 +19,7 @@ from koordlet.metriccache.kinds import (
 )
 from koordlet.nvml.answers import FoundGpu, GpuProcess
 from koordlet.nvml.gpus import GpuReading
-from koordlet.rules.devices import Gpu
+from koordlet.rules.devices import Gpu, XpuSet
 
 from .conftest import PERIODS
 
@@ -135,24 +135,31 @@ def test_descriptions_of_devices(devices: Any) -> None:
     file = devices.files / "a"
     file.write_text(json.dumps([{"uuid": "u", "minor": 1, "vendor": "v", "model": "m"}]))
     devices.tick()
-    assert [xpu.uuid for xpu in devices.published["XPU"]] == ["u"]
+    assert [xpu.uuid for xpu in devices.published["XPU"].xpus] == ["u"]
     assert devices.metric("koordlet_xpu_healthy", gpu_device_uuid="u") == 1.0
     file.write_text("[{")
     devices.tick()
-    assert [xpu.uuid for xpu in devices.published["XPU"]] == ["u"]
+    assert [xpu.uuid for xpu in devices.published["XPU"].xpus] == ["u"]
     failed = devices.own_metric(
         "koordlet_collector_rounds_total", collector="xpu", outcome="failed"
     )
     assert failed == 1.0
     file.unlink()
     devices.tick()
-    assert devices.published["XPU"] == ()
+    assert devices.published["XPU"] == XpuSet()
 
 
-def test_a_bad_description_from_the_start_publishes_nothing(devices: Any) -> None:
+def test_a_bad_description_from_the_start_costs_only_itself(devices: Any) -> None:
+    """Those of other files are known, and so may NVML's be."""
     (devices.files / "a").write_text("[{")
+    (devices.files / "b").write_text(json.dumps([{"uuid": "u", "minor": "1"}]))
     devices.tick()
-    assert "XPU" not in devices.published
+    assert [xpu.uuid for xpu in devices.published["XPU"].xpus] == ["u"]
+    assert not devices.published["XPU"].complete
+    failed = devices.own_metric(
+        "koordlet_collector_rounds_total", collector="xpu", outcome="failed"
+    )
+    assert failed == 1.0
 
 
 def test_rdma_interfaces(devices: Any) -> None:

@@ -1,5 +1,6 @@
 """RDMA interfaces on a fake sysfs: which count, where they are, and their device files."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,7 @@ def test_a_card_and_its_functions(sysfs: Sysfs) -> None:
             minor=0,
             topology=DeviceTopology(1, "pci0000:00", CARD),
             functions=(FUNCTION, OTHER),
+            ports=1,
         ),
     )
 
@@ -163,3 +165,11 @@ def test_the_root_complex_is_the_first_of_the_path(sysfs: Sysfs) -> None:
     found = pci_topology(sysfs.root, "00000000:3B:00.0")
     assert found == DeviceTopology(1, "pci0000:3a", "0000:3b:00.0")
     assert pci_topology(sysfs.root, "0000:77:00.0") is None
+
+
+def test_an_interface_without_ports_is_not_active(sysfs: Sysfs) -> None:
+    """As in Koordinator: no port has said that it is."""
+    sysfs.card("mlx5_0", CARD)
+    shutil.rmtree(sysfs.root / "class/infiniband/mlx5_0/ports")
+    [interface] = read_rdma_interfaces(sysfs.root)
+    assert not interface.active

@@ -16,6 +16,7 @@ from koordlet.rules.devices import (
     GpuSet,
     NodeDevices,
     RdmaInterface,
+    XpuSet,
     node_devices,
 )
 
@@ -27,7 +28,7 @@ CARD = RdmaInterface(
     functions=(VF, OTHER_VF),
 )
 GPUS = GpuSet("550", tuple(Gpu(uuid=f"G{n}", minor=n, model="T4", memory=1) for n in range(2)))
-NODE = node_devices(GPUS, (), (CARD,))
+NODE = node_devices(GPUS, XpuSet(), (CARD,))
 
 
 def gpus(*entries: dict[str, Any], node: NodeDevices = NODE) -> list[int]:

@@ -1,6 +1,7 @@
 """Devices of a node, their labels, and the Device object that they make. Spec tables as tests."""
 
 import copy
+import dataclasses
 import json
 from typing import Any
 
@@ -26,6 +27,7 @@ from koordlet.rules.devices import (
     PeerLink,
     RdmaInterface,
     Xpu,
+    XpuSet,
     label_value,
     node_devices,
     reason,
@@ -48,12 +50,17 @@ def an_xpu(minor: int, *links: PeerLink, **changes: Any) -> Xpu:
     return Xpu(uuid=f"x{minor}", minor=minor, links=links, **fields)
 
 
+def files(*xpus: Xpu) -> XpuSet:
+    return XpuSet(xpus)
+
+
 GPUS = GpuSet("550.90.07", (a_gpu(1), a_gpu(0)))
 CARD = RdmaInterface(
     name="mlx5_0",
     minor=0,
     topology=DeviceTopology(0, "pci0000:00", "0000:09:00.0"),
     functions=("0000:09:00.3", "0000:09:00.2"),
+    ports=1,
 )
 
 
@@ -76,7 +83,7 @@ def patch(obj: dict[str, Any], wanted: NodeDevices, now: float = NOW) -> dict[st
 
 
 def test_gpus_of_nvml() -> None:
-    found = node_devices(GPUS, (), ())
+    found = node_devices(GPUS, XpuSet(), ())
     assert found.labels == {
         "node.koordinator.sh/gpu-vendor": "nvidia",
         "node.koordinator.sh/gpu-model": "A100-SXM4-80GB",
@@ -109,7 +116,7 @@ def test_gpus_of_nvml() -> None:
                 "type": "Healthy",
                 "status": "True",
                 "reason": "DeviceHealthy",
-                "message": "",
+                "message": "device is healthy",
                 "lastTransitionTime": NOW_TEXT,
             }
         ],
@@ -117,13 +124,15 @@ def test_gpus_of_nvml() -> None:
 
 
 def test_cards_that_differ_have_no_model() -> None:
-    found = node_devices(GpuSet("550", (a_gpu(0), a_gpu(1, model="NVIDIA T4"))), (), ())
+    found = node_devices(GpuSet("550", (a_gpu(0), a_gpu(1, model="NVIDIA T4"))), XpuSet(), ())
     assert found.labels["node.koordinator.sh/gpu-model"] == ""
     assert found.labels["node.koordinator.sh/gpu-vendor"] == "nvidia"
 
 
 def test_a_gpu_whose_place_is_not_known_has_no_topology() -> None:
-    [device] = merged_devices([], node_devices(GpuSet("5", (a_gpu(0, topology=None),)), (), ()), 0)
+    [device] = merged_devices(
+        [], node_devices(GpuSet("5", (a_gpu(0, topology=None),)), XpuSet(), ()), 0
+    )
     assert "topology" not in device
 
 
@@ -144,7 +153,7 @@ def test_rdma() -> None:
 
 
 def test_devices_of_files_come_before_those_of_nvml() -> None:
-    found = node_devices(GPUS, (an_xpu(0, resources={"koordinator.sh/gpu-core": "100"}),), ())
+    found = node_devices(GPUS, files(an_xpu(0, resources={"koordinator.sh/gpu-core": "100"})), ())
     assert [device.id for device in found.devices] == ["x0"]
     assert found.devices[0].resources == {
         "koordinator.sh/gpu-memory-ratio": "100",
@@ -159,11 +168,11 @@ def test_devices_of_files_come_before_those_of_nvml() -> None:
     [
         (None, None, None, set()),
         (GPUS, None, None, set()),
-        (None, (), None, set()),
-        (None, (an_xpu(0),), None, {"gpu"}),
-        (GPUS, (), None, {"gpu"}),
+        (None, files(), None, set()),
+        (None, files(an_xpu(0)), None, {"gpu"}),
+        (GPUS, files(), None, {"gpu"}),
         (None, None, (), {"rdma"}),
-        (GPUS, (), (CARD,), {"gpu", "rdma"}),
+        (GPUS, files(), (CARD,), {"gpu", "rdma"}),
     ],
 )
 def test_what_is_known(gpus: Any, xpus: Any, interfaces: Any, known: set[str]) -> None:
@@ -176,20 +185,54 @@ def test_partitions() -> None:
         an_xpu(0, PeerLink("HCCS", (1,)), PeerLink("HCCS", (1, 2, 3))),
         an_xpu(1, PeerLink("HCCS", (0,))),
     )
-    found = node_devices(None, xpus, None)
+    found = node_devices(None, files(*xpus), None)
     assert json.loads(found.partitions) == {
         "2": [{"minors": [0, 1], "gpuLinkType": "HCCS", "allocationScore": 1}],
         "4": [{"minors": [0, 1, 2, 3], "gpuLinkType": "HCCS", "allocationScore": 1}],
     }
     assert found.labels["node.koordinator.sh/gpu-partition-policy"] == "Prefer"
-    honored = node_devices(None, (an_xpu(0, *xpus[0].links, must_honor_partition=True),), None)
+    honored = node_devices(None, files(an_xpu(0, *xpus[0].links, must_honor_partition=True)), None)
     assert honored.labels["node.koordinator.sh/gpu-partition-policy"] == "Honor"
-    assert node_devices(None, (an_xpu(0),), None).partitions == ""
+    assert node_devices(None, files(an_xpu(0)), None).partitions == ""
+
+
+def test_devices_of_a_file_that_was_never_good_stay_beside_those_that_are_known() -> None:
+    """NVML's are reported; what the file said before the agent's start is not taken away."""
+    earlier = node_devices(None, files(an_xpu(5), an_xpu(6)), None)
+    obj = published(new_device_object("n1", NODE, earlier, THEN))
+    for known in (files(an_xpu(6)), files()):
+        found = node_devices(GPUS, dataclasses.replace(known, complete=False), None)
+        ids = [each["id"] for each in merged_devices(obj["spec"]["devices"], found, NOW)]
+        assert ids == (["x5", "x6"] if known.xpus else ["GPU-0", "GPU-1", "x5", "x6"])
+        whole = node_devices(GPUS, known, None)
+        assert "x5" not in str(merged_devices(obj["spec"]["devices"], whole, NOW))
+
+
+def test_an_interface_without_ports_is_not_healthy() -> None:
+    bare = dataclasses.replace(CARD, ports=0)
+    [device] = merged_devices([], node_devices(None, None, (bare,)), NOW)
+    assert device["health"] is False
+    assert device["conditions"][0]["message"] == "no port is known"
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "shown"),
+    [
+        ("", "", "device is healthy"),
+        ("Unknown", "", "device is unhealthy"),
+        ("79", "off the bus", "off the bus"),
+    ],
+)
+def test_messages(error: str, message: str, shown: str) -> None:
+    """Koordinator's texts, where the vendor has none."""
+    found = node_devices(None, files(an_xpu(0, error=error, message=message)), None)
+    [device] = merged_devices([], found, NOW)
+    assert device["conditions"][0]["message"] == shown
 
 
 def test_what_is_right_is_not_written() -> None:
     """However the server writes quantities, and whatever others have added."""
-    wanted = node_devices(GPUS, (), (CARD,))
+    wanted = node_devices(GPUS, XpuSet(), (CARD,))
     obj = published(new_device_object("n1", NODE, wanted, THEN))
     assert patch(obj, wanted) == {}
     obj["metadata"]["labels"]["theirs"] = "kept"
@@ -202,10 +245,10 @@ def test_what_is_right_is_not_written() -> None:
 
 
 def test_a_change_of_health_has_a_time_of_its_own() -> None:
-    wanted = node_devices(GPUS, (), ())
+    wanted = node_devices(GPUS, XpuSet(), ())
     obj = published(new_device_object("n1", NODE, wanted, THEN))
     obj["spec"]["devices"][0]["moduleID"] = 3
-    sick = node_devices(GpuSet("550.90.07", (a_gpu(0, error="Xid79"), a_gpu(1))), (), ())
+    sick = node_devices(GpuSet("550.90.07", (a_gpu(0, error="Xid79"), a_gpu(1))), XpuSet(), ())
     changed = patch(obj, sick)
     assert list(changed) == ["/spec/devices"]
     first, second = changed["/spec/devices"]
@@ -216,7 +259,7 @@ def test_a_change_of_health_has_a_time_of_its_own() -> None:
     assert second["conditions"][0]["lastTransitionTime"] == THEN_TEXT
 
     obj["spec"]["devices"] = changed["/spec/devices"]
-    worse = node_devices(GpuSet("550.90.07", (a_gpu(0, error="Xid48"), a_gpu(1))), (), ())
+    worse = node_devices(GpuSet("550.90.07", (a_gpu(0, error="Xid48"), a_gpu(1))), XpuSet(), ())
     again = patch(obj, worse, NOW + 100)["/spec/devices"]
     assert again[0]["conditions"][0]["reason"] == "Xid48"
     assert again[0]["conditions"][0]["lastTransitionTime"] == NOW_TEXT
@@ -224,19 +267,19 @@ def test_a_change_of_health_has_a_time_of_its_own() -> None:
 
 def test_devices_of_others_and_of_unknown_types_stay() -> None:
     fpga = {"type": "fpga", "id": "f", "minor": 0, "health": True}
-    wanted = node_devices(GPUS, (), (CARD,))
+    wanted = node_devices(GPUS, XpuSet(), (CARD,))
     obj = published(new_device_object("n1", NODE, wanted, THEN))
     obj["spec"]["devices"].append(fpga)
-    unknown_gpus = node_devices(None, (), ())
+    unknown_gpus = node_devices(None, XpuSet(), ())
     changed = patch(obj, unknown_gpus)
     assert [device["id"] for device in changed["/spec/devices"]] == ["f", "GPU-0", "GPU-1"]
     assert list(changed) == ["/spec/devices"]  # no label of GPUs is touched
 
 
 def test_gpus_that_vanish_leave_with_their_labels() -> None:
-    wanted = node_devices(GPUS, (), ())
+    wanted = node_devices(GPUS, XpuSet(), ())
     obj = published(new_device_object("n1", NODE, wanted, THEN))
-    changed = patch(obj, node_devices(GpuSet("", ()), (), ()))
+    changed = patch(obj, node_devices(GpuSet("", ()), XpuSet(), ()))
     assert changed["/spec/devices"] == []
     removed = [path for path, value in changed.items() if value == "removed"]
     assert removed == [
@@ -251,7 +294,7 @@ def test_gpus_that_vanish_leave_with_their_labels() -> None:
 def test_whatever_is_published_is_put_right(spec: object) -> None:
     obj = published(new_device_object("n1", NODE, NodeDevices(), THEN))
     obj["spec"] = spec
-    wanted = node_devices(GPUS, (), ())
+    wanted = node_devices(GPUS, XpuSet(), ())
     changed = patch(obj, wanted)
     devices = changed.get("/spec/devices") or changed["/spec"]["devices"]
     assert [d["id"] for d in devices if d.get("type") == "gpu"] == ["GPU-0", "GPU-1"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from koord.api.pods.pod import Pod
 from koord.util.errors import InvalidObject
-from koordlet.rules.devices import Gpu, GpuSet, NodeDevices, node_devices
+from koordlet.rules.devices import Gpu, GpuSet, NodeDevices, XpuSet, node_devices
 from koordlet.rules.gpuenvironment import (
     BindMount,
     GpuEnvironment,
@@ -21,7 +21,7 @@ GIB = 1 << 30
 GPUS = GpuSet(
     "550", tuple(Gpu(uuid=f"G{n}", minor=n, model="T4", memory=32 * GIB) for n in range(2))
 )
-NODE = node_devices(GPUS, (), ())
+NODE = node_devices(GPUS, XpuSet(), ())
 LIBRARY = "/usr/local/vgpu/libvgpu.so"
 HALF = {"gpu-memory-ratio": "50", "gpu-core": "50", "gpu-memory": "16Gi"}
 LIMITED = {
@@ -139,7 +139,7 @@ def test_annotations_that_are_wrong_are_refused(allocated: Any) -> None:
 
 def test_gpus_that_are_not_known_yet_are_not_given() -> None:
     with pytest.raises(InvalidObject, match="to be known"):
-        environment({"gpu": [gpu(0)]}, node=node_devices(None, (), ()))
+        environment({"gpu": [gpu(0)]}, node=node_devices(None, XpuSet(), ()))
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a\0b", "a\n", "x" * 64, "-a"])

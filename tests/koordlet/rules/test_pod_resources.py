@@ -7,13 +7,13 @@ import pytest
 
 from koord.api.pods.pod import Pod
 from koord.util.errors import InvalidObject
-from koordlet.rules.devices import DeviceTopology, Gpu, GpuSet, RdmaInterface, node_devices
+from koordlet.rules.devices import DeviceTopology, Gpu, GpuSet, RdmaInterface, XpuSet, node_devices
 from koordlet.rules.podresources import given_devices
 
 NIC, VF = "0000:09:00.0", "0000:09:00.2"
 NODE = node_devices(
     GpuSet("550", (Gpu(uuid="GPU-a", minor=0, model="T4", memory=1),)),
-    (),
+    XpuSet(),
     (
         RdmaInterface(
             name="mlx5_0", minor=0, topology=DeviceTopology(0, "pci0000:00", NIC), functions=(VF,)

@@ -12,7 +12,7 @@ from koord.api.qos import KubeQoS, QoSClass
 from koord.util.errors import InvalidObject, UnsafeFile
 from koordlet.host.devices.rdma import DeviceFile
 from koordlet.host.errors import NoSuchDevice
-from koordlet.rules.devices import DeviceTopology, Gpu, GpuSet, RdmaInterface, node_devices
+from koordlet.rules.devices import DeviceTopology, Gpu, GpuSet, RdmaInterface, XpuSet, node_devices
 from koordlet.rules.gpuenvironment import BindMount
 from koordlet.runtimehooks.deviceinjectors import GpuInjector, RdmaInjector
 from koordlet.runtimehooks.injections import Injection
@@ -21,7 +21,7 @@ from koordlet.statesinformer.model import ContainerMeta, PodMeta
 NIC, VF = "0000:09:00.0", "0000:09:00.2"
 NODE = node_devices(
     GpuSet("550", (Gpu(uuid="G0", minor=0, model="T4", memory=32 << 30),)),
-    (),
+    XpuSet(),
     (
         RdmaInterface(
             name="mlx5_0", minor=0, topology=DeviceTopology(0, "pci0000:00", NIC), functions=(VF,)
