@@ -82,7 +82,7 @@ class Shares:
         return _deviation((self._requested[place] - less) / self._allocatable[place])
 
     def _amounts(self, pod: ClusterPod) -> NDArray[np.float64]:
-        requests = dict(pod.spec.requests)
+        requests = {"pods": 1, **dict(pod.spec.requests)}
         return np.array([requests.get(name, 0) for name in self._names], np.float64)
 
 

@@ -92,10 +92,12 @@ class FragmentationAwareArgs:
     imbalance_threshold: float = 0.15  # deviation of requested shares above which a node counts
     min_improvement_threshold: float = 0.02  # a pod goes only if the deviation shrinks by more
 
+    def complete(self) -> Self:
+        """Give an empty list of resources its default."""
+        return replace(self, resources=self.resources or _RESOURCES)
+
     def validate(self) -> Iterator[Fault]:
         """Return the faults."""
-        if not self.resources:
-            yield required(("resources",))
         yield from check_unique(("resources",), self.resources)
         for key, value in (
             ("imbalanceThreshold", self.imbalance_threshold),

@@ -23,6 +23,7 @@ PERCENT_RULE = "Invalid value: 101.0: wanted 0 to 100 percent"
             {"resources": ("cpu", "memory"), "imbalance_threshold": 0.15, "node_fit": True}
             | {"min_improvement_threshold": 0.02, "paused": False, "dry_run": False},
         ),
+        ("FragmentationAware", "{resources: []}", {"resources": ("cpu", "memory")}),
         (
             "ScaleDownBinPack",
             "{}",
@@ -148,7 +149,6 @@ def test_defaults_and_values(args, plugin, text, values):
             " mode: Hard}",
             'mode: Unsupported value: "Hard": supported values: "BestEffort", "DrainNode"',
         ),
-        ("FragmentationAware", "{resources: []}", "resources: Required value"),
         ("FragmentationAware", "{resources: [a, a]}", 'resources[1]: Duplicate value: "a"'),
         (
             "FragmentationAware",

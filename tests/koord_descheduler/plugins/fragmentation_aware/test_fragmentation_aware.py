@@ -75,6 +75,16 @@ async def test_thresholds(pods: list[tuple[str, str]], args: Any, reason: str | 
     assert [one.key for one in found.evicted] == ([reason] if reason else [])
 
 
+async def test_a_pod_is_one_of_the_pods(cluster: FakeCluster) -> None:
+    """0.8 of cpu and 2 of 110 pods deviate by 0.3909; without a, 0.2 and 1 of 110 by 0.0955."""
+    found = await run(cluster, {"resources": ["cpu", "pods"]})
+
+    assert [one.options.reason for one in found.evicted] == [
+        "fragmentation reduction: stdBefore=0.3909 stdAfter=0.0955 gain=0.2955"
+    ]
+    assert found.decisions.nodes()[1].facts["deviation"] == pytest.approx((0.6 - 1 / 110) / 2)
+
+
 async def test_a_pod_that_fits_nowhere_stays_and_the_next_best_goes(cluster: FakeCluster) -> None:
     """With nodeFit; without, the best one goes."""
     cluster.node("n2", cpu=3, memory="40Gi")
