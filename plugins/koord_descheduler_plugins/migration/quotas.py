@@ -42,13 +42,15 @@ class Quotas:
         """Replicas of a pod's workload; None: no controller owns it.
 
         A controller of a kind that is not followed has as many as it has pods that have not ended.
+        A ReplicaSet whose Deployment is gone has none, as its pods go with it.
         """
         controller = controller_of(pod.owners)
         if controller is None:
             return None
         workload = self._cluster.workloads.of(pod)
         if workload is not None:
-            return workload.replicas
+            owner = workload.controller
+            return 0 if owner is not None and owner.kind == "Deployment" else workload.replicas
         if controller.kind in _KNOWN_CONTROLLERS:
             return 0
         return sum(not one.finished for one in self._cluster.workloads.siblings(pod))

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from migrationkit import make_cluster, make_job, make_pod
 
+from koord.cluster.facts import Owner, Workload
 from koord_descheduler_plugins.migration.jobtable import JobTable
 from koord_descheduler_plugins.migration.quotas import QuotaLimits, Quotas
 
@@ -118,3 +119,24 @@ def test_a_workload_that_is_gone_has_no_replicas_and_one_of_an_unknown_kind_its_
 
     assert known.replicas(pods[0]) == 3
     assert known.replicas(gone) == 0
+
+
+@pytest.mark.parametrize(("owner_kind", "replicas"), [("Deployment", 0), ("Rollout", 3)])
+def test_a_replica_set_whose_deployment_is_gone_has_no_replicas(
+    owner_kind: str, replicas: int
+) -> None:
+    """Its pods go with it. Of other owners nobody knows whether they are there."""
+    cluster = make_cluster(POD)
+    owner = Owner(owner_kind, "web", "uid-web", controller=True)
+    cluster.workloads.put(
+        Workload(
+            kind="ReplicaSet",
+            namespace="default",
+            name="rs",
+            uid="uid-rs",
+            replicas=3,
+            controller=owner,
+        )
+    )
+
+    assert Quotas(QuotaLimits(), JobTable(), cluster).replicas(POD) == replicas
