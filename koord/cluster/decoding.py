@@ -248,16 +248,17 @@ def _raw_allocatable(
 ) -> tuple[tuple[str, int], ...] | None:
     """The allocatable before it was amplified.
 
-    None: nothing says so, or it is malformed, which as in Koordinator counts as nothing.
+    None: nothing says so, or it is null or malformed, which as in Koordinator counts as nothing.
     """
     text = annotations.get(RAW_ALLOCATABLE)
     if text is None:
         return None
     try:
-        amounts = read_amounts(_AMOUNTS.decode(text) or {}, where)
+        found = _AMOUNTS.decode(text)
+        amounts = None if found is None else read_amounts(found, where)
     except (InvalidObject, msgspec.DecodeError, RecursionError):
         return None
-    return tuple(sorted(amounts.items()))
+    return None if amounts is None else tuple(sorted(amounts.items()))
 
 
 def _reserved(annotations: Mapping[str, str]) -> dict[str, int]:

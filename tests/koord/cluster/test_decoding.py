@@ -356,7 +356,8 @@ def test_a_node_is_ready_unless_it_says_otherwise(conditions, ready):
     ("text", "amounts"),
     [
         ('{"cpu": "10", "memory": "1Ki"}', (("cpu", 10_000), ("memory", 1024))),
-        ("null", ()),
+        ("{}", ()),
+        ("null", None),
         ("[]", None),
         ('{"cpu": "many"}', None),
         ('{"cpu": "-1"}', None),
