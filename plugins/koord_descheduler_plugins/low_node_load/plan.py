@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from koord_descheduler.plugin import Action, ClusterPod, NodePool, Relief
 from koord_descheduler_plugins.low_node_load.anomaly import Detector
-from koord_descheduler_plugins.low_node_load.census import Census
+from koord_descheduler_plugins.low_node_load.census import CPU, Census
 from koord_descheduler_plugins.low_node_load.figures import Book
 from koord_descheduler_plugins.low_node_load.limits import Amounts, Limits
 from koord_descheduler_plugins.low_node_load.scores import Excess
@@ -172,7 +172,13 @@ def reason_for(plan: PoolPlan, place: int, excess: Excess, *, prod: bool) -> str
     parts = []
     for name, over, at in sorted((census.resources[at], over, at) for at, over in excess.items()):
         capacity, bound = int(census.capacity[place, at]), int(high[place, at])
-        used = (bound + over) / capacity * 100 if capacity else 0.0
-        limit = printed[name] if printed else bound / capacity * 100
+        unit = 1 if at == CPU else 1000
+        used = _percent((bound + over) * unit, capacity * unit)
+        limit = printed[name] if printed else _percent(bound * unit, capacity * unit)
         parts.append(f"{whose} {name} usage({used:.2f}%)>threshold({limit:.2f}%)")
     return "node is overutilized, " + ", ".join(parts)
+
+
+def _percent(part: int, capacity: int) -> float:
+    """As Koordinator has it, of thousandths and in this order, so that both round alike."""
+    return 100 * float(part) / float(capacity) if capacity else 0.0

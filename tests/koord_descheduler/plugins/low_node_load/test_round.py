@@ -378,6 +378,18 @@ async def test_the_relief_is_what_was_measured() -> None:
     assert (relief.cpu, relief.memory) == (3.0, 1024 << 20)
 
 
+@pytest.mark.parametrize("planner", ["exact", "koordinator"])
+async def test_percentages_are_rounded_as_in_koordinator(planner: str) -> None:
+    """100 * 854 / 1600 is 53.375, which is printed as 53.38; 854 / 1600 * 100 is a bit less."""
+    nodes = {"n1": N({"a": 400, "b": 454}, raw='{"cpu":"1600m","memory":"40Gi"}'), "n2": N({})}
+    args = {**load_args(**cpu(30, 40)), "planner": planner}
+    async with harness(build(nodes), args) as found:
+        await found.cycle()
+        assert found.evicted[0].options.reason == (
+            "node is overutilized, node cpu usage(53.38%)>threshold(40.00%)"
+        )
+
+
 async def test_the_effective_threshold_is_printed() -> None:
     """The mean is 47.5 %, so the limit is 62.5 %."""
     args = load_args(**cpu(10, 15), useDeviationThresholds=True)
