@@ -258,6 +258,9 @@ def test_anti_affinity_of_pods_that_are_there_counts_too():
         ({"namespaceSelector": {}}, False),
         ({"namespaceSelector": {"matchLabels": {"team": "red"}}}, False),
         ({"namespaceSelector": {"matchLabels": {"team": "blue"}}}, True),
+        ({"namespaceSelector": {"matchExpressions": [expression("team", "DoesNotExist")]}}, True),
+        ({"namespaceSelector": {"matchExpressions": [expression("env", "DoesNotExist")]}}, False),
+        ({"namespaceSelector": {"matchExpressions": [expression("team", "NotIn", "red")]}}, True),
         ({"namespaces": ["shop"], "namespaceSelector": {"matchLabels": {"team": "blue"}}}, False),
     ],
 )

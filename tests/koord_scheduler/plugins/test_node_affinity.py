@@ -149,6 +149,8 @@ LARGE = expression("size", "Gt", "3")
         (None, preferring((2, term(ZONE_A)), (4, term(LARGE))), [100, 66, 33]),
         (None, preferring((2, term(ZONE_A, LARGE))), [100, 0, 0]),
         (None, preferring((2, term(expression("other", "Exists")))), [0, 0, 0]),
+        (None, preferring((2, term(ZONE_A)), (4, term(expression("size", "Gt", "many")))),
+         [100, 0, 100]),
         (added(preferred=[{"weight": 1, "preference": term(LARGE)}]), {}, [100, 100, 0]),
         (added(preferred=[{"weight": 1, "preference": term(LARGE)}]),
          preferring((3, term(ZONE_A))), [100, 25, 75]),
