@@ -3,6 +3,8 @@
 import errno
 import os
 
+LONGEST_ERROR = 1000  # characters of an error that is not of ours
+
 
 class KoordError(Exception):
     """Base of all errors that a daemon raises on purpose.
@@ -49,6 +51,22 @@ class UnsafeFile(PermissionError):
             f"{self.filename}: wanted what only root and this user can change, "
             f"found {self.strerror}; {self.hint}"
         )
+
+
+def error_text(error: BaseException) -> str:
+    """Return an error as one text for people: one of ours says it itself, any other by its type.
+
+    KeyError('gone') would only say 'gone', and a TimeoutError nothing. Of foreign errors at most
+    LONGEST_ERROR characters are kept; one whose text cannot be had is its type alone.
+    """
+    try:
+        text = str(error) if isinstance(error, KoordError | OSError) else ""
+        if isinstance(error, KoordError):
+            return _writable(text or repr(error))
+        text = f"{type(error).__name__}: {text}" if text else repr(error)
+    except Exception:  # of a class of a third party's
+        return type(error).__name__
+    return _writable(text if len(text) <= LONGEST_ERROR else text[: LONGEST_ERROR - 1] + "…")
 
 
 def _short(found: object, limit: int = 120) -> str:

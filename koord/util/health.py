@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from koord.util.errors import error_text
+
 
 class Status(Enum):
     """The status of a part, worst last."""
@@ -79,11 +81,11 @@ def _ask(check: HealthCheck) -> PartHealth:
     try:
         return check()
     except Exception as err:  # a broken check is a finding, not a crash
-        return PartHealth(Status.UNHEALTHY, f"health check failed: {err!r}")
+        return PartHealth(Status.UNHEALTHY, f"health check failed: {error_text(err)}")
 
 
 def _ask_group(name: str, group: HealthGroup) -> dict[str, PartHealth]:
     try:
         return {f"{name} {part}": health for part, health in group().items()}
     except Exception as err:  # as above
-        return {name: PartHealth(Status.UNHEALTHY, f"health check failed: {err!r}")}
+        return {name: PartHealth(Status.UNHEALTHY, f"health check failed: {error_text(err)}")}

@@ -204,31 +204,40 @@ class LogState:
 class LimitedLog:
     """Logs events that others can cause at will: each name once, then once a minute at most.
 
-    `left_out` counts the events of that name since the line before.
+    `left_out` counts the events of that name since the line before. Events with different `of`, as
+    of plugins, do not keep each other out; there are few of them.
     """
 
     def __init__(self, log: "FilteringBoundLogger", clock: Clock, seconds: float = 60.0) -> None:
         self._log = log
         self._clock = clock
         self._seconds = seconds
-        self._silent_until: dict[str, float] = {}  # by event name; monotonic
-        self._left_out: Counter[str] = Counter()
+        self._silent_until: dict[tuple[str, str], float] = {}  # by event and of; monotonic
+        self._left_out: Counter[tuple[str, str]] = Counter()
 
-    def warning(self, event: str, **facts: object) -> None:
+    def warning(self, event: str, *, of: str = "", **facts: object) -> None:
         """Log a warning, unless there was one of that name a short while ago."""
-        self._write(self._log.warning, event, facts)
+        if self.wants(event, of):
+            self._write(self._log.warning, event, of, facts)
 
-    def error(self, event: str, **facts: object) -> None:
+    def error(self, event: str, *, of: str = "", **facts: object) -> None:
         """Log an error, in the same way."""
-        self._write(self._log.error, event, facts)
+        if self.wants(event, of):
+            self._write(self._log.error, event, of, facts)
 
-    def _write(self, write: Callable[..., object], event: str, facts: dict[str, object]) -> None:
+    def wants(self, event: str, of: str = "") -> bool:
+        """Whether an event would be logged now; one that would not is counted as left out."""
         now = self._clock.monotonic()
-        if now < self._silent_until.get(event, now):
-            self._left_out[event] += 1
-            return
-        self._silent_until[event] = now + self._seconds
-        if left_out := self._left_out.pop(event, 0):
+        wanted = now >= self._silent_until.get((event, of), now)
+        if not wanted:
+            self._left_out[event, of] += 1
+        return wanted
+
+    def _write(
+        self, write: Callable[..., object], event: str, of: str, facts: dict[str, object]
+    ) -> None:
+        self._silent_until[event, of] = self._clock.monotonic() + self._seconds
+        if left_out := self._left_out.pop((event, of), 0):
             facts["left_out"] = left_out
         write(event, **facts)
 

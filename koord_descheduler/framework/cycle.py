@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from koord.api.labelselector import LabelSelector
 from koord.cluster.facts import ClusterNode
 from koord.util.clock import Clock
-from koord.util.errors import KoordError
+from koord.util.errors import KoordError, error_text
 from koord.util.firstof import first_of
 from koord.util.health import OK, PartHealth
 from koord.util.health import Status as HealthStatus
@@ -138,7 +138,7 @@ class Descheduler:
         try:
             await self._run(result)
         except Exception as err:  # of the list of nodes; the next cycle has its chance
-            result.errors.append(str(err) or repr(err))
+            result.errors.append(error_text(err))
         finally:
             result.seconds = self._clock.monotonic() - began
             result.cpu_seconds = self._cpu() - cpu

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from koord.cluster.facts import ClusterPod
+from koord.component.plugins.failures import FailureLog
 from koord.util.clock import Clock
-from koord.util.logs import LimitedLog, get_logger
+from koord.util.errors import error_text
+from koord.util.logs import get_logger
 from koord_descheduler.framework.decisions import Action, Decisions, PodDecision
 from koord_descheduler.framework.gate import AdmissionGate
 from koord_descheduler.framework.interfaces import EvictOptions, EvictPlugin, FilterPlugin
@@ -40,7 +42,7 @@ class EvictorProxy:
         limiter: EvictionLimiter,
         metrics: FrameworkMetrics,
         decisions: Decisions,
-        failures: LimitedLog,
+        failures: FailureLog,
         *,
         gate: AdmissionGate,
         clock: Clock,
@@ -69,7 +71,7 @@ class EvictorProxy:
                     return plugin.refusal(pod) or f"{plugin.name} does not let it be evicted"
             except Exception as err:
                 self._filter_failed(plugin, pod, err)
-                return f"{plugin.name} failed: {err!r}"
+                return f"{plugin.name} failed: {error_text(err)}"
         return ""
 
     async def evict(self, pod: ClusterPod, options: EvictOptions = EvictOptions()) -> bool:  # noqa: B008
@@ -81,7 +83,7 @@ class EvictorProxy:
         turn = TURN.get()
         name = options.plugin_name or (turn.plugin if turn is not None else "")
         if turn is not None and turn.over:
-            self._failures.warning("eviction.too_late", plugin=name, pod=pod.key)
+            self._failures.limited.warning("eviction.too_late", plugin=name, pod=pod.key)
             return False
         options = replace(options, plugin_name=name, reason=options.reason or REASON.get())
         if refusal := self.gate_refusal(pod, options):
@@ -133,15 +135,15 @@ class EvictorProxy:
     async def _carry_out(self, pod: ClusterPod, options: EvictOptions) -> str:
         """Evict a pod; return why that did not work, "": it did."""
         path = self._path
-        facts = {"pod": pod.key, "plugin": options.plugin_name, "reason": options.reason}
+        facts = {"pod": pod.key, "asked_by": options.plugin_name, "reason": options.reason}
         assert path.evictor is not None  # noqa: S101 - no round runs before the profile is whole
         try:
             if path.dry_run:
                 return self._rehearse(path.evictor, pod, options)
             evicted = await path.evictor.evict(pod, options)
         except Exception as err:
-            self._failures.error("eviction.failed", error=repr(err), **facts)
-            return f"{path.evictor.name} failed: {err!r}"
+            text = self._failures.failed("eviction.failed", path.evictor.name, err, **facts)
+            return f"{path.evictor.name} failed: {text}"
         return "" if evicted else f"{path.evictor.name} did not evict it"
 
     def _rehearse(self, evictor: EvictPlugin, pod: ClusterPod, options: EvictOptions) -> str:
@@ -175,5 +177,4 @@ class EvictorProxy:
         return True
 
     def _filter_failed(self, plugin: FilterPlugin, pod: ClusterPod, err: Exception) -> None:
-        facts = {"pod": pod.key, "plugin": plugin.name, "error": repr(err)}
-        self._failures.error("filter.failed", **facts)
+        self._failures.failed("filter.failed", plugin.name, err, pod=pod.key)

@@ -10,8 +10,9 @@ from typing import Any, TypeVar, cast
 from koord.cluster.facts import ClusterNode
 from koord.component.plugins.code import PluginCode, PluginHeldLoop, PluginLate
 from koord.component.plugins.errors import PluginError
-from koord.util.errors import KoordError
-from koord.util.logs import LimitedLog, get_logger
+from koord.component.plugins.failures import FailureLog
+from koord.util.errors import KoordError, error_text
+from koord.util.logs import get_logger
 from koord_descheduler.config.configuration import Profile
 from koord_descheduler.config.points import Point
 from koord_descheduler.framework.evictor import EvictionPath, EvictorProxy
@@ -54,8 +55,16 @@ class PluginErrors(KoordError):
     """Errors of several plugins."""
 
     def __init__(self, errors: Sequence[BaseException]) -> None:
-        super().__init__(f"[{', '.join(str(err) or repr(err) for err in errors)}]")
+        super().__init__(f"[{', '.join(map(error_text, errors))}]")
         self.errors = tuple(errors)
+
+
+class RoundFailed(KoordError):
+    """A round of a plugin has failed; the error that it raised, or returned, is the cause."""
+
+    def __init__(self, plugin: str, error: BaseException) -> None:
+        text, head = error_text(error), f"plugin {plugin}: "
+        super().__init__(text if text.startswith(head) else head + text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +87,7 @@ class ProfilePlugins:
         self._services = services
         self._limits = limits
         self._path = EvictionPath(settings.name, settings.dry_run)
-        failures = LimitedLog(log, services.clock)
+        self._failures = FailureLog(log, services.clock)
         self._loaded: dict[str, _Loaded] = {}
         self.handle = Handle(
             profile=settings.name,
@@ -91,7 +100,7 @@ class ProfilePlugins:
                 limiter,
                 services.metrics,
                 services.decisions,
-                failures,
+                self._failures,
                 gate=services.gate,
                 clock=services.clock,
             ),
@@ -185,7 +194,7 @@ class ProfilePlugins:
         try:
             plugin = await code.run(make, self._limits.build)
         except Exception as err:
-            text = str(err) or repr(err)
+            text = error_text(err)
             raise PluginError(
                 f'plugin "{name}" from {entry.source} could not be made: {text}', name
             ) from err
@@ -202,7 +211,7 @@ class ProfilePlugins:
         try:
             await loaded.code.run(loaded.plugin.close, self._limits.build)
         except Exception as err:
-            log.warning("plugin.unclosed", profile=self.name, plugin=name, error=str(err))
+            log.warning("plugin.unclosed", profile=self.name, plugin=name, error=error_text(err))
 
     async def _run(
         self, names: Sequence[str], point: str, call: Callable[[Plugin], Awaitable[object]]
@@ -211,10 +220,11 @@ class ProfilePlugins:
         for name in names:
             error = await self._round(self._loaded[name], point, call)
             if error is not None:
-                errors.append(error)
-                text = str(error) or repr(error)
-                facts = {"profile": self.name, "plugin": name, "extension_point": point}
-                log.error("plugin.failed", **facts, error=text)
+                facts = {"profile": self.name, "extension_point": point}
+                self._failures.failed("plugin.failed", name, error, **facts)
+                failed = RoundFailed(name, error)
+                failed.__cause__ = error
+                errors.append(failed)
         if len(errors) > 1:
             return Status(PluginErrors(errors))
         return Status(errors[0] if errors else None)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from koord.util.errors import error_text
+
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -15,4 +17,4 @@ class Status:
         return self.error is None
 
     def __str__(self) -> str:
-        return "ok" if self.error is None else str(self.error) or repr(self.error)
+        return "ok" if self.error is None else error_text(self.error)

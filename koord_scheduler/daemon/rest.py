@@ -13,8 +13,10 @@ from koord.cluster.state import ClusterState
 from koord.component.http.endpoints import Handler, guarded
 from koord.component.http.guard import Guard
 from koord.component.http.responses import json_body, json_bytes
+from koord.component.plugins.failures import FailureLog
 from koord.util.clock import Clock
-from koord.util.logs import LimitedLog, get_logger
+from koord.util.errors import error_text
+from koord.util.logs import get_logger
 from koord_scheduler.framework.extension.providers import Endpoint, PluginRequest, Provided
 
 ROOT = "/apis/v1"
@@ -31,7 +33,7 @@ class RestServices:
         self._cluster = cluster
         self._leads = leads
         self._provided: Provided | None = None
-        self._failures = LimitedLog(log, clock)
+        self._failures = FailureLog(log, clock)
 
     def provide(self, provided: Provided) -> None:
         """Have the endpoints of plugins answer from now on."""
@@ -94,12 +96,14 @@ class RestServices:
             async with asyncio.timeout(LONGEST):
                 return _answer(await one.answer(asked))
         except LookupError as err:
-            return _answer({"message": str(err)}, 404)
+            # The text of a KeyError is the key alone.
+            text = error_text(err) if isinstance(err, KeyError) else str(err)
+            return _answer({"message": text}, 404)
         except (ValueError, RecursionError) as err:
             return _answer({"message": str(err)}, 400)
         except Exception as err:  # of a plugin
-            self._failures.error("endpoint.failed", plugin=plugin, path=one.path, error=repr(err))
-            return _answer({"message": f"plugin {plugin} failed: {err!r}"}, 500)
+            text = self._failures.failed("endpoint.failed", plugin, err, path=one.path)
+            return _answer({"message": f"plugin {plugin} failed: {text}"}, 500)
 
     def _endpoints(self) -> dict[str, tuple[Endpoint, ...]]:
         return {} if self._provided is None else dict(self._provided.endpoints)

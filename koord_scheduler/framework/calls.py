@@ -7,11 +7,12 @@ from typing import Generic, ParamSpec, TypeVar
 
 from koord.component.plugins.code import PluginCode, PluginHeldLoop
 from koord.component.plugins.errors import PluginBlocked
+from koord.component.plugins.failures import FailureLog
 from koord.component.plugins.meter import PluginExitError
 from koord.component.plugins.timelimit import ManyLimits
 from koord.util.clock import Clock
-from koord.util.errors import KoordError
-from koord.util.logs import LimitedLog, get_logger
+from koord.util.errors import KoordError, error_text
+from koord.util.logs import get_logger
 from koord_scheduler.config.points import Point
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import Plugin
@@ -70,7 +71,7 @@ class PluginCalls:
         self.metrics = metrics
         self.limits = limits
         """Entered around calls in a row; see Services."""
-        self._failures = LimitedLog(log, clock)
+        self._failures = FailureLog(log, clock)
         self._durations: dict[tuple[str, Code], Callable[[float], None]] = {}
         self._evaluations: dict[tuple[str, Point], list[int]] = {}
 
@@ -171,9 +172,10 @@ class PluginCalls:
 
     def failed(self, loaded: Loaded, point: Point, error: BaseException) -> Status:
         """Log an error of a plugin; return it as a status that names the plugin."""
-        text = str(error) or repr(error)
-        facts = {"profile": self.profile, "plugin": loaded.name, "extension_point": point.label}
-        self._failures.error("plugin.failed", **facts, error=text)
+        cause = error.status.error if isinstance(error, PointFailed) else None
+        facts = {"profile": self.profile, "extension_point": point.label}
+        self._failures.failed("plugin.failed", loaded.name, cause or error, **facts)
+        text = error_text(error)
         message = f'running {point.label} plugin "{loaded.name}": {text}'
         return Status(Code.ERROR, (message,), loaded.name)
 

@@ -4,8 +4,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from koord.cluster.decoder import Kind
+from koord.component.plugins.failures import FailureLog
+from koord.component.plugins.meter import running_plugin
 from koord.util.clock import Clock
-from koord.util.logs import LimitedLog, get_logger
+from koord.util.logs import get_logger
 
 T = TypeVar("T")
 
@@ -19,8 +21,8 @@ class Changes:
     """Calls plugins when an object was added, changed or removed. One event loop."""
 
     def __init__(self, clock: Clock) -> None:
-        self._handlers: dict[str, list[OnChange[Any]]] = {}  # by name of the kind
-        self._failures = LimitedLog(log, clock)
+        self._handlers: dict[str, list[tuple[str, OnChange[Any]]]] = {}  # by kind, with the plugin
+        self._failures = FailureLog(log, clock)
 
     def subscribe(self, kind: Kind[T], on_change: OnChange[T]) -> None:
         """Have a function called after each change of a kind, when the cluster has it already.
@@ -28,13 +30,13 @@ class Changes:
         It must be cheap, as it holds up all else; what it raises is logged. A plugin subscribes
         when it is made, which is before the first list comes, and so learns of every object.
         """
-        self._handlers.setdefault(kind.name, []).append(on_change)
+        self._handlers.setdefault(kind.name, []).append((running_plugin(), on_change))
 
     def notify(self, kind: Kind[T], old: T | None, new: T | None) -> None:
         """Call all functions for this kind."""
-        for on_change in self._handlers.get(kind.name, ()):
+        for plugin, on_change in self._handlers.get(kind.name, ()):
             try:
                 on_change(old, new)
             except Exception as err:
                 facts = {"watched": kind.name, "handler": getattr(on_change, "__qualname__", "")}
-                self._failures.error("change.failed", **facts, error=str(err) or repr(err))
+                self._failures.failed("change.failed", plugin, err, **facts)

@@ -6,6 +6,7 @@ from typing import cast
 
 from koord.cluster.facts import ClusterPod
 from koord.component.plugins.errors import PluginError
+from koord.util.errors import error_text
 from koord_scheduler.config.points import Point
 from koord_scheduler.framework.answers import status_of
 from koord_scheduler.framework.calls import Loaded, PointFailed
@@ -159,7 +160,7 @@ def _events_of(profile: ProfilePlugins) -> Mapping[str, tuple[HintedEvent, ...]]
         try:
             events = tuple(profile.loaded(name).code.call(plugin.events_to_register))
         except Exception as err:
-            text = f'plugin "{name}": its events cannot be registered: {str(err) or repr(err)}'
+            text = f'plugin "{name}": its events cannot be registered: {error_text(err)}'
             raise ProfileError(profile.settings.scheduler_name, [text]) from err
         if not all(isinstance(each, HintedEvent) for each in events):
             text = f'plugin "{name}": wanted HintedEvents, found {events!r:.120}'

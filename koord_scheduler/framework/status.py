@@ -8,6 +8,8 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Self
 
+from koord.util.errors import error_text
+
 
 class Code(IntEnum):
     """Codes with Kubernetes' numbers."""
@@ -93,7 +95,7 @@ class Status:
     @property
     def message(self) -> str:
         """The error, then the reasons."""
-        texts = () if self.error is None else (str(self.error) or repr(self.error),)
+        texts = () if self.error is None else (error_text(self.error),)
         return ", ".join((*texts, *self.reasons))
 
     def of(self, plugin: str) -> "Status":

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from koord.component.plugins.errors import PluginBlocked
 from koord.component.plugins.meter import Meter
+from koord.util.errors import error_text
 from koord.util.logs import get_logger
 from koordlet.plugin.registry import Registration
 from koordlet.qosmanager.outcome import PluginState
@@ -90,7 +91,7 @@ class Admission:
             with self._meter.step():
                 setup()
         except (Exception, PluginBlocked) as err:
-            self.break_for_good(f"setup: {err!r}")
+            self.break_for_good(f"setup: {error_text(err)}")
 
     def _give_way(self) -> None:
         self.refused = False

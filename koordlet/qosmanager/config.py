@@ -8,7 +8,7 @@ from koord.component.flags import Flag, FlagSet
 from koord.component.plugins.errors import PluginBlocked
 from koord.component.plugins.timelimit import LOADING, time_limit
 from koord.util.clock import Clock
-from koord.util.errors import OptionError
+from koord.util.errors import OptionError, error_text
 from koord.util.logs import get_logger
 from koord.util.nearest import nearest
 from koord.util.snakecase import snake_case
@@ -61,7 +61,7 @@ class QOSExtensionConfig:
                 with time_limit(self._patience):
                     self._prepare(registration, flags)
             except (Exception, SystemExit, PluginBlocked) as err:  # third-party code
-                self.failures[registration.name] = f"init_flags: {err!r}"
+                self.failures[registration.name] = f"init_flags: {error_text(err)}"
         known = ", ".join(registration.name for registration in self.registry)
         self._switches = flags.bool_map(
             FLAG, {}, f"Plugins to switch on or off, like A=true,B=false. Installed: {known}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from koord.component.features import FeatureGates
 from koord.component.plugins.meter import Meter, NoGuard, ResidentMemory, account_tasks
+from koord.util.errors import error_text
 from koord.util.firstof import first_of
 from koord.util.health import PartHealth, Status
 from koord.util.logs import get_logger
@@ -295,4 +296,4 @@ async def _supervise(runner: PluginRunner, stop: Stop) -> None:
         await runner.supervise(stop)
     except Exception as err:
         log.exception("plugin.supervision_failed", plugin=runner.name)
-        runner.breaks(f"supervision: {err!r}")
+        runner.breaks(f"supervision: {error_text(err)}")

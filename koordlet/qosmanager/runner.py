@@ -9,6 +9,7 @@ from koord.component.plugins.errors import PluginBlocked
 from koord.component.plugins.meter import Meter
 from koord.component.plugins.rounds import PacedStop
 from koord.util.clock import Clock
+from koord.util.errors import error_text
 from koord.util.firstof import first_of
 from koord.util.health import OK, PartHealth, Status
 from koord.util.logs import get_logger
@@ -327,7 +328,7 @@ class PluginRunner:
         error = task.exception() if in_time and not task.cancelled() else None
         if error is not None or not in_time:
             self.errors += 1
-            reason = repr(error) if error else f"took longer than {self._limits.stop:g} s"
+            reason = error_text(error) if error else f"took longer than {self._limits.stop:g} s"
             log.error("plugin.stop_failed", plugin=self.name, error=reason)
         if left:
             log.warning("plugin.tasks_left", plugin=self.name, tasks=len(left))
@@ -380,4 +381,4 @@ def _raise_failure(task: asyncio.Task[None]) -> None:
     if isinstance(error, PluginBlocked):
         raise FailedRunError(Outcome.BLOCKED, str(error)) from error
     if error is not None:
-        raise FailedRunError(Outcome.FAILED, repr(error)) from error
+        raise FailedRunError(Outcome.FAILED, error_text(error)) from error

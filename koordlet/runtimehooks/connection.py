@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from koord.util.errors import error_text
 from koord.util.logs import get_logger
 from koordlet.runtimehooks.wire.errors import WireError, malformed
 from koordlet.runtimehooks.wire.messages import PLUGIN_SERVICE
@@ -134,7 +135,7 @@ class Connection:
             return Response(Status(Code.INVALID_ARGUMENT, str(err)))
         except Exception as err:
             log.exception("nri.request_failed", method=f"{request.method:.80}")
-            return Response(Status(Code.UNKNOWN, repr(err)))
+            return Response(Status(Code.UNKNOWN, error_text(err)))
 
     def _send(self, connection: int, content: bytes) -> None:
         if not self._writer.is_closing():

@@ -9,6 +9,7 @@ from prometheus_client import Histogram
 
 from koord.component.plugins.meter import Meter
 from koord.util.clock import Clock
+from koord.util.errors import error_text
 from koord.util.logs import get_logger
 from koordlet.executor.claims.claim import Claim
 from koordlet.runtimehooks.adjustments import Owned
@@ -177,7 +178,7 @@ class Rules:
 def _in_words(err: Exception) -> str:
     if isinstance(err, TimeoutError):
         return f"not done within {PATIENCE} s, as the runtime waits for the answer"
-    return str(err) or repr(err)
+    return error_text(err)
 
 
 async def _prepared(rule: Rule, meta: PodMeta) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from koord.api.slo.nodeslo import HostApplication
 from koord.util.backoff import Backoff
 from koord.util.clock import Clock
-from koord.util.errors import KoordError
+from koord.util.errors import KoordError, error_text
 from koord.util.firstof import first_of
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
@@ -226,7 +226,7 @@ class CallbackWorker:
         elif task.cancelled():
             self._failed(entry, "cancelled itself")
         elif (error := task.exception()) is not None:
-            self._failed(entry, repr(error), error)
+            self._failed(entry, error_text(error), error)
         else:
             self._succeeded(entry, self._clock.monotonic() - start)
 

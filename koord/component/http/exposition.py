@@ -23,6 +23,7 @@ from koord.component.http.scrapebody import ScrapeBody
 from koord.component.http.shared import Shared
 from koord.component.http.textformat import TextFormat
 from koord.util.clock import Clock, SystemClock
+from koord.util.errors import error_text
 from koord.util.logs import LogState, get_logger
 
 FRESH_SECONDS = 1.0  # in which scrapes get what was rendered before: samples are no newer either
@@ -134,7 +135,7 @@ class Exposition:
         self._failures.labels(source).inc()
         self._failed_now.add(source)
         state = self._lasting.setdefault(source, LogState(log))
-        state.failed("exposition.incomplete", source=source, error=str(err) or repr(err))
+        state.failed("exposition.incomplete", source=source, error=error_text(err))
 
     def _log_recovered(self) -> None:
         for source in self._lasting.keys() - self._failed_now:

@@ -22,6 +22,7 @@ from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 from koord.component.config.faults import Fault, FieldPath, independent, invalid
 from koord.component.config.typed import Reader, Rejected
+from koord.util.errors import error_text
 
 _A = TypeVar("_A")
 _F = TypeVar("_F", bound=Callable[..., object])
@@ -72,7 +73,7 @@ class ArgsType:
             found = _completed(found)
             rules = [fault.below(path) for fault in _validated(found)]
         except Exception as err:  # the methods of a third party's class
-            rules = [invalid(path, value, f"checking it failed: {err!r}")]
+            rules = [invalid(path, value, f"checking it failed: {error_text(err)}")]
         faults += independent(rules, reader.faults)
         return (None if _has_errors(faults) else found), faults
 

@@ -9,6 +9,7 @@ from typing import Any
 from koord.component.plugins.errors import PluginBlocked, PluginError
 from koord.component.plugins.registry import Registry
 from koord.component.plugins.timelimit import LOADING, time_limit
+from koord.util.errors import error_text
 from koord.util.logs import get_logger
 
 log = get_logger("koord.plugins")
@@ -63,7 +64,8 @@ def discover(
             with time_limit(seconds):
                 _register(each, view)
         except (Exception, SystemExit, PluginBlocked) as err:  # third-party code
-            problem = str(err) if isinstance(err, PluginError) else f"{each.source}: {err!r}"
+            text = error_text(err)
+            problem = text if isinstance(err, PluginError) else f"{each.source}: {text}"
             log.error("plugin.refused", entry_point=each.entry.name, error=problem)  # noqa: TRY400 - the message says it all
             name = err.name if isinstance(err, PluginError) and err.name else each.entry.name
             if not view.register_unloadable(name, problem):

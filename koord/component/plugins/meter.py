@@ -209,6 +209,12 @@ def _leak(work: Coroutine[Any, Any, Any]) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(work))
 
 
+def running_plugin() -> str:
+    """Return the name of the plugin whose code runs; "": it is none's."""
+    meter = _METER.get()
+    return "" if meter is None else meter.name
+
+
 def account_tasks(loop: asyncio.AbstractEventLoop) -> None:
     """Charge the tasks that a plugin starts on this loop to the plugin, whatever they do."""
     loop.set_task_factory(_create_task)

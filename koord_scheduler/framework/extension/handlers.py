@@ -8,9 +8,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from koord.cluster.facts import ClusterPod
+from koord.component.plugins.failures import FailureLog
+from koord.component.plugins.meter import running_plugin
 from koord.util.clock import Clock
 from koord.util.errors import KoordError
-from koord.util.logs import LimitedLog, get_logger
+from koord.util.logs import get_logger
 from koord_scheduler.framework.queuedpod import QueuedPod
 from koord_scheduler.framework.status import Status
 
@@ -36,9 +38,9 @@ class FailureFilters:
     """What plugins do about pods that failed, before and after they are requeued."""
 
     def __init__(self, clock: Clock) -> None:
-        self._before: list[FailureFilter] = []
-        self._after: list[FailureFilter] = []
-        self._failures = LimitedLog(log, clock)
+        self._before: list[tuple[str, FailureFilter]] = []  # with the plugin that it is from
+        self._after: list[tuple[str, FailureFilter]] = []
+        self._failures = FailureLog(log, clock)
 
     def register(
         self, before: FailureFilter | None = None, after: FailureFilter | None = None
@@ -49,9 +51,9 @@ class FailureFilters:
         with it what is to be done. after: asked whatever happened before.
         """
         if before is not None:
-            self._before.append(before)
+            self._before.append((running_plugin(), before))
         if after is not None:
-            self._after.append(after)
+            self._after.append((running_plugin(), after))
 
     def before(self, failed: FailedPod) -> bool:
         """Whether one of them has handled the failure."""
@@ -61,16 +63,15 @@ class FailureFilters:
         """Ask until one has handled it."""
         self._any(self._after, failed)
 
-    def _any(self, filters: Iterable[FailureFilter], failed: FailedPod) -> bool:
-        for each in filters:
+    def _any(self, filters: Iterable[tuple[str, FailureFilter]], failed: FailedPod) -> bool:
+        for plugin, each in filters:
             try:
                 if each(failed):
                     return True
             except Exception as err:  # of a plugin; the pod must not be lost for it
                 name = getattr(each, "__qualname__", "")
-                self._failures.error(
-                    "failure_filter.failed", handler=name, pod=failed.pod.key, error=repr(err)
-                )
+                facts = {"handler": name, "pod": failed.pod.key}
+                self._failures.failed("failure_filter.failed", plugin, err, **facts)
         return False
 
 
@@ -78,23 +79,22 @@ class ForgetHandlers:
     """Called when a plugin has a pod taken off its node that was assumed there."""
 
     def __init__(self, clock: Clock) -> None:
-        self._handlers: list[Callable[[ClusterPod], None]] = []
-        self._failures = LimitedLog(log, clock)
+        self._handlers: list[tuple[str, Callable[[ClusterPod], None]]] = []
+        self._failures = FailureLog(log, clock)
 
     def register(self, handler: Callable[[ClusterPod], None]) -> None:
         """Add a function that drops what its plugin keeps about a pod."""
-        self._handlers.append(handler)
+        self._handlers.append((running_plugin(), handler))
 
     def forgotten(self, pod: ClusterPod) -> None:
         """Call all of them, whatever becomes of each."""
-        for each in self._handlers:
+        for plugin, each in self._handlers:
             try:
                 each(pod)
             except Exception as err:
                 name = getattr(each, "__qualname__", "")
-                self._failures.error(
-                    "forget_handler.failed", handler=name, pod=pod.key, error=repr(err)
-                )
+                facts = {"handler": name, "pod": pod.key}
+                self._failures.failed("forget_handler.failed", plugin, err, **facts)
 
 
 StartHook = Callable[[], Awaitable[None]]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from koord.component.plugins.code import PluginCode
 from koord.component.plugins.errors import PluginError
-from koord.util.errors import KoordError
+from koord.util.errors import KoordError, error_text
 from koord.util.logs import get_logger
 from koord_scheduler.config.points import Point
 from koord_scheduler.config.profiles import Profile
@@ -151,7 +151,7 @@ class ProfilePlugins:
                 await loaded.code.run(loaded.plugin.close, self.limits.build)
             except Exception as err:
                 facts = {"profile": self.settings.scheduler_name, "plugin": name}
-                log.warning("plugin.unclosed", **facts, error=str(err))
+                log.warning("plugin.unclosed", **facts, error=error_text(err))
 
     async def make(self, registry: PluginRegistry) -> list[str]:
         """Make all plugins; return what is wrong with them."""
@@ -205,7 +205,7 @@ class ProfilePlugins:
             plugin = await code.run(make, self.limits.build)
         except Exception as err:
             raise PluginError(
-                f'plugin "{name}" from {entry.source} could not be made: {str(err) or repr(err)}',
+                f'plugin "{name}" from {entry.source} could not be made: {error_text(err)}',
                 name,
             ) from err
         if not isinstance(plugin, Plugin):

@@ -224,6 +224,23 @@ def test_what_others_can_cause_is_logged_once_a_minute(capsys):
     ]
 
 
+def test_what_is_logged_of_one_plugin_does_not_keep_another_out(capsys):
+    """Each has its own minute, and its own count."""
+    logs.configure("json", LevelSpec())
+    clock = SimulatedClock()
+    limited = LimitedLog(get_logger("x"), clock)
+    for of in ("a", "b", "a"):
+        limited.error("x.failed", of=of, plugin=of)
+    clock.tick(60)
+    limited.error("x.failed", of="a", plugin="a")
+
+    assert [(line["plugin"], line.get("left_out")) for line in lines(capsys)] == [
+        ("a", None),
+        ("b", None),
+        ("a", 1),
+    ]
+
+
 def test_what_libraries_log_is_in_our_format(capsys):
     """With the error, on one line; and no more than one a second."""
     logs.configure("json", LevelSpec())

@@ -61,7 +61,7 @@ async def test_all_deschedule_plugins_run_before_the_first_balance_plugin(kit: K
 async def test_an_error_of_a_profile_ends_neither_the_others_nor_the_balance_phase(
     kit: Kit,
 ) -> None:
-    """Unlike Koordinator's; the result names the profile."""
+    """Unlike Koordinator's; the result names the profile and the plugin."""
     calls: list[Any] = []
 
     async def raises(plugin: Both, nodes: Sequence[ClusterNode]) -> None:
@@ -77,7 +77,7 @@ async def test_an_error_of_a_profile_ends_neither_the_others_nor_the_balance_pha
     assert [(profile, point) for profile, _, point, _ in calls] == [
         ("good", "deschedule"), ("bad", "balance"),
     ]  # fmt: skip
-    assert result.errors == ["bad: broken"]
+    assert result.errors == ["bad: plugin A: ValueError('broken')"]
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ async def test_health_names_what_went_wrong_in_the_last_cycle(kit: Kit) -> None:
     assert cycles.health().status is Status.OK
     await cycles.run_once()
     assert cycles.health().status is Status.DEGRADED
-    assert cycles.health().reason == "the last cycle: p: broken"
+    assert cycles.health().reason == "the last cycle: p: plugin A: ValueError('broken')"
     await cycles.run_once()
     assert cycles.health().status is Status.OK
 
@@ -283,7 +283,7 @@ async def test_a_list_of_nodes_that_fails_costs_one_cycle(kit: Kit) -> None:
         decisions=kit.decisions,
         interval=10.0,
     )
-    assert (await cycles.run_once()).errors == ["server gone"]
+    assert (await cycles.run_once()).errors == ["ValueError('server gone')"]
     assert (await cycles.run_once()).errors == []
     assert len(calls) == 1
 

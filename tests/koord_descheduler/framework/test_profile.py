@@ -69,7 +69,10 @@ class Bad(Both):
         ({"balance": ("A", "A")}, ['plugin "A" already registered as "BalancePlugin"']),
         ({"evict": ()}, ["no evict plugin is enabled"]),
         ({"evict": ("Evict", "Other")}, ["only one evict plugin can be enabled"]),
-        ({"balance": ("Bad",)}, ['plugin "Bad" from', "could not be made: weight: found -1"]),
+        (
+            {"balance": ("Bad",)},
+            ['plugin "Bad" from', "could not be made: ValueError('weight: found -1')"],
+        ),
         ({"balance": ("Nameless",)}, ["wanted a Plugin, found"]),
         (
             {"deschedule": ("X",), "balance": ("Evict", "Bad"), "evict": ()},
@@ -140,7 +143,7 @@ async def test_plugins_run_in_order_and_an_error_of_one_does_not_end_the_others(
     status = await profile.run_balance_plugins(NODES)
 
     assert [name for _, name, _, _ in calls] == ["B", "A", "C"]
-    assert str(status) == "[e2, e1]"
+    assert str(status) == "[plugin B: ValueError('e2'), plugin A: ValueError('e1')]"
     labels = {"profile": "p", "extension_point": "balance"}
     for plugin, outcome in (("A", "failed"), ("B", "failed"), ("C", "ok")):
         found = kit.sample(

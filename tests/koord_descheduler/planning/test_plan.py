@@ -352,7 +352,7 @@ def test_a_plan_that_is_not_whole_is_no_success(
 
     out, err = capsys.readouterr()
     assert "the node is to be empty" in out
-    assert "the plan is not whole: p: out of order" in err
+    assert "the plan is not whole: p: plugin Failing: RuntimeError('out of order')" in err
 
 
 def test_a_dump_without_nodes_is_an_error(

@@ -37,9 +37,12 @@ def test_which_statuses_are_rejections(status: Status, ok: bool, rejected: bool)
 
 
 def test_a_message_is_the_error_then_the_reasons() -> None:
-    """Joined with a comma; an error without a text is named by its type."""
+    """Joined with a comma; an error is named by its type."""
     assert Status.unschedulable("a", "b").message == "a, b"
-    assert Status(Code.ERROR, ("why",), error=ValueError("broken")).message == "broken, why"
+    assert (
+        Status(Code.ERROR, ("why",), error=ValueError("broken")).message
+        == "ValueError('broken'), why"
+    )
     assert Status.failed(KeyError()).message == "KeyError()"
     assert str(Status()) == "Success"
 

@@ -113,7 +113,7 @@ class Breaks(ScorePlugin):
 async def test_a_plugin_that_fails_is_named() -> None:
     report = await report_of(pending(), {"a": 4, "b": 4}, score={"Breaks": Breaks()})
     assert (report["node"], report["status"]) == (None, "Error")
-    assert report["message"] == 'running Score plugin "Breaks": no idea'
+    assert report["message"] == "running Score plugin \"Breaks\": ValueError('no idea')"
 
 
 async def test_of_many_nodes_so_many_are_shown() -> None:

@@ -181,7 +181,10 @@ def fails() -> Status:
 SYNC = ["preFilter", "filter", "preScore", "reserve", "permit", "preBindPreFlight"]
 BINDING = ["preBind", "bind"]
 ACTS: list[tuple[str, Act, str]] = [
-    *((point, raises, "'weight'") for point in [*SYNC, "score", "normalizeScore", *BINDING]),
+    *(
+        (point, raises, "KeyError('weight')")
+        for point in [*SYNC, "score", "normalizeScore", *BINDING]
+    ),
     *((point, leaves, "found a call of sys.exit") for point in ("filter", "permit", "bind")),
     *(
         (point, holds, f"wanted an end within {STEP:g} s")

@@ -70,7 +70,7 @@ async def test_everything_that_is_wrong_is_in_the_message() -> None:
         await build_profile(settings, kit.registry, kit.services)
     for text in (
         'plugin "Broken" from ',
-        "could not be made: no args",
+        "could not be made: ValueError('no args')",
         "wanted a Plugin, found 'text'",
         'plugin "Unknown" does not exist; registered are: Broken, F, Q, Text',
         'plugin "F" is enabled 2 times at filter',
