@@ -29,6 +29,7 @@ BENCHMARKS = (
     "snapshot",
     "framework",
     "scheduling",
+    "extender",
     "plugincosts",
     "watchevents",
     "requests",

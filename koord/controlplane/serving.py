@@ -130,9 +130,14 @@ def _certificate(options: ControlPlaneFlags) -> ServingCertificate | None:
     if not certificate or not options.secure_port.value:
         return None
     found = ServingCertificate(Path(certificate), Path(key))
-    if options.tls_min_version.value == TLS_VERSIONS[1]:
-        found.context.minimum_version = ssl.TLSVersion.TLSv1_3
+    found.context.minimum_version = oldest_tls(options)
     return found
+
+
+def oldest_tls(options: ControlPlaneFlags) -> ssl.TLSVersion:
+    """The oldest version of TLS that any server of the daemon takes."""
+    newest = options.tls_min_version.value == TLS_VERSIONS[1]
+    return ssl.TLSVersion.TLSv1_3 if newest else ssl.TLSVersion.TLSv1_2
 
 
 def _configz(configuration: Callable[[], object]) -> Handler:

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from aiohttp import web
 
 from koord.component.flagkinds import read_bool, read_int
+from koord.component.http.bodies import read_small
 from koord.component.http.endpoints import Handler, guarded
 from koord.component.http.guard import local_only
+from koord.component.http.middleware import MAX_BODY
 from koord.component.http.refusal import Refusal
 from koord.component.http.responses import text_response
 from koord_scheduler.framework.debugging import Debugging
@@ -48,7 +50,7 @@ def add_debug_flags(app: web.Application, debugging: Debugging) -> None:
 
 def _changing(name: str, change: Callable[[str], None]) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
-        text = (await request.text()).strip()
+        text = (await read_small(request, MAX_BODY)).decode(errors="replace").strip()
         try:
             change(text)
         except ValueError as err:

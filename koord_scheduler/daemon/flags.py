@@ -3,6 +3,7 @@
 Source: Kubernetes, cmd/kube-scheduler/app/options; Koordinator, cmd/koord-scheduler.
 """
 
+from pathlib import Path
 from typing import Any
 
 from koord.component.flagchecks import address, at_least
@@ -10,6 +11,9 @@ from koord.component.flagkinds import BOOL, DURATION, INT, STRING, STRING_LIST
 from koord.component.flags import Flag, FlagSet
 from koord.component.http.sockets import Address
 from koord.component.inertflags import InertFlag, define_inert_flags
+from koord.util.address import is_loopback
+from koord.util.errors import OptionError
+from koord_scheduler.extenderserver.access import AccessFiles
 from koord_scheduler.framework.debugging import Debugging
 from koord_scheduler.queue.schedulingqueue import LONGEST_IN_POOL
 from koord_scheduler.scheduling.diagnosisdump import QUEUE
@@ -141,6 +145,23 @@ class SchedulerFlags:
             False,
             "where a plugin fails let all nodes pass, in place of failing the pod's attempt",
         )
+        self._extender_files = {
+            name: flags.string(f"extender-{flag}", "", meaning)
+            for name, flag, meaning in (
+                ("certificate", "tls-cert-file", "certificate in PEM of HTTPS for --extender"),
+                ("key", "tls-private-key-file", "its key in PEM; both are followed"),
+                (
+                    "client_ca",
+                    "client-ca-file",
+                    "CAs in PEM of which a client of --extender needs a certificate",
+                ),
+                (
+                    "token",
+                    "token-file",
+                    "file with the bearer token that a client of --extender needs",
+                ),
+            )
+        }
         self.network_topology = flags.bool(
             "enable-network-topology-manager",
             False,
@@ -155,6 +176,26 @@ class SchedulerFlags:
             "plugins whose controllers run: names, * for all, -NAME for all but that one",
         )
         define_inert_flags(flags, _INERT)
+
+    def check_together(self) -> None:
+        """Check flags against each other; call it after parsing.
+
+        Raises:
+            OptionError: the extender's clients could be anyone, or a file is missing.
+        """
+        given = {name: flag for name, flag in self._extender_files.items() if flag.value}
+        for one, needs in (("certificate", "key"), ("key", "certificate"), ("client_ca", "key")):
+            if one in given and needs not in given:
+                hint = f"give --{self._extender_files[needs].name} as well"
+                raise OptionError(f"--{given[one].name}", given[one].value, hint)
+        address = self.extender_address
+        local = address is None or address.host == "localhost" or is_loopback(address.host)
+        if not local and not self.extender_files.known:
+            hint = (
+                "others can connect there: give --extender-client-ca-file and a certificate, or "
+                "--extender-token-file; or listen on 127.0.0.1"
+            )
+            raise OptionError(f"--{self.extender.name}", self.extender.value, hint)
 
     def debugging(self) -> Debugging:
         """Return what cycles log at the start; of a flag and its letter either counts."""
@@ -176,6 +217,12 @@ class SchedulerFlags:
             return None
         found = Address.parse(self.extender.value)
         return Address(found.host or "127.0.0.1", found.port)
+
+    @property
+    def extender_files(self) -> AccessFiles:
+        """What the extender's clients and TLS are checked by."""
+        given = {name: flag.value for name, flag in self._extender_files.items() if flag.value}
+        return AccessFiles(**{name: Path(value) for name, value in given.items()})
 
     @property
     def kubeconfig(self) -> str:

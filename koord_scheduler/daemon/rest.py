@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from koord.cluster.state import ClusterState
+from koord.component.http.bodies import read_small
 from koord.component.http.endpoints import Handler, guarded
 from koord.component.http.guard import Guard
+from koord.component.http.middleware import MAX_BODY
 from koord.component.http.responses import json_body, json_bytes
 from koord.component.plugins.failures import FailureLog
 from koord.util.clock import Clock
@@ -90,8 +92,9 @@ class RestServices:
     async def _asked(
         self, plugin: str, one: Endpoint, parameters: dict[str, str], request: web.Request
     ) -> web.Response:
+        data = await read_small(request, MAX_BODY)
         try:
-            body = json.loads(await request.read()) if request.body_exists else None
+            body = json.loads(data) if request.body_exists else None
             asked = PluginRequest(parameters=parameters, query=dict(request.query), body=body)
             async with asyncio.timeout(LONGEST):
                 return _answer(await one.answer(asked))

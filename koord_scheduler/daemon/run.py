@@ -17,7 +17,7 @@ from koord.controlplane.daemon import CommonParts, beside
 from koord.controlplane.kinds import SERVED_TO_SCHEDULER
 from koord.controlplane.leaderclient import LeaderClient
 from koord.controlplane.program import Program
-from koord.controlplane.serving import HttpSources, create_app
+from koord.controlplane.serving import HttpSources, create_app, oldest_tls
 from koord.kube.events import EventLimits
 from koord.util.clock import Clock
 from koord.util.errors import KoordError
@@ -32,6 +32,7 @@ from koord_scheduler.daemon.rest import RestServices
 from koord_scheduler.daemon.settings import Settings
 from koord_scheduler.extenders.chain import Extenders
 from koord_scheduler.extenders.objects import FollowedObjects
+from koord_scheduler.extenderserver.access import Access
 from koord_scheduler.extenderserver.served import served_profile
 from koord_scheduler.extenderserver.server import extender_server, served_verbs
 from koord_scheduler.framework.extension.auditor import WorkloadAuditor
@@ -109,7 +110,7 @@ class Daemon:
         """Build all parts but the plugins.
 
         Raises:
-            KoordError: the certificate cannot be used.
+            KoordError: a certificate or the extender's token cannot be used.
         """
         self._settings = settings
         self._connection = connection
@@ -151,6 +152,11 @@ class Daemon:
         self._common.serve(plain, self._shown, self._app, self._page)
         components = self._common.components
         components.runs["cluster"] = self._follow
+        if self._serves:
+            oldest = oldest_tls(settings.options)
+            self._access = Access(settings.own.extender_files, oldest)
+            components.add("extender certificate", self._access.certificate)
+            components.add("extender token", self._access.token)
         components.health.register("plugins", self._plugins_health)
         components.health.register("scheduling", self._scheduling_health)
 
@@ -292,6 +298,7 @@ class Daemon:
             self._profiles,
             self._connection.state,
             address,
+            self._access,
             timeout=settings.own.extender_timeout.value,
             fail_open=settings.own.extender_fail_open.value,
             registry=registry,

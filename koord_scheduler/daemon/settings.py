@@ -63,6 +63,7 @@ def load_settings(
     flags, options, own = new_flags(terminal=terminal)
     gates, registry = feature_gates(), PluginRegistry()
     path = take_command_line(argv, flags, options, gates)
+    own.check_together()
     problems = tuple(discover(registry))
     known, election = known_plugins(registry), options.leader_election()
     read = (

@@ -6,18 +6,24 @@ capitals, and null for what is absent.
 Source: Kubernetes, k8s.io/kube-scheduler/extender/v1.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import dataclasses
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
 
-from msgspec import DecodeError, Raw, json
+from msgspec import DecodeError, Meta, Raw, Struct, field, json
 
+from koord.cluster.decoder import LARGEST_OBJECT
 from koord.util.errors import InvalidObject
 
 MIN_SCORE = 0
 MAX_SCORE = 10
 LONGEST_REASON = 1024  # characters of a reason that are kept
 MOST_NODES = 20_000  # in one message
+LONGEST_NAME = 260  # bytes of a node's in a list; Kubernetes has at most 253
+
+T = TypeVar("T")
 
 Victims = Mapping[str, Sequence[str]]
 """Uids of the pods that would be evicted, by node."""
@@ -29,7 +35,7 @@ class Arguments:
 
     pod: bytes  # as the API server has it
     names: tuple[str, ...]  # of the nodes
-    nodes: tuple[bytes, ...] | None  # the nodes themselves; None: only names travel
+    nodes: Sequence[bytes | Raw] | None  # the nodes themselves; None: only names travel
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +43,8 @@ class FilterAnswer:
     """Which nodes passed, and why the others did not."""
 
     names: tuple[str, ...] | None  # None: the answer says nothing about that
-    failed: Mapping[str, str] = field(default_factory=dict)
-    unresolvable: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unresolvable: Mapping[str, str] = dataclasses.field(default_factory=dict)
     error: str = ""
 
 
@@ -69,39 +75,45 @@ def write_arguments(asked: Arguments) -> bytes:
     return json.encode({"Pod": Raw(asked.pod), "Nodes": nodes, "NodeNames": names})
 
 
-def read_arguments(data: bytes) -> Arguments:
-    """Return the question that a scheduler asks.
+def read_arguments(data: bytes | bytearray) -> Arguments:
+    """Return the question that a scheduler asks; nodes are views of the data.
+
+    Nothing is made of what is not asked for, and of no more than MOST_NODES nodes: a body of
+    128 MiB, whatever is in it, costs a few MiB beside itself.
 
     Raises:
         InvalidObject: it is none.
     """
-    found = _object(data, "ExtenderArgs")
-    pod = found.get("pod")
-    if not isinstance(pod, dict):
-        raise InvalidObject("ExtenderArgs", wanted="a Pod", found=_short(pod))
-    nodes = _items(found.get("nodes"))
-    names = _names(found.get("nodenames"), "NodeNames")
-    if names is None and nodes is None:
-        raise InvalidObject("ExtenderArgs", wanted="Nodes or NodeNames", found="neither")
-    if nodes is not None and names is None:
-        names = tuple(_name_of(one) for one in nodes)
-        return Arguments(json.encode(pod), names, tuple(json.encode(one) for one in nodes))
-    return Arguments(json.encode(pod), names or (), None)
+    where = "ExtenderArgs"
+    found = _typed(data, _Asked, where)
+    pod, nodes = found.pod or found.small_pod, found.nodes or found.small_nodes
+    listed = found.names or found.small_names
+    if len(pod) > LARGEST_OBJECT or not bytes(pod).startswith(b"{"):
+        raise InvalidObject(where, wanted="a Pod", found=f"{len(pod)} bytes")
+    if listed not in _NOTHING:
+        return Arguments(bytes(pod), _listed_names(listed), None)
+    if nodes in _NOTHING:
+        raise InvalidObject(where, wanted="Nodes or NodeNames", found="neither")
+    return Arguments(bytes(pod), *_whole_nodes(nodes))
 
 
-def write_filter_answer(answer: FilterAnswer, nodes: Iterable[bytes] | None = None) -> bytes:
-    """Return the answer to filter; nodes: those that passed, where they travel themselves."""
-    passed: dict[str, Any] = {"Nodes": None, "NodeNames": list(answer.names or ())}
-    if nodes is not None:
-        passed = {"Nodes": {"metadata": {}, "items": list(map(Raw, nodes))}, "NodeNames": None}
-    return json.encode(
-        {
-            **passed,
-            "FailedNodes": answer.failed,
-            "FailedAndUnresolvableNodes": answer.unresolvable,
-            "Error": answer.error,
-        }
-    )
+def write_filter_answer(
+    answer: FilterAnswer, nodes: Sequence[bytes | Raw] | None = None
+) -> list[bytes | Raw]:
+    """Return the answer to filter in pieces; nodes: those that passed, where they travel."""
+    rest = {
+        "NodeNames": None if nodes is not None else answer.names or (),
+        "FailedNodes": answer.failed,
+        "FailedAndUnresolvableNodes": answer.unresolvable,
+        "Error": answer.error,
+    }
+    if nodes is None:
+        return [json.encode({"Nodes": None, **rest})]
+    pieces: list[bytes | Raw] = [b'{"Nodes":{"metadata":{},"items":[']
+    for node in nodes:
+        pieces += (node,) if len(pieces) == 1 else (b",", node)
+    pieces += (b"]},", json.encode(rest)[1:])
+    return pieces
 
 
 def read_filter_answer(data: bytes) -> FilterAnswer:
@@ -216,7 +228,7 @@ def write_bind(asked: BindArguments) -> bytes:
     )
 
 
-def read_bind(data: bytes) -> BindArguments:
+def read_bind(data: bytes | bytearray) -> BindArguments:
     """Return which pod a scheduler wants bound.
 
     Raises:
@@ -244,7 +256,72 @@ def read_error(data: bytes) -> str:
     return _text(_object(data, "ExtenderBindingResult").get("error"), "Error")
 
 
-def _decoded(data: bytes, where: str) -> object:
+class _Asked(Struct, gc=False):
+    """ExtenderArgs, with the names of Go and in small letters; what else there is costs nothing."""
+
+    pod: Raw = field(name="Pod", default=Raw())
+    nodes: Raw = field(name="Nodes", default=Raw())
+    names: Raw = field(name="NodeNames", default=Raw())
+    small_pod: Raw = field(name="pod", default=Raw())
+    small_nodes: Raw = field(name="nodes", default=Raw())
+    small_names: Raw = field(name="nodenames", default=Raw())
+
+
+class _Whole(Struct, gc=False):
+    """A NodeList, its nodes as they are."""
+
+    items: list[Raw] | None = None
+
+
+class _Metadata(Struct, gc=False):
+    name: Annotated[str, Meta(min_length=1)]
+
+
+class _Node(Struct, gc=False):
+    """The name of a node, counted while a list of them is read."""
+
+    metadata: _Metadata
+
+    def __post_init__(self) -> None:
+        _counted.nodes += 1
+        if _counted.nodes > MOST_NODES:
+            raise ValueError(f"more than {MOST_NODES} nodes")
+
+
+class _Named(Struct, gc=False):
+    """A NodeList, only the names."""
+
+    items: list[_Node] | None = None
+
+
+_counted = threading.local()
+_NOTHING = (Raw(), Raw(b"null"))
+
+
+def _whole_nodes(data: Raw) -> tuple[tuple[str, ...], list[Raw]]:
+    """Names and nodes of a NodeList. The names are read first: they say whether it is too long."""
+    _counted.nodes = 0
+    named = _typed(data, _Named, "Nodes").items or ()
+    whole = _typed(data, _Whole, "Nodes").items or []
+    return tuple(one.metadata.name for one in named), whole
+
+
+def _listed_names(data: Raw) -> tuple[str, ...]:
+    # No name has a comma.
+    if len(data) > MOST_NODES * LONGEST_NAME or bytes(data).count(b",") >= MOST_NODES:
+        wanted = f"a list of at most {MOST_NODES}"
+        raise InvalidObject("NodeNames", wanted=wanted, found=f"{len(data)} bytes")
+    return tuple(_typed(data, list[str], "NodeNames"))
+
+
+def _typed(data: bytes | bytearray | Raw, kind: type[T], where: str) -> T:
+    try:
+        return json.decode(data, type=kind)
+    except (DecodeError, RecursionError, UnicodeDecodeError) as err:
+        raise InvalidObject(where, wanted="what kube-scheduler sends", found=str(err)) from err
+
+
+def _decoded(data: bytes | bytearray, where: str) -> object:
     try:
         found: object = json.decode(data)
     except (DecodeError, RecursionError, UnicodeDecodeError) as err:
@@ -252,7 +329,7 @@ def _decoded(data: bytes, where: str) -> object:
     return found
 
 
-def _object(data: bytes, where: str) -> dict[str, Any]:
+def _object(data: bytes | bytearray, where: str) -> dict[str, Any]:
     """The fields of an object, names in small letters."""
     found = _decoded(data, where)
     if not isinstance(found, dict):

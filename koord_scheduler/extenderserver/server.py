@@ -9,6 +9,7 @@ from koord.component.http.sockets import Address
 from koord.util.clock import Clock
 from koord_scheduler import PREFIX
 from koord_scheduler.cache.assumed import SchedulerState
+from koord_scheduler.extenderserver.access import Access
 from koord_scheduler.extenderserver.app import ExtenderApp
 from koord_scheduler.extenderserver.host import PluginHost
 from koord_scheduler.extenderserver.metrics import ExtenderMetrics
@@ -26,6 +27,7 @@ def extender_server(
     profiles: Sequence[ProfilePlugins],
     state: SchedulerState,
     address: Address,
+    access: Access,
     *,
     timeout: float,
     fail_open: bool,
@@ -38,7 +40,13 @@ def extender_server(
     """
     host = PluginHost(profiles, state, clock, fail_open=fail_open)
     metrics = ExtenderMetrics(registry)
-    app = ExtenderApp(host, served_verbs(profiles), timeout, metrics, clock)
+    verbs = served_verbs(profiles)
+    app = ExtenderApp(host, verbs, timeout, metrics, clock, guard=access.guard)
     return HttpServer(
-        app.application(), address, clock=clock, registry=registry, prefix=f"{PREFIX}_extender"
+        app.application(),
+        address,
+        access.tls,
+        clock=clock,
+        registry=registry,
+        prefix=f"{PREFIX}_extender",
     )

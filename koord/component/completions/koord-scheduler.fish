@@ -51,7 +51,7 @@ function _shtab_koord_scheduler_using
 end
 
 set -g _shtab_koord_scheduler_commands place simulate explain
-set -g _shtab_koord_scheduler_opts_with_value --address --bind-address --certificate-authority --config --controller-plugins --debug-diagnosis-queue-size --debug-scores --extender --extender-timeout --feature-gates --from --kube-api-burst --kube-api-qps --kubeconfig --leader-elect-lease-duration --leader-elect-renew-deadline --leader-elect-resource-lock --leader-elect-resource-name --leader-elect-resource-namespace --leader-elect-retry-period --log-level --logging-format --master --nodes --now --output --pod-max-in-unschedulable-pods-duration --port --resources --s --scheduler-monitor-period --scheduling-timeout --secure-port --seed --tls-cert-file --tls-min-version --tls-private-key-file --token-file --v --write-config-to -o
+set -g _shtab_koord_scheduler_opts_with_value --address --bind-address --certificate-authority --config --controller-plugins --debug-diagnosis-queue-size --debug-scores --extender --extender-client-ca-file --extender-timeout --extender-tls-cert-file --extender-tls-private-key-file --extender-token-file --feature-gates --from --kube-api-burst --kube-api-qps --kubeconfig --leader-elect-lease-duration --leader-elect-renew-deadline --leader-elect-resource-lock --leader-elect-resource-name --leader-elect-resource-namespace --leader-elect-retry-period --log-level --logging-format --master --nodes --now --output --pod-max-in-unschedulable-pods-duration --port --resources --s --scheduler-monitor-period --scheduling-timeout --secure-port --seed --tls-cert-file --tls-min-version --tls-private-key-file --token-file --v --write-config-to -o
 
 complete -c koord-scheduler -e
 complete -c koord-scheduler -f
@@ -70,8 +70,12 @@ complete -c koord-scheduler -n _shtab_koord_scheduler_using -l debug-scores -x -
 complete -c koord-scheduler -n _shtab_koord_scheduler_using -l enable-network-topology-manager -d 'have plugins see the network between nodes, as ClusterNetworkTopology has it (default false)'
 complete -c koord-scheduler -n _shtab_koord_scheduler_using -l enable-workload-auditor -d 'record what becomes of each workload (default false)'
 complete -c koord-scheduler -n _shtab_koord_scheduler_using -l extender -x -d 'serve the plugins to a kube-scheduler on this address (:PORT is 127.0.0.1:PORT), and schedule nothing'
+complete -c koord-scheduler -n _shtab_koord_scheduler_using -l extender-client-ca-file -xka "(__fish_complete_path (commandline -ct))" -d 'CAs in PEM of which a client of --extender needs a certificate'
 complete -c koord-scheduler -n _shtab_koord_scheduler_using -l extender-fail-open -d 'where a plugin fails let all nodes pass, in place of failing the pod'"'"'s attempt (default false)'
 complete -c koord-scheduler -n _shtab_koord_scheduler_using -l extender-timeout -xka "(__fish_complete_path (commandline -ct))" -d 'the httpTimeout that kube-scheduler has for this extender (default 5s)'
+complete -c koord-scheduler -n _shtab_koord_scheduler_using -l extender-tls-cert-file -xka "(__fish_complete_path (commandline -ct))" -d 'certificate in PEM of HTTPS for --extender'
+complete -c koord-scheduler -n _shtab_koord_scheduler_using -l extender-tls-private-key-file -xka "(__fish_complete_path (commandline -ct))" -d 'its key in PEM; both are followed'
+complete -c koord-scheduler -n _shtab_koord_scheduler_using -l extender-token-file -xka "(__fish_complete_path (commandline -ct))" -d 'file with the bearer token that a client of --extender needs'
 complete -c koord-scheduler -n _shtab_koord_scheduler_using -l f -d 'log which nodes each plugin rejects (default false)'
 complete -c koord-scheduler -n _shtab_koord_scheduler_using -l feature-gates -x -d 'features to switch, as A=true,B=false'
 complete -c koord-scheduler -n _shtab_koord_scheduler_using -l kube-api-burst -x -d 'requests at once; the file'"'"'s with --config (default 100)'

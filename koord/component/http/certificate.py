@@ -13,6 +13,8 @@ from koord.util.stop import Stop
 
 INTERVAL = 10.0  # seconds between two looks at the files
 
+Pems = tuple[bytes, bytes, bytes | None]  # certificate, key, CAs of clients
+
 log = get_logger("koord.server")
 
 
@@ -26,17 +28,29 @@ class ServingCertificate:
     While these cannot be used, as between the two steps of a rotation, the last pair stays.
     """
 
-    def __init__(self, certificate: Path, key: Path) -> None:
+    def __init__(
+        self,
+        certificate: Path,
+        key: Path,
+        *,
+        client_ca: Path | None = None,
+        flags: str = "--tls-cert-file and --tls-private-key-file",
+    ) -> None:
         """Read the files.
+
+        client_ca: clients need a certificate of one of the CAs in it (mutual TLS). It is followed
+        too; a CA that is taken out counts until the next start. flags: what sets the pair's paths.
 
         Raises:
             CertificateError: they cannot be used; the message says why.
         """
         self._certificate, self._key = FileWatch(certificate), FileWatch(key)
+        self._client_ca = None if client_ca is None else FileWatch(client_ca)
+        self._flags = flags
         self._problem = ""
         self.context = _server_context()
         self._changed()
-        load_pair(self.context, *self._read())
+        self._use(self._read())
 
     async def run(self, stop: Stop) -> None:
         """Follow the files until stop."""
@@ -49,18 +63,24 @@ class ServingCertificate:
         return PartHealth(Status.DEGRADED, self._problem) if self._problem else OK
 
     def _changed(self) -> bool:
-        return any([self._certificate.changed(), self._key.changed()])
+        changed = [file.changed() for file in self._files()]
+        return any(changed)
+
+    def _files(self) -> list[FileWatch]:
+        return [
+            file for file in (self._certificate, self._key, self._client_ca) if file is not None
+        ]
 
     def _is_gone(self) -> bool:
-        return not (self._certificate.path.exists() and self._key.path.exists())
+        return not all(file.path.exists() for file in self._files())
 
     async def _renew(self) -> None:
         try:
-            pair = await asyncio.to_thread(self._read)
+            pems = await asyncio.to_thread(self._read)
         except CertificateError as err:
             self._refuse(err)
         else:
-            load_pair(self.context, *pair)
+            self._use(pems)
             self._problem = ""
             log.info("certificate.renewed", path=str(self._certificate.path))
 
@@ -70,21 +90,46 @@ class ServingCertificate:
             log.error("certificate.unusable", error=str(err), note="the last good pair stays")
         self._problem = str(err)
 
-    def _read(self) -> tuple[bytes, bytes]:
-        """Return both files, tried on a context of their own.
+    def _use(self, pems: Pems) -> None:
+        """Have the context in use show and ask for what the files hold."""
+        certificate, key, client_ca = pems
+        load_pair(self.context, certificate, key)
+        if client_ca is not None:
+            load_client_ca(self.context, client_ca)
+
+    def _read(self) -> Pems:
+        """Return the files, tried on a context of their own.
 
         The one in use would be left with half a pair.
         """
-        paths = f"{self._certificate.path} and {self._key.path}"
         try:
             pair = self._certificate.read(MAX_PEM_BYTES), self._key.read(MAX_PEM_BYTES)
             load_pair(_server_context(), *pair)
         except (FileReadError, ssl.SSLError, ValueError) as err:
             raise CertificateError(
-                f"{paths}: wanted a certificate and its key in PEM, found {_said(err)}; "
-                "correct --tls-cert-file and --tls-private-key-file"
+                f"{self._certificate.path} and {self._key.path}: wanted a certificate and its key "
+                f"in PEM, found {_said(err)}; correct {self._flags}"
             ) from err
-        return pair
+        if self._client_ca is None:
+            return *pair, None
+        try:
+            client_ca = self._client_ca.read(MAX_PEM_BYTES)
+            load_client_ca(_server_context(), client_ca)
+        except (FileReadError, ssl.SSLError, ValueError) as err:
+            raise CertificateError(
+                f"{self._client_ca.path}: wanted certificates of CAs in PEM, found {_said(err)}"
+            ) from err
+        return *pair, client_ca
+
+
+def load_client_ca(context: ssl.SSLContext, pem: bytes) -> None:
+    """Have a context ask clients for a certificate of one of these CAs.
+
+    Raises:
+        ssl.SSLError, ValueError: there is none in it.
+    """
+    context.load_verify_locations(cadata=pem.decode("ascii"))
+    context.verify_mode = ssl.CERT_REQUIRED
 
 
 def _server_context() -> ssl.SSLContext:

@@ -4,7 +4,8 @@ import asyncio
 import ipaddress
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import prometheus_client
@@ -47,8 +48,12 @@ class Connection:
     sock: socket.socket
     peer: str
     since: float
-    busy: bool = False  # a request is being answered
+    busy: bool = False  # a request is being answered, whose body is there
     deadline: asyncio.TimerHandle | None = field(default=None, repr=False)
+
+    def rest(self) -> None:
+        """Wait for the client from now on."""
+        self.busy, self.since = False, asyncio.get_running_loop().time()
 
     def hang_up(self) -> None:
         """Have the event loop read an end from it, whatever it has got to."""
@@ -56,6 +61,22 @@ class Connection:
             self.sock.shutdown(socket.SHUT_RDWR)
         except OSError:
             return  # the client was faster
+
+
+_CONNECTION = web.RequestKey("connection", Connection)
+
+
+@contextmanager
+def arriving(request: web.Request) -> Iterator[None]:
+    """Surround the reading of a body: until it is there the connection may be displaced."""
+    one = request.get(_CONNECTION)
+    if one is not None:
+        one.rest()
+    try:
+        yield
+    finally:
+        if one is not None:
+            one.busy = True
 
 
 class Connections:
@@ -97,10 +118,11 @@ class Connections:
             one.deadline.cancel()
             one.deadline = None
         one.busy = True
+        request[_CONNECTION] = one
         try:
             return await handler(request)
         finally:
-            one.busy, one.since = False, asyncio.get_running_loop().time()
+            one.rest()
 
     def _of(self, request: web.Request) -> Connection | None:
         sock = request.transport.get_extra_info("socket") if request.transport else None

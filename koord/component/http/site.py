@@ -44,6 +44,7 @@ class Site:
             max_line_size=_LINE_BYTES,
             max_field_size=_LINE_BYTES,
             shutdown_timeout=_GRACE_SECONDS,
+            lingering_time=_GRACE_SECONDS,  # in which what is left of a body is read, and dropped
             logger=request_logger(clock or SystemClock()),
         )
         self._listen = listen

@@ -1,7 +1,9 @@
 """What schedulers and extenders say: the wire, letter by letter, and hostile answers."""
 
 import json
+import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,9 +66,11 @@ def test_both_sides_understand_each_other() -> None:
             assert (found.names, json.loads(found.pod)) == (asked.names, POD)
             assert (found.nodes is None) == (asked.nodes is None)
     answer = FilterAnswer(("n1",), {"n2": "busy"}, {"n3": "gone"}, "")
-    assert messages.read_filter_answer(messages.write_filter_answer(answer)) == answer
-    whole = messages.write_filter_answer(answer, [raw(NODES[0])])
-    assert messages.read_filter_answer(whole) == answer
+    assert messages.read_filter_answer(b"".join(messages.write_filter_answer(answer))) == answer
+    for nodes in ([], NODES[:1], NODES):
+        whole = b"".join(messages.write_filter_answer(answer, list(map(raw, nodes))))
+        names = tuple(one["metadata"]["name"] for one in nodes)
+        assert messages.read_filter_answer(whole) == replace(answer, names=names)
     assert messages.read_priorities(messages.write_priorities({"n1": 7})) == {"n1": 7}
     bind = BindArguments("default", "web", "u", "n1")
     assert messages.read_bind(messages.write_bind(bind)) == bind
@@ -129,6 +133,32 @@ def test_scores_are_whole_numbers_from_0_to_10(answer: Any, wanted: dict[str, in
         return
     with pytest.raises(InvalidObject):
         messages.read_priorities(raw(answer))
+
+
+@pytest.mark.parametrize(
+    ("start", "unit", "end"),
+    [
+        (b'"X":[', b"[],", b"0]"),
+        (b"", b'"a":0,', b'"b":0'),
+        (b'"Nodes":{"items":[', b"0,", b"0]}"),
+        (b'"Nodes":{"items":[', b'{"metadata":{"name":"a"}},', b"0]}"),
+        (b'"NodeNames":[', b'"a",', b"0]"),
+        (b'"NodeNames":[', b"[],", b"0]"),
+        (b'"Pod":{"a":[', b"[],", b"0]}"),
+    ],
+)
+def test_a_hostile_question_costs_little_beside_its_bytes(
+    start: bytes, unit: bytes, end: bytes
+) -> None:
+    """Whatever is in it: JSON as objects of Python takes twenty times as much."""
+    body = bytearray(b'{"Pod":{},' + start + unit * ((16 << 20) // len(unit)) + end + b"}")
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidObject):
+            messages.read_arguments(body)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

@@ -8,18 +8,21 @@ from typing import Any
 import aiohttp
 import numpy as np
 import pytest
+from aiohttp import web
 from clusters import node, pod
 from loopkit import Api, PostingBinder
 from schedulerkit import Kit, PlainFilter, PlainScore, VectorScore
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
+from koord.component.http.connections import PER_LOOPBACK
+from koord.component.http.refusal import Refusal
 from koord.component.http.site import HttpServer
 from koord.component.http.sockets import Address
 from koord.kube.client import ApiClient
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.cache.assumed import SchedulerState
-from koord_scheduler.extenderserver.app import MOST_REQUESTS, ExtenderApp
+from koord_scheduler.extenderserver.app import LARGEST_BINDING, ExtenderApp
 from koord_scheduler.extenderserver.host import PluginHost, wire_scores
 from koord_scheduler.extenderserver.metrics import ExtenderMetrics
 from koord_scheduler.extenderserver.server import served_verbs
@@ -83,17 +86,21 @@ class Served:
             weights=weights, **{"bind": {"PostingBinder": self.binder}, **points}
         )
         self.profile: ProfilePlugins = profile
+        self.asked = 0
         host = PluginHost([profile], self.state, self.kit.clock, fail_open=fail_open)
         metrics = ExtenderMetrics(self.kit.exposition)
-        self.app = ExtenderApp(host, served_verbs([profile]), 5.0, metrics, self.kit.clock)
-        self.server = HttpServer(self.app.application(), Address("127.0.0.1", 0))
+        verbs, clock = served_verbs([profile]), self.kit.clock
+        app = ExtenderApp(host, verbs, 5.0, metrics, clock, guard=self._guard)
+        self.server = HttpServer(app.application(), Address("127.0.0.1", 0), clock=clock)
         await self.server.start()
         self.url = f"http://127.0.0.1:{self.server.port}"
         return self
 
-    def server_is_reading(self) -> bool:
-        """Whether a question is on its way."""
-        return any(self.app._open.values())
+    async def _guard(self, request: web.Request) -> None:
+        """Lets all in whose body is to be read."""
+        self.asked += 1
+        if "Stranger" in request.headers:
+            raise Refusal(401, "wanted another", headers={"Connection": "close"})
 
     async def ask(self, verb: str, body: Any, **headers: str) -> tuple[int, Any]:
         """Status, and the answer as JSON or text."""
@@ -255,9 +262,9 @@ async def test_answers_come_in_time(
     served = await start(filter={"Mine": rejecting}, score={"Mine2": PlainScore({"n1": 100})})
 
     async def slow() -> AsyncIterator[bytes]:
+        before = served.asked
         yield b'{"NodeNames": ["n1"], "Pod": '
-        while not served.server_is_reading():  # noqa: ASYNC110 - there is no event
-            await asyncio.sleep(0.001)
+        await served.kit.clock.until(lambda: served.asked > before)
         served.kit.clock.tick(seconds)
         yield json.dumps(POD_JSON).encode() + b"}"
 
@@ -272,27 +279,45 @@ async def test_answers_come_in_time(
     assert [one["Score"] for one in found[1]] == scores
 
 
-async def test_a_crowd_is_turned_away(start: Start) -> None:
-    """A scheduler asks one question at a time."""
+async def test_a_crowd_that_never_ends_its_questions_keeps_no_other_out(start: Start) -> None:
+    """More of them than one peer may have connections."""
     served = await start(filter={"Mine": PlainFilter({})})
-    held = asyncio.Event()
+    head = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    crowd = []
+    for _ in range(2 * PER_LOOPBACK):
+        _, writer = await asyncio.open_connection("127.0.0.1", served.server.port)
+        writer.write(head + b"Content-Length: 1000000\r\n\r\n{")
+        crowd.append(writer)
+    for _ in range(3):
+        assert (await served.about("filter"))["NodeNames"] == NAMES
+    for writer in crowd:
+        writer.close()
 
-    async def slow() -> AsyncIterator[bytes]:
-        yield b'{"NodeNames": ["n1"], "Pod": '
-        await held.wait()
-        yield json.dumps(POD_JSON).encode() + b"}"
 
-    headers = {"Content-Type": "application/json"}
+async def test_a_stranger_is_refused_before_its_body_is_read(start: Start) -> None:
+    """A body that never comes costs nothing."""
+    served = await start(filter={"Mine": PlainFilter({})})
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.server.port)
+    head = "POST /filter HTTP/1.1\r\nHost: x\r\nStranger: yes\r\nContent-Type: application/json"
+    writer.write(f"{head}\r\nContent-Length: 120000000\r\n\r\n".encode())
+    async with asyncio.timeout(30):
+        assert b" 401 " in await reader.readline()
+    writer.close()
+    labels = {"verb": "filter", "code": "401", "outcome": "error"}
+    name = "scheduler_extender_request_duration_seconds_count"
+    assert served.kit.sample(name, **labels) == 1
 
-    async def ask(session: aiohttp.ClientSession) -> int:
-        async with session.post(f"{served.url}/filter", data=slow(), headers=headers) as answer:
-            return answer.status
 
-    async with aiohttp.ClientSession() as session:
-        waiting = [asyncio.create_task(ask(session)) for _ in range(MOST_REQUESTS["filter"])]
-        while served.app._open["filter"] < MOST_REQUESTS["filter"]:  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0.001)
-        refused = {"Pod": POD_JSON, "NodeNames": ["n1"]}
-        assert (await served.ask("filter", refused))[0] == 503
-        held.set()
-        assert set(await asyncio.gather(*waiting)) == {200}
+@pytest.mark.parametrize("size", [1, 100_000])
+async def test_whole_nodes_come_back_as_they_were(start: Start, size: int) -> None:
+    """Also where question and answer are read and written in parts."""
+    served = await start(filter={"Mine": PlainFilter({"n2": Status.unschedulable("x")})})
+    items = [{**node(name), "spec": {"note": "y" * size}} for name in NAMES]
+    _, answer = await served.ask("filter", {"Pod": POD_JSON, "Nodes": {"items": items}})
+    assert answer["Nodes"]["items"] == [items[0], items[2]]
+    assert (answer["NodeNames"], list(answer["FailedNodes"])) == (None, ["n2"])
+
+
+async def test_a_binding_is_small(start: Start) -> None:
+    served = await start(bind={"Mine": PostingBinder()})
+    assert (await served.ask("bind", b" " * (LARGEST_BINDING + 1)))[0] == 413
