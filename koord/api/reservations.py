@@ -15,6 +15,8 @@ PLURAL = "reservations"
 
 CREATED_BY_LABEL = "app.kubernetes.io/created-by"
 ORDER_LABEL = "scheduling.koordinator.sh/reservation-order"
+RESERVE_POD = "scheduling.koordinator.sh/reserve-pod"
+"""An annotation, "true" on a pod that only stands for a Reservation, as schedulers make them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from koord.api.decoding.annotation import annotation_fields
 from koord.api.nodes.reservation import NODE_RESERVATION, reserved_amounts
+from koord.api.reservations import RESERVE_POD
 from koord.api.schedulinghint import SCHEDULING_HINTS
 from koord.cluster import wire
 from koord.cluster.decoder import Kind
@@ -56,6 +57,7 @@ KEPT_ANNOTATIONS = frozenset(
         "scheduling.koordinator.sh/numa-topology-spec",
         "scheduling.koordinator.sh/reservation-affinity",
         "scheduling.koordinator.sh/resource-spec",
+        RESERVE_POD,
         *SCHEDULING_HINTS,
     }
 )
@@ -359,7 +361,7 @@ def _read_usage(found: wire.NodeMetric, _: Sharing) -> UsageReport:
                     intern(one.qos or ""),
                 )
                 for one in status.pods_metric or ()
-                if (usage := _usage(one.pod_usage, where)) is not None
+                if (usage := _usage(one.pod_usage, where, in_part=True)) is not None
             ]
         ),
         interval=None if interval is None else float(interval),
@@ -384,8 +386,11 @@ def _total(found: Iterable[Usage | None]) -> Usage | None:
     return Usage(sum(one.cores for one in known), sum(one.memory_bytes for one in known))
 
 
-def _usage(found: wire.ResourceMap | None, where: str) -> Usage | None:
-    """The amounts of a ResourceMap; None: it lacks cpu or memory, as a cold window does."""
+def _usage(found: wire.ResourceMap | None, where: str, *, in_part: bool = False) -> Usage | None:
+    """The amounts of a ResourceMap; None: it lacks cpu or memory, as a cold window does.
+
+    in_part: what it lacks is 0, as in Koordinator; None: it lacks everything.
+    """
     resources = None if found is None else found.resources
     if not resources:
         return None
@@ -396,7 +401,9 @@ def _usage(found: wire.ResourceMap | None, where: str) -> Usage | None:
         others = tuple(read_amounts(rest, where).items())
     milli = 0 if cpu is None else read_amount("cpu", cpu, where)
     count = 0 if memory is None else read_amount("memory", memory, where)
-    return None if cpu is None or memory is None else Usage(milli / 1000, float(count), others)
+    if not in_part and (cpu is None or memory is None):
+        return None
+    return Usage(milli / 1000, float(count), others)
 
 
 def _time(text: str | None, where: str) -> float | None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from koord.api.loadaware import AggregationType
 from koord.api.priority import PriorityClass
+from koord.api.reservations import RESERVE_POD
 from koord_scheduler.plugin import ClusterPod, Usage, UsageReport
 from koord_scheduler_plugins.load_aware.estimates import Assigned, Estimator, Vector
 
@@ -38,12 +39,12 @@ class Reported:
     def aggregated(self, aggregation: AggregationType, duration: float) -> Vector | None:
         """Usage by its type over a window, 0: the longest; None: it is not reported."""
         found: Usage | None = None
-        longest = -1.0
+        longest = 0.0
         for window in self._report.aggregated:
             usage: Usage | None = getattr(window, aggregation.value)
             if usage is None or (duration and window.duration != duration):
                 continue
-            if window.duration > longest:
+            if window.duration >= longest:  # of equal ones the last, as in Koordinator
                 longest, found = window.duration, usage
         return None if found is None else self._vector(found)
 
@@ -74,7 +75,7 @@ class NodeLoad:
         self.pods: tuple[ClusterPod, ...] = ()  # finished ones too
         self.report: UsageReport | None = None
         self.reported: Reported | None = None
-        self.assigned: dict[str, Assigned] = {}  # by uid; of pods that are not finished
+        self.assigned: dict[str, Assigned] = {}  # by uid; of pods that are estimated
         self.node_delta = [0] * len(
             estimator.resources
         )  # what estimates add to the usage of the node
@@ -181,7 +182,7 @@ class NodeLoad:
 
     def _add(self, pod: ClusterPod) -> None:
         self._bounds = None
-        if not pod.finished:
+        if is_estimated(pod):
             one = self.assigned[pod.uid] = self._estimator.assigned(pod)
             if self.reported is not None:
                 self._count((one,))
@@ -253,6 +254,11 @@ class NodeLoad:
         for gone in self._gone.values():
             left = [max(one - less, 0) for one, less in zip(left, gone, strict=True)]
         return tuple(left)
+
+
+def is_estimated(pod: ClusterPod) -> bool:
+    """Whether a pod on a node counts: it has not ended, and does not stand for a Reservation."""
+    return not pod.finished and (RESERVE_POD, "true") not in pod.annotations
 
 
 def _differing(old: Sequence[ClusterPod], new: Sequence[ClusterPod]) -> tuple[int, int, int]:

@@ -102,7 +102,7 @@ class Rules:
                 thresholds = _merged(thresholds, _parsed(text))
         common = self._common_ceiling(thresholds, capacity)
         prod = common
-        if any(thresholds.prod.values()):
+        if any(thresholds.prod.get(name) for name in self.resources):
             prod = Ceiling(self._ceiling(thresholds.prod, capacity))
         return NodeRules(capacity, (common, prod))
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from koord_scheduler.plugin import Clock, ClusterNode, ClusterPod, Mask, UsageReport, View
 from koord_scheduler_plugins.load_aware.estimates import Estimator, Vector
-from koord_scheduler_plugins.load_aware.loads import NodeLoad
+from koord_scheduler_plugins.load_aware.loads import NodeLoad, is_estimated
 from koord_scheduler_plugins.load_aware.rules import UNBOUNDED, Judgement, NodeRules, Reason, Rules
 
 _ROWS = 256  # room for so many at first
@@ -112,7 +112,7 @@ class LoadTable:
             if last is not None and last[0] == generation and last[1] is found.judgement:
                 return last[2]
             known = found.load.assigned
-            added = [pod for pod in nodes.pods(row) if not pod.finished and pod.uid not in known]
+            added = [pod for pod in nodes.pods(row) if is_estimated(pod) and pod.uid not in known]
             if not added:
                 return found
             imagined = NodeEntry(node, found.rules, found.load.with_pods(added))

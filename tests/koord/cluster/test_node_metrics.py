@@ -99,16 +99,16 @@ class Refused(Exception):
     pass
 
 
-def plain_usage(found: Json | None) -> Usage | None:
+def plain_usage(found: Json | None, wanted: tuple[str, ...] = ("cpu", "memory")) -> Usage | None:
     amounts = {}
     for name, value in ((found or {}).get("resources") or {}).items():
         amounts[name] = slowly(name, value)
         if amounts[name] is None:
             raise Refused
-    if "cpu" not in amounts or "memory" not in amounts:
+    if not amounts or any(name not in amounts for name in wanted):
         return None
     others = tuple((name, one) for name, one in amounts.items() if name not in ("cpu", "memory"))
-    return Usage(amounts["cpu"] / 1000, float(amounts["memory"]), others)
+    return Usage(amounts.get("cpu", 0) / 1000, float(amounts.get("memory", 0)), others)
 
 
 def plain_report(found: Json) -> UsageReport:
@@ -116,7 +116,7 @@ def plain_report(found: Json) -> UsageReport:
     at, metric = status.get("updateTime"), status.get("nodeMetric") or {}
     pods = []
     for one in status.get("podsMetric") or ():
-        usage = plain_usage(one.get("podUsage"))
+        usage = plain_usage(one.get("podUsage"), wanted=())
         if usage is not None:
             classes = one.get("priority") or "", one.get("qos") or ""
             pods.append(PodMetric(one["name"], one["namespace"], usage, *classes))

@@ -1,14 +1,23 @@
 """The rules of load-aware scheduling, node by node and from nothing, as their text says them."""
 
+import json
 from fractions import Fraction
 from math import floor
 
-from loadkit import LoadKit
+from loadkit import THRESHOLDS, LoadKit
 
-from koord.cluster.facts import ClusterPod
+from koord.cluster.facts import ClusterNode, ClusterPod
 from koord_scheduler_plugins.load_aware.estimates import Estimator
 
 Vector = dict[str, int]
+RESERVE = {"scheduling.koordinator.sh/reserve-pod": "true"}
+
+
+def thresholds_of(node: ClusterNode) -> dict[str, dict[str, int]]:
+    """The parts of the annotation of a node, which is well-formed here."""
+    found = dict(node.annotations).get(THRESHOLDS, "{}")
+    parts: dict[str, dict[str, int]] = json.loads(found)
+    return parts
 
 
 def amounts(usage: object) -> Vector:
@@ -28,7 +37,10 @@ class PlainLoad:
         self.capacity = {"cpu": 0, "memory": 0, **dict(view.node(row).allocatable)}
         self.capacity.update(view.node(row).raw_allocatable or ())
         self.report = kit.state.reports.get(node)
-        self.pods = [one for one in view.pods(row) if not one.finished]
+        self.pods = [
+            one for one in view.pods(row) if not one.finished and dict(one.annotations) != RESERVE
+        ]
+        self.thresholds = thresholds_of(view.node(row))
         self.gone = gone
         self.estimator = Estimator(kit.args)
 
@@ -44,19 +56,21 @@ class PlainLoad:
             return "node(s) nodeMetric expired" if keeps_off else ""
         if self.report.usage is None:
             return ""
-        prod = self.is_prod(pod) and any(args.prod_usage_thresholds.values())
+        usual = self.thresholds.get("usageThresholds") or args.usage_thresholds
+        of_prod = self.thresholds.get("prodUsageThresholds") or args.prod_usage_thresholds
+        prod = self.is_prod(pod) and any(of_prod.get(name) for name in args.resources)
         aggregated = args.aggregated
         by_type = aggregated is not None and bool(aggregated.usage_thresholds)
         by_type = by_type and bool(aggregated and aggregated.usage_aggregation_type)
         if prod:
-            thresholds, load, word = args.prod_usage_thresholds, self.prod_load(), ""
+            thresholds, load, word = of_prod, self.prod_load(), ""
         elif by_type and aggregated is not None:
             thresholds, word = aggregated.usage_thresholds, "aggregated "
             load = self.load(
                 aggregated.usage_aggregation_type, aggregated.usage_aggregated_duration
             )
         else:
-            thresholds, load, word = args.usage_thresholds, self.load("", 0.0), ""
+            thresholds, load, word = usual, self.load("", 0.0), ""
         for name, adds in self.estimate(pod).items():
             threshold, capacity = thresholds.get(name, 0), self.capacity[name]
             if threshold and capacity:
@@ -104,11 +118,11 @@ class PlainLoad:
     def load(self, kind: str, duration: float) -> Vector:
         assert self.report is not None
         windows = [
-            (one.duration, getattr(one, kind))
-            for one in self.report.aggregated
+            (one.duration, at, getattr(one, kind))
+            for at, one in enumerate(self.report.aggregated)
             if kind and getattr(one, kind) is not None and duration in (0, one.duration)
         ]
-        usage = amounts(max(windows, key=lambda one: one[0])[1] if windows else self.report.usage)
+        usage = amounts(max(windows, key=lambda one: one[:2])[2] if windows else self.report.usage)
         for gone in self.gone.values():
             usage = {name: max(one - gone[name], 0) for name, one in usage.items()}
         load = {name: one + self.delta()[name] for name, one in usage.items()}

@@ -1,6 +1,7 @@
 """Loads that follow events are those that are counted from nothing."""
 
 import asyncio
+import json
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-from loadkit import RAW, LoadKit, asks, scheduled
+from loadkit import RAW, THRESHOLDS, LoadKit, asks, scheduled
 from msgspec.structs import replace
-from plainload import PlainLoad, amounts
+from plainload import RESERVE, PlainLoad, amounts
 
 from koord.cluster.facts import ClusterPod
 from koord.controlplane.testing.objects import make_pod
@@ -20,11 +21,18 @@ from koord_scheduler.plugin.testing import assert_forms_agree
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 PODS = st.sampled_from(["p", "q", "r"])
-CPUS = st.integers(0, 18_000).map(lambda milli: f"{milli}m")
+CPUS = (st.just(15_000) | st.integers(0, 18_000)).map(lambda milli: f"{milli}m")
 MEMORY = st.integers(0, 70).map(lambda gi: f"{gi}Gi")
 AGES = st.sampled_from([0.0, 1.0, 30.0, 59.0, 60.0, 61.0, 119.0, 120.0, 200.0])
 PROD = {"koordinator.sh/priority-class": "koord-prod"}
 BATCH = {"koordinator.sh/priority-class": "koord-batch"}
+OWN: list[dict[str, Any]] = [  # thresholds of a node
+    {},
+    {"prodUsageThresholds": {"ephemeral-storage": 90}},
+    {"prodUsageThresholds": {"cpu": 30, "ephemeral-storage": 90}},
+    {"usageThresholds": {"memory": 30}, "prodUsageThresholds": {"cpu": 0}},
+    {"usageThresholds": {"ephemeral-storage": 90}},
+]
 ARGS: list[dict[str, Any]] = [
     {},
     {"dominantResourceWeight": 3, "resourceWeights": {"cpu": 2, "memory": 1}},
@@ -61,9 +69,10 @@ class Following(RuleBasedStateMachine):
         self.gone: dict[str, dict[str, Any]] = {}
         self.kept = KeptResults()
 
-    @rule(name=NAMES, cpu=st.sampled_from([0, 8, 16]), raw=st.booleans())
-    def node(self, name: str, cpu: int, raw: bool) -> None:
-        annotations = {RAW: '{"cpu": "6"}'} if raw else None
+    @rule(name=NAMES, cpu=st.sampled_from([0, 8, 16]), raw=st.booleans(), own=st.sampled_from(OWN))
+    def node(self, name: str, cpu: int, raw: bool, own: dict[str, Any]) -> None:
+        annotations = {RAW: '{"cpu": "6"}'} if raw else {}
+        annotations |= {THRESHOLDS: json.dumps(own)} if own else {}
         self.kit.node(name, annotations, cpu=cpu, memory="64Gi")
         self.check()
 
@@ -76,14 +85,15 @@ class Following(RuleBasedStateMachine):
 
     @rule(name=NAMES, ago=AGES, cpu=CPUS, memory=MEMORY, p95=st.none() | CPUS, used=CPUS,
           classes=st.sampled_from(["", "koord-prod"]), reported=st.sets(PODS),
-          window=st.sampled_from(["5m0s", "10m0s"]))  # fmt: skip
+          window=st.sampled_from(["5m0s", "10m0s"]), half=st.booleans())  # fmt: skip
     def report(
         self, name: str, ago: float, cpu: str, memory: str, p95: str | None, used: str,
-        classes: str, reported: set[str], window: str,
+        classes: str, reported: set[str], window: str, half: bool,
     ) -> None:  # fmt: skip
+        memory_of_pod = {} if half else {"memory": "1Gi"}
         pods = [
             {"namespace": "default", "name": pod, "priority": classes,
-             "podUsage": {"resources": {"cpu": used, "memory": "1Gi"}}}
+             "podUsage": {"resources": {"cpu": used, **memory_of_pod}}}
             for pod in sorted(reported)
         ]  # fmt: skip
         peak = None if p95 is None else {"cpu": p95, "memory": memory}
@@ -106,17 +116,20 @@ class Following(RuleBasedStateMachine):
 
     @rule(name=PODS, node=NAMES, spec=st.sampled_from([asks(), asks("2", "4Gi")]),
           labels=st.sampled_from([{}, PROD, BATCH]), ago=st.none() | AGES,
-          phase=st.sampled_from(["Running", "Succeeded"]))  # fmt: skip
+          phase=st.sampled_from(["Running", "Succeeded"]),
+          annotations=st.sampled_from([{}, {}, RESERVE]))  # fmt: skip
     def pod(
-        self, name: str, node: str, spec: Any, labels: dict[str, str], ago: float | None, phase: str
-    ) -> None:
+        self, name: str, node: str, spec: Any, labels: dict[str, str], ago: float | None,
+        phase: str, annotations: dict[str, str],
+    ) -> None:  # fmt: skip
         status: dict[str, Any] = {"conditions": []}
         if ago is not None:
             status = scheduled(self.kit.now - ago, initialized=self.kit.now - ago)
         created = None if ago is None else self.kit.now - ago
         made = make_pod(
-            name, node=node, spec=spec, labels=labels, status=status, created=created, phase=phase
-        )
+            name, node=node, spec=spec, labels=labels, status=status, created=created, phase=phase,
+            annotations=annotations,
+        )  # fmt: skip
         made = replace(made, uid=f"{made.uid}-{ago}-{node}")
         old = self.kit.state.pod(made.key)
         if old is not None and (old.uid != made.uid or (made.finished and not old.finished)):

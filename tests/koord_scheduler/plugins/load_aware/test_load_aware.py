@@ -1,11 +1,12 @@
 """LoadAwareScheduling in its life: arguments, time, restarts, pods and nodes that come and go."""
 
 import asyncio
+import json
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from loadkit import RAW, THRESHOLDS, LoadKit, asks, make_args, scheduled
+from loadkit import GI, RAW, THRESHOLDS, LoadKit, asks, make_args, scheduled
 from msgspec.structs import replace
 
 from koord.api.loadaware import AggregationType
@@ -215,6 +216,62 @@ def test_a_pod_that_was_created_again_does_not_inherit(seen_deletion: bool) -> N
     assert entry.load.of_node(AggregationType.NONE, 0.0)[0] == 9000 - 8000 + 6800
 
 
+def test_usage_of_a_pod_without_memory_counts_for_cpu() -> None:
+    """What the report has of it is not estimated again; what it lacks counts as 0."""
+    kit = LoadKit(estimatedSecondsAfterPodScheduled=3600)
+    kit.node(cpu=16)
+    there = kit.pod("there", spec=asks("8", "8Gi"), status=scheduled(kit.now - 600))
+    kit.report(usage={"cpu": 8, "memory": 0}, pods={there.key: {"cpu": "6"}})
+    load = kit.plugin.table
+    load.follow(kit.view())
+    entry = load.known("n")
+    assert entry is not None
+    cpu, memory = entry.load.of_node(AggregationType.NONE, 0.0)
+    assert cpu == 8000 + 6800 - 6000
+    assert memory == round(0.7 * 8 * GI)
+
+
+RESERVE = {"scheduling.koordinator.sh/reserve-pod": "true"}
+
+
+def test_a_reserve_pod_is_not_estimated() -> None:
+    """It stands for a Reservation, and uses nothing; in a what-if too."""
+    kit = LoadKit()
+    kit.node(cpu=16)
+    kit.report(usage={"cpu": 9, "memory": 0})
+    before = kit.score(POD)
+    kit.pod("room", spec=asks("8"), annotations=RESERVE)
+    assert (kit.reason(POD), kit.score(POD)) == ("", before)
+    what_if = kit.view().what_if()
+    what_if.add(make_pod("more", spec=asks("8"), annotations=RESERVE), "n")
+    assert (kit.reason(POD, view=what_if.view()), kit.score(POD, view=what_if.view())) == (
+        "",
+        before,
+    )
+    kit.pod("other", spec=asks("8"), annotations={**RESERVE, next(iter(RESERVE)): "false"})
+    assert kit.reason(POD) == TOO_HOT
+
+
+@pytest.mark.parametrize("duration", ["0s", "5m"])
+def test_of_two_windows_of_one_length_the_last_counts(duration: str) -> None:
+    """As in Koordinator, where it replaces the other one."""
+    aggregated = {
+        "usageThresholds": {"cpu": 65},
+        "usageAggregationType": "p95",
+        "usageAggregatedDuration": duration,
+    }
+    kit = LoadKit(aggregated=aggregated)
+    kit.node()
+    windows = [
+        {"duration": "5m0s", "usage": {"p95": {"resources": {"cpu": cpu, "memory": "0"}}}}
+        for cpu in ("10", "70")
+    ]
+    usage = {"resources": {"cpu": "10", "memory": "0"}}
+    metric = {"nodeUsage": usage, "aggregatedNodeUsages": windows}
+    kit.report(status={"nodeMetric": metric})
+    assert kit.reason(POD) == "node(s) cpu aggregated usage exceed threshold"
+
+
 def test_a_finished_pod_is_not_estimated() -> None:
     """It uses nothing any more."""
     kit = LoadKit()
@@ -273,6 +330,29 @@ def test_thresholds_of_a_node(annotation: str, reason: str) -> None:
     """Each part replaces that of the arguments; the pod is a prod pod."""
     kit = LoadKit()
     kit.node(annotations={THRESHOLDS: annotation})
+    kit.report(usage=HOT)
+    assert kit.reason(POD) == reason
+
+
+FOREIGN = {"ephemeral-storage": 90}
+
+
+@pytest.mark.parametrize(
+    ("args", "annotation", "reason"),
+    [
+        ({}, {"prodUsageThresholds": FOREIGN}, TOO_HOT),
+        ({"prodUsageThresholds": {"cpu": 50}}, {"prodUsageThresholds": FOREIGN}, TOO_HOT),
+        ({}, {"prodUsageThresholds": {"cpu": 0}}, TOO_HOT),
+        ({}, {"prodUsageThresholds": {"cpu": 99, **FOREIGN}}, ""),
+        ({"supportedResources": ["ephemeral-storage"]}, {"prodUsageThresholds": FOREIGN}, ""),
+        ({}, {"usageThresholds": FOREIGN}, ""),
+        ({}, {"aggregatedUsage": {"usageThresholds": FOREIGN, "usageAggregationType": "p95"}}, ""),
+    ],
+)
+def test_thresholds_of_other_resources(args: Any, annotation: Any, reason: str) -> None:
+    """A part without the plugin's resources bounds nothing; prod pods have the usual ones then."""
+    kit = LoadKit(**args)
+    kit.node(annotations={THRESHOLDS: json.dumps(annotation)})
     kit.report(usage=HOT)
     assert kit.reason(POD) == reason
 
