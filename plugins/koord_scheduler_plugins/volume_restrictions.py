@@ -39,7 +39,8 @@ from koord_scheduler.plugin.storage import (
 _STATE = "VolumeRestrictions/PreFilter"
 _DISK = Status.unschedulable("node(s) had no available disk")
 _ONCE = Status.unschedulable(
-    "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already "
+    "in-use by another pod"
 )
 
 

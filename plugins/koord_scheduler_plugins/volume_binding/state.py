@@ -29,7 +29,7 @@ from koord_scheduler_plugins.volume_binding.volumetable import VolumeTable, Volu
 
 _FAR, _GONE = 1, 2  # of bound volumes: the node cannot reach one; one is not there
 _WORDS = {
-    _FAR: "node(s) had volume node affinity conflict",
+    _FAR: "node(s) didn't match PersistentVolume's node affinity",
     _GONE: "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
 }
 _UNBOUND_WORDS = {

@@ -17,7 +17,8 @@ from koord_scheduler_plugins.volume_restrictions import VolumeRestrictions
 
 DISK = "node(s) had no available disk"
 ONCE = (
-    "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already "
+    "in-use by another pod"
 )
 GCE, EBS = {"pdName": "d"}, {"volumeID": "vol"}
 READ = {"readOnly": True}

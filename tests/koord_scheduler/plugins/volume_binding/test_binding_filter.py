@@ -19,7 +19,7 @@ from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.volume_binding import VolumeBinding
 from koord_scheduler_plugins.volume_binding.args import ShapePoint, VolumeBindingArgs
 
-FAR = "node(s) had volume node affinity conflict"
+FAR = "node(s) didn't match PersistentVolume's node affinity"
 NONE = "node(s) didn't find available persistent volumes to bind"
 SPACE = "node(s) did not have enough free storage"
 GONE = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
