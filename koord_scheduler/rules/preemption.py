@@ -95,7 +95,9 @@ def find_victims(
     those that are left as victims could stay. None: it does not fit without all of them either.
 
     lacking: what the preemptor is known to need of the resources of the victims, at least. Where
-    nothing else forbids it the node, the pods are found by these sums.
+    nothing else forbids it the node, the pods are found by these sums, and the others never leave.
+    That gives the same pods only if no rule of the preemptor needs a pod of lower priority to stay;
+    with required pod affinity, give none.
     """
     lower = sorted((one for one in on_node if may_preempt(pod, one)), key=importance)
     protected = violating(lower, budgets)

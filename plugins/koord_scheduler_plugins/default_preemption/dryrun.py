@@ -142,9 +142,12 @@ class DryRun:
             yield missing == bits, Status.unschedulable(*reasons)
 
     def _lacking(self, row: int) -> Mapping[str, int]:
-        """What a node lacks of the resources that NodeResourcesFit found missing there."""
+        """What a node lacks of the resources that NodeResourcesFit found missing there.
+
+        Nothing of a pod with affinity, which may need pods that would leave in Kubernetes.
+        """
         status = self.statuses.status(row)
-        if status is None or status.plugin != _FIT:
+        if status is None or status.plugin != _FIT or self.pod.spec.affinity:
             return {}
         return {
             resource: self._wanted(resource) - self._free(row, resource)

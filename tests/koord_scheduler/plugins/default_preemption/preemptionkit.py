@@ -75,7 +75,13 @@ class World:
         self.profile: ProfilePlugins
         self.search: NodeSearch
 
-    async def build(self, args: DefaultPreemptionArgs | None = None, **filters: Plugin) -> "World":
+    async def build(
+        self,
+        args: DefaultPreemptionArgs | None = None,
+        *,
+        pre_filter: Mapping[str, Plugin] | None = None,
+        **filters: Plugin,
+    ) -> "World":
         """filters: plugins beside room."""
         registry = self.kit.registry
 
@@ -85,6 +91,7 @@ class World:
         registry.register("DefaultPreemption", make)
         preemption: Any = {"DefaultPreemption": None}
         self.profile = await self.kit.profile(
+            preFilter=pre_filter or {},
             filter={"NodeResourcesFit": FreeCpu(), **filters},
             postFilter=preemption,
             preEnqueue=preemption,

@@ -12,6 +12,9 @@ from schedulerkit import PlainFilter
 from koord.cluster.facts import ClusterPod
 from koord_scheduler.framework.status import Code, Status
 from koord_scheduler_plugins.default_preemption import DefaultPreemptionArgs
+from koord_scheduler_plugins.inter_pod_affinity import InterPodAffinity, InterPodAffinityArgs
+
+HOST = "kubernetes.io/hostname"
 
 
 async def world(**nodes: list[tuple[int, int]]) -> World:
@@ -69,6 +72,20 @@ async def turns_of_the_loop(here: World, pod: ClusterPod) -> int:
     await here.try_pod(pod)
     task.cancel()
     return turns
+
+
+@pytest.mark.parametrize("friend", [1, 20])
+async def test_a_node_is_no_candidate_for_its_pods_of_lower_priority(friend: int) -> None:
+    """As in Kubernetes, where all of those leave first: the pod has to fit without them."""
+    affinity = InterPodAffinity(InterPodAffinityArgs(), None)  # type: ignore[arg-type]
+    here = await World().build(pre_filter={"InterPodAffinity": affinity}, InterPodAffinity=affinity)
+    here.cluster.node("a", cpu=4, labels={HOST: "a"})
+    here.cluster.pod("friend", "a", cpu=1, priority=friend, labels={"app": "db"})
+    here.cluster.pod("big", "a", cpu=3, priority=1)
+    term = {"labelSelector": {"matchLabels": {"app": "db"}}, "topologyKey": HOST}
+    wanted = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    result = await here.try_pod(pending(cpu=3, affinity=wanted))
+    assert result.nominated_node == ("a" if friend > 10 else "")
 
 
 async def test_a_pod_with_preemption_policy_never_takes_no_room() -> None:
