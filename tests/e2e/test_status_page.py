@@ -187,9 +187,12 @@ async def test_dry_run_is_switched_only_on_the_page_of_koordletctl(
         window.find(button).click()
         window.until_says(button, "on")
         assert window.violations() == []
+        window.driver.refresh()  # the tab has kept the secret; the address has lost the token
+        window.until_says(button, "on")
+        assert window.driver.current_url == url.partition("?")[0]
+        assert window.driver.get_cookies() == []
         assert window.messages() == []
         window.open("about:blank")
-        window.driver.delete_all_cookies()
         window.open(url)
         assert "koordlet on" not in window.text("body")
         window.messages()  # that it was refused

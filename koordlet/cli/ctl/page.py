@@ -1,17 +1,21 @@
 """koordletctl page: the status page with its switches, from the control socket to a browser.
 
 A server on 127.0.0.1 hands the page's requests on. Every user of the machine can reach it, so the
-address has a token that counts once: the browser that brings it gets a cookie, and only that one is
-served from then on. Pages of other sites are refused by Host, Origin and Sec-Fetch-Site.
+address has a token that counts once: the page that it brings has a secret in it, which its scripts
+send in a header with each request for data and switches. A cookie would go to all ports of
+127.0.0.1, those of other users too. The page without the secret, as after a reload, and its scripts
+hold no data and are for all. Pages of other sites are refused by Host, Origin and Sec-Fetch-Site.
 """
 
 import hmac
 import http.client
 import re
 import secrets
+import sys
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from koord.util.errors import KoordError
 from koord.util.printable import printable
@@ -20,9 +24,10 @@ from koordlet.cli.ctl.client import CtlClient
 
 HEAD_SECONDS = 10.0  # until a request is there
 SILENCE = 60.0  # seconds without a line of the daemon
-COOKIE = "koordletctl"
+LARGEST_PAGE = 1 << 20  # bytes of HTML
 
-_READ = re.compile(r"/|/page/[A-Za-z0-9./-]{1,100}(\?name=[A-Za-z0-9%._~*-]{0,1600})?")
+_OPEN = re.compile(r"/|/page/[A-Za-z0-9.-]{1,100}\.(js|css)")
+_READ = re.compile(r"/page/[A-Za-z0-9./-]{1,100}(\?name=[A-Za-z0-9%._~*-]{0,1600})?")
 _SWITCH = re.compile(r"/dry-run/[A-Za-z0-9%._-]{1,200}/(on|off)")
 _HANDED_ON = (
     "Content-Type",
@@ -32,10 +37,17 @@ _HANDED_ON = (
     "Referrer-Policy",
     "X-Content-Type-Options",
     "X-Frame-Options",
-    "Cache-Control",
     "Retry-After",
 )
 _AT_ONCE = 64 << 10  # bytes
+
+Pieces = Callable[[http.client.HTTPResponse], Iterator[bytes]]
+"""The body of an answer as it is sent."""
+
+
+def _piecewise(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    while piece := answer.read1(_AT_ONCE):
+        yield piece
 
 
 def run(client: CtlClient, options: Options) -> int:
@@ -61,7 +73,7 @@ class PageServer(ThreadingHTTPServer):
         """
         self.client = client
         self.token: str | None = secrets.token_urlsafe(24)  # None: it was used
-        self.session = secrets.token_urlsafe(24)
+        self.secret = secrets.token_urlsafe(24)
         try:
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as err:
@@ -72,6 +84,11 @@ class PageServer(ThreadingHTTPServer):
     def url(self) -> str:
         """The address with the token."""
         return f"http://{self.host}/?token={self.token}"
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing where a client is gone, whatever was being read or written."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     def use(self, token: str) -> bool:
         """Whether it is the token, which is used up then."""
@@ -88,16 +105,21 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "koordletctl", ""
 
     def do_GET(self) -> None:
-        """Serve the page; with the token, the cookie for it."""
+        """Serve the page; with the token, the secret in it."""
         if not self._is_own():
             return self._refuse("wanted our own page, found another site's")
-        parts = urlsplit(self.path)
-        given = parse_qs(parts.query).get("token", [])
-        if parts.path == "/" and given:
-            return self._admit(given[0])
+        path, _, query = self.path.partition("?")
+        if path == "/" and query:
+            token = parse_qs(query).get("token", [""])[0]
+            if not self.server.use(token):
+                why = "this address has been used, or was cut; start koordletctl anew"
+                return self._refuse(why)
+            return self._hand_on("GET", "/", self._with_secret)
+        if _OPEN.fullmatch(self.path):
+            return self._hand_on("GET", self.path, _piecewise)
         if not _READ.fullmatch(self.path):
             return self._refuse("no such page", HTTPStatus.NOT_FOUND)
-        return self._hand_on("GET")
+        return self._guarded("GET")
 
     def do_POST(self) -> None:
         """Switch dry-run."""
@@ -105,10 +127,10 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse("wanted our own page, found another site's")
         if not _SWITCH.fullmatch(self.path):
             return self._refuse("no such switch", HTTPStatus.NOT_FOUND)
-        return self._hand_on("POST")
+        return self._guarded("POST")
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing: a page asks each second, and the token stands in its first address."""
+        """Nothing: the token stands in the first address."""
 
     def _is_own(self) -> bool:
         site = self.headers.get("Sec-Fetch-Site", "none")
@@ -119,29 +141,20 @@ class _Handler(BaseHTTPRequestHandler):
             and site in ("same-origin", "none")
         )
 
-    def _admit(self, token: str) -> None:
-        if not self.server.use(token):
-            return self._refuse("this address has been used, or was cut; start koordletctl anew")
-        self.send_response(HTTPStatus.SEE_OTHER)
-        attributes = "HttpOnly; SameSite=Strict; Path=/"
-        self.send_header("Set-Cookie", f"{COOKIE}={self.server.session}; {attributes}")
-        self.send_header("Location", "/")
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("Referrer-Policy", "no-referrer")
-        self.end_headers()
-        return None
-
-    def _hand_on(self, method: str) -> None:
-        cookies = (self.headers.get("Cookie") or "").split("; ")
-        wanted = f"{COOKIE}={self.server.session}".encode()
-        if not any(hmac.compare_digest(each.encode(), wanted) for each in cookies):
+    def _guarded(self, method: str) -> None:
+        """Hand on what the page asks that has the secret."""
+        given, wanted = self.headers.get("Authorization", ""), f"Bearer {self.server.secret}"
+        if not hmac.compare_digest(given.encode(), wanted.encode()):
             return self._refuse("open the address that koordletctl has printed")
+        return self._hand_on(method, self.path, _piecewise)
+
+    def _hand_on(self, method: str, path: str, pieces: Pieces) -> None:
         connection = http.client.HTTPConnection("localhost", timeout=SILENCE)
         try:
             connection.sock = self.server.client.connect()
             connection.sock.settimeout(SILENCE)
-            connection.request(method, self.path, headers={"Connection": "close"})
-            self._copy(connection.getresponse())
+            connection.request(method, path, headers={"Connection": "close"})
+            self._copy(connection.getresponse(), pieces)
         except KoordError as err:
             self._refuse(printable(err), HTTPStatus.BAD_GATEWAY)
         except (OSError, http.client.HTTPException):
@@ -149,15 +162,20 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             connection.close()
 
-    def _copy(self, answer: http.client.HTTPResponse) -> None:
+    def _copy(self, answer: http.client.HTTPResponse, pieces: Pieces) -> None:
         self.send_response(answer.status)
         for name in _HANDED_ON:
             if value := answer.getheader(name):
                 self.send_header(name, value)
+        self.send_header("Cache-Control", "no-store")  # the page may have the secret in it
         self.end_headers()
-        while piece := answer.read1(_AT_ONCE):
+        for piece in pieces(answer):
             self.wfile.write(piece)
             self.wfile.flush()
+
+    def _with_secret(self, answer: http.client.HTTPResponse) -> Iterator[bytes]:
+        page = answer.read(LARGEST_PAGE)
+        yield page.replace(b"<html ", f'<html data-secret="{self.server.secret}" '.encode(), 1)
 
     def _refuse(self, why: str, status: HTTPStatus = HTTPStatus.FORBIDDEN) -> None:
         body = f"{why}\n".encode()

@@ -239,9 +239,16 @@ export async function switchDryRun(plugin, on) {
   return response.ok ? "" : (await response.text()).slice(0, 300);
 }
 
-let token = "";
+// koordletctl's page brings a secret once; it stays in this tab, for when it is loaded again.
+const SECRET = "koord page secret";
+let token = root.dataset.secret ?? sessionStorage.getItem(SECRET) ?? "";
+if (root.dataset.secret) {
+  sessionStorage.setItem(SECRET, token);
+  delete root.dataset.secret;
+  history.replaceState(null, "", location.pathname + location.hash);
+}
 const ask = (url, more = {}) => fetch(url, {
-  cache: "no-store", credentials: "same-origin", headers: token ? { Authorization: `Bearer ${token}` } : {}, ...more,
+  cache: "no-store", credentials: "omit", headers: token ? { Authorization: `Bearer ${token}` } : {}, ...more,
 });
 const pause = (ms) => new Promise((resume) => setTimeout(resume, ms));
 
@@ -273,8 +280,10 @@ export async function follow(take) {
     try {
       const response = await ask("page/stream");
       if (response.status === 401 || response.status === 403) {
+        const why = await response.text();
+        if (switches) throw new Error(why.slice(0, 300)); // koordletctl gives no other secret
         disconnected("no access");
-        await askForToken(await response.text());
+        await askForToken(why);
         continue;
       }
       if (!response.ok) throw new Error((await response.text()).slice(0, 300));
