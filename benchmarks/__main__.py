@@ -36,6 +36,7 @@ BENCHMARKS = (
     "lownodeload",
     "fleet",
     "descheduler",
+    "hostile",
 )
 
 

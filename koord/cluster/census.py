@@ -5,10 +5,10 @@ generation only the pods that came or went are counted.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from enum import Enum
 from threading import Lock
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +23,23 @@ from koord.cluster.facts import (
     selects,
 )
 from koord.cluster.selectorindex import LabelSetIndex, TermIndex
+from koord.util.timebudget import in_time
 
-MOST_QUESTIONS = 256  # of each of the two kinds; 20 kB each at 5,000 nodes
+MOST_BYTES = 16 << 20  # of answers of each of the two kinds; one is 20 kB at 5,000 nodes
+MOST_TERMS = 16  # of a question that is kept
+_LINK_BYTES = 250  # of a group that an answer counts
+_ENTRY_BYTES = 500  # of an answer without anything
 _FEW_ROWS = 8  # that are counted one by one sooner than as arrays
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"  # the label that every namespace has
+
+K = TypeVar("K")
+T = TypeVar("T")
 
 Counts = NDArray[np.int32]
 """One number for each node, which cannot be written; shape (nodes,)."""
 Namespaces = FrozenShards[ClusterNamespace]
+Weights = Callable[[LabelSet], Mapping[str, int]]
+"""What each pod with these labels weighs, by a name, such as a topology key."""
 
 
 class Wish(Enum):
@@ -51,6 +60,10 @@ class Rows(Protocol):
     @property
     def namespaces(self) -> Namespaces: ...
 
+    @property
+    def topology_keys(self) -> Set[str]:
+        """The label keys that nodes have."""
+
     def pods(self, row: int) -> tuple[ClusterPod, ...]: ...
 
 
@@ -58,21 +71,26 @@ class Census:
     """Counts of the pods that are not finished, for all views and what-ifs of one snapshot.
 
     It follows the view that is asked about; between two views that differ in many rows it is slow.
-    Any thread may ask.
+    Answers are kept up to a number of bytes, the latest ones. A term whose topology key no node has
+    is in no answer. Any thread may ask.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
         self._generations: FrozenColumn | None = None  # of the rows that are counted
         self._namespaces: Namespaces | None = None
+        self._keys: Set[str] = frozenset()  # topology keys
         self._pods: list[tuple[ClusterPod, ...]] = []  # that are counted, by row
         self._labelled: dict[tuple[LabelSet, bool], _Group] = {}  # True: they are being deleted
         self._label_sets = LabelSetIndex()
-        self._questions: OrderedDict[_Question, _Tally] = OrderedDict()
+        self._questions: _Answers[_Question, _Tally] = _Answers()
         self._asked: TermIndex[_Question] = TermIndex()
         self._wishing: dict[PodSpec, _Group] = {}
         self._terms: TermIndex[_Wished] = TermIndex()
-        self._wishes: OrderedDict[LabelSet, dict[tuple[Wish, str], _Tally]] = OrderedDict()
+        self._wishes: _Answers[LabelSet, _Wishes] = _Answers()
 
     def count(self, rows: Rows, terms: tuple[AffinityTerm, ...], *, deleting: bool) -> Counts:
         """How many pods each node has that all of the terms mean, of which there is one at least.
@@ -85,8 +103,29 @@ class Census:
             tally = self._questions.get(question)
             if tally is None:
                 tally = self._answer(question)
-            self._questions.move_to_end(question)
             return tally.read()
+
+    def weigh(
+        self, rows: Rows, namespaces: Iterable[str] | None, weights: Weights
+    ) -> Mapping[str, NDArray[np.int64]]:
+        """What the pods of each node weigh together, by the names that weights has; nothing is
+        kept of it.
+
+        namespaces: those in which pods may weigh something; None: all.
+        """
+        with self._lock:
+            self._follow(rows)
+            found: dict[str, NDArray[np.int64]] = {}
+            for label_set in in_time(self._label_sets.of_namespaces(namespaces)):
+                weighed = weights(label_set)
+                for deleting in (False, True) if weighed else ():
+                    group = self._labelled.get((label_set, deleting))
+                    if group is not None:
+                        for name, weight in weighed.items():
+                            if name not in found:
+                                found[name] = np.zeros(len(self._pods), np.int64)
+                            group.weigh(found[name], weight)
+            return found
 
     def follow(self, rows: Rows) -> None:
         """Count what has changed, so that the next question costs less."""
@@ -100,14 +139,30 @@ class Census:
         """
         with self._lock:
             self._follow(rows)
+            self._follow_keys(rows)
             tallies = self._wishes.get(label_set)
             if tallies is None:
                 tallies = self._answer_wishes(label_set)
-            self._wishes.move_to_end(label_set)
             return {key: tally.read() for key, tally in tallies.items()}
 
     def _follow(self, rows: Rows) -> None:
         """Count what the rows have that was not counted yet."""
+        try:
+            self._count_changes(rows)
+        except BaseException:  # it may have been interrupted: what is half counted stays wrong
+            self._begin_anew()
+            raise
+
+    def _follow_keys(self, rows: Rows) -> None:
+        """Have the terms of the topology keys that nodes have now."""
+        if not self._wishing or rows.topology_keys == self._keys:
+            return
+        self._forget_wishes()
+        self._keys, self._terms = rows.topology_keys, TermIndex()
+        for group in self._wishing.values():
+            self._add_terms(group)
+
+    def _count_changes(self, rows: Rows) -> None:
         generations, namespaces = rows.generations, rows.namespaces
         if namespaces is not self._namespaces:  # terms select them by their labels
             self._forget_questions()
@@ -163,17 +218,30 @@ class Census:
         self._label_sets.add(label_set)
         for question in self._asked.candidates(label_set):
             if self._concerns(question, label_set, deleting):
-                self._questions[question].take(group, 1)
+                self._take(question, group)
         return group
+
+    def _take(self, question: "_Question", group: "_Group") -> None:
+        tally = self._questions[question]
+        tally.take(group, 1)
+        self._questions.resize(question, _bytes_of_answer(question, tally))
 
     def _new_spec(self, spec: PodSpec) -> "_Group":
         self._forget_wishes()
         group = self._wishing[spec] = _Group(spec, False)
-        for wish, term, weight in _wishes_of(spec):
-            wished = _Wished(group, wish, term, weight)
-            group.wished.append(wished)
-            self._terms.put(term, wished)
+        self._add_terms(group)
         return group
+
+    def _add_terms(self, group: "_Group") -> None:
+        """Have the terms of a spec be found, each once, whose topology keys nodes have."""
+        spec, weights = group.what, dict[tuple[Wish, AffinityTerm], int]()
+        assert isinstance(spec, PodSpec)  # noqa: S101 - no label set has terms
+        for wish, term, weight in _wishes_of(spec):
+            if term.topology_key in self._keys:
+                weights[wish, term] = weights.get((wish, term), 0) + weight
+        group.wished = [_Wished(group, *each, weight) for each, weight in weights.items()]
+        for wished in group.wished:
+            self._terms.put(wished.term, wished)
 
     def _drop(self, group: "_Group") -> None:
         """Forget a group without pods."""
@@ -191,30 +259,41 @@ class Census:
 
     def _answer(self, question: "_Question") -> "_Tally":
         first = question[0][0]
-        tally = self._questions[question] = _Tally(len(self._pods))
+        groups = [
+            group
+            for label_set in in_time(self._label_sets.candidates(first))
+            for deleting in (False, True)
+            if (group := self._labelled.get((label_set, deleting))) is not None
+            and self._concerns(question, label_set, deleting)
+        ]
+        tally = _Tally(len(self._pods))
+        if len(question[0]) > MOST_TERMS:
+            for group in groups:
+                tally.add_all(group)
+            return tally
+        for group in groups:
+            tally.take(group, 1)
         self._asked.put(first, question)
-        for label_set in self._label_sets.candidates(first):
-            for deleting in (False, True):
-                group = self._labelled.get((label_set, deleting))
-                if group is not None and self._concerns(question, label_set, deleting):
-                    tally.take(group, 1)
-        if len(self._questions) > MOST_QUESTIONS:
-            oldest, ended = self._questions.popitem(last=False)
+        self._questions.put(question, tally, _bytes_of_answer(question, tally))
+        for oldest, ended in self._questions.beyond(MOST_BYTES):
             self._asked.drop(oldest[0][0], oldest)
             ended.release()
         return tally
 
-    def _answer_wishes(self, label_set: LabelSet) -> "dict[tuple[Wish, str], _Tally]":
-        tallies: dict[tuple[Wish, str], _Tally] = {}
-        for wished in self._terms.candidates(label_set):
-            if self._means(wished.term, label_set):
-                key = wished.wish, wished.term.topology_key
-                if key not in tallies:
-                    tallies[key] = _Tally(len(self._pods))
-                tallies[key].take(wished.group, wished.weight)
-        self._wishes[label_set] = tallies
-        if len(self._wishes) > MOST_QUESTIONS:
-            _, ended = self._wishes.popitem(last=False)
+    def _answer_wishes(self, label_set: LabelSet) -> "_Wishes":
+        meant = [
+            wished
+            for wished in in_time(self._terms.candidates(label_set))
+            if self._means(wished.term, label_set)
+        ]
+        tallies: _Wishes = {}
+        for wished in meant:
+            key = wished.wish, wished.term.topology_key
+            if key not in tallies:
+                tallies[key] = _Tally(len(self._pods))
+            tallies[key].take(wished.group, wished.weight)
+        self._wishes.put(label_set, tallies, _bytes_of_wishes(label_set, tallies))
+        for _, ended in self._wishes.beyond(MOST_BYTES):
             for tally in ended.values():
                 tally.release()
         return tallies
@@ -222,7 +301,7 @@ class Census:
     def _concerns(self, question: "_Question", label_set: LabelSet, deleting: bool) -> bool:
         terms, with_deleting = question
         return (with_deleting or not deleting) and all(
-            self._means(term, label_set) for term in terms
+            self._means(term, label_set) for term in in_time(terms)
         )
 
     def _means(self, term: AffinityTerm, label_set: LabelSet) -> bool:
@@ -230,17 +309,15 @@ class Census:
         return means(term, label_set, self._namespaces)
 
     def _forget_questions(self) -> None:
-        for question, tally in self._questions.items():
+        for question, tally in self._questions.clear():
             self._asked.drop(question[0][0], question)
             tally.release()
-        self._questions.clear()
         self._forget_wishes()
 
     def _forget_wishes(self) -> None:
-        for tallies in self._wishes.values():
+        for _, tallies in self._wishes.clear():
             for tally in tallies.values():
                 tally.release()
-        self._wishes.clear()
 
 
 def means(term: AffinityTerm, label_set: LabelSet, namespaces: Namespaces) -> bool:
@@ -258,6 +335,68 @@ def labels_of(name: str, namespaces: Namespaces) -> Mapping[str, str]:
     """Labels of a namespace; of one that is not known, the one label that every namespace has."""
     found = namespaces.get(name)
     return {_NAMESPACE_NAME: name} if found is None else found.labels
+
+
+class _Answers(Generic[K, T]):
+    """Answers to questions, with the bytes that each takes, the one asked for last at the end."""
+
+    def __init__(self) -> None:
+        self._answers: OrderedDict[K, tuple[T, int]] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def __getitem__(self, question: K) -> T:
+        return self._answers[question][0]
+
+    def get(self, question: K) -> T | None:
+        """The answer, which is the latest one then; None: there is none."""
+        found = self._answers.get(question)
+        if found is None:
+            return None
+        self._answers.move_to_end(question)
+        return found[0]
+
+    def put(self, question: K, answer: T, size: int) -> None:
+        """Keep a new answer."""
+        self._answers[question] = answer, size
+        self._bytes += size
+
+    def resize(self, question: K, size: int) -> None:
+        """An answer takes another number of bytes now."""
+        answer, before = self._answers[question]
+        self._answers[question] = answer, size
+        self._bytes += size - before
+
+    def beyond(self, most: int) -> Iterator[tuple[K, T]]:
+        """Drop the oldest ones until the rest takes at most so many bytes; never the latest."""
+        while self._bytes > most and len(self._answers) > 1:
+            question, (answer, size) = self._answers.popitem(last=False)
+            self._bytes -= size
+            yield question, answer
+
+    def clear(self) -> list[tuple[K, T]]:
+        """Drop all, and return them."""
+        found = [(question, answer) for question, (answer, _) in self._answers.items()]
+        self._answers.clear()
+        self._bytes = 0
+        return found
+
+
+def _bytes_of_answer(question: "_Question", tally: "_Tally") -> int:
+    return _ENTRY_BYTES + tally.bytes + sum(map(_bytes_of_term, question[0]))
+
+
+def _bytes_of_wishes(label_set: LabelSet, tallies: "_Wishes") -> int:
+    labels = sum(len(key) + len(value) for key, value in label_set.labels.items())
+    return _ENTRY_BYTES + labels + sum(_ENTRY_BYTES + one.bytes for one in tallies.values())
+
+
+def _bytes_of_term(term: AffinityTerm) -> int:
+    requirements = (*(term.selector or ()), *(term.namespace_selector or ()))
+    texts = len(term.namespaces) + sum(1 + len(one.values) for one in requirements)
+    return 100 * (1 + len(requirements) + texts)
 
 
 _Question = tuple[tuple[AffinityTerm, ...], bool]  # terms; whether deleted pods count, too
@@ -283,6 +422,16 @@ class _Group:
             del self.rows[row]
         for tally, weight in self.tallies.items():
             tally.add(row, change * weight)
+
+    def weigh(self, column: NDArray[Any], weight: int) -> None:
+        """Add what the pods weigh to what there is on each row."""
+        rows = self.rows
+        if len(rows) <= _FEW_ROWS:
+            for row, count in rows.items():
+                column[row] += weight * count
+            return
+        at = np.fromiter(rows, np.intp, len(rows))
+        column[at] += weight * np.fromiter(rows.values(), column.dtype, len(rows))
 
 
 class _Wished:
@@ -310,18 +459,21 @@ class _Tally:
         self._own()
         self._column[row] += amount
 
+    @property
+    def bytes(self) -> int:
+        """What it takes, about."""
+        return int(self._column.nbytes) + _LINK_BYTES * len(self.groups)
+
     def take(self, group: _Group, weight: int) -> None:
         """Count a group, once more if it is counted already."""
         group.tallies[self] = group.tallies.get(self, 0) + weight
         self.groups.add(group)
-        rows = group.rows
-        if len(rows) <= _FEW_ROWS:
-            for row, count in rows.items():
-                self.add(row, weight * count)
-            return
+        self.add_all(group, weight)
+
+    def add_all(self, group: _Group, weight: int = 1) -> None:
+        """Count the pods that a group has now, but not what changes."""
         self._own()
-        at = np.fromiter(rows, np.intp, len(rows))
-        self._column[at] += weight * np.fromiter(rows.values(), np.int32, len(rows))
+        group.weigh(self._column, weight)
 
     def release(self) -> None:
         """End the question: groups do not know of it any more."""
@@ -334,6 +486,7 @@ class _Tally:
             self._column = self._column.copy()
 
 
+_Wishes = dict[tuple[Wish, str], _Tally]
 _Pods = tuple[ClusterPod, ...]
 
 

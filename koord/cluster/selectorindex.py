@@ -1,6 +1,7 @@
 """Selectors and pods that may belong together, found by the labels they have in common."""
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterable
 from itertools import product
 from typing import Generic, TypeVar
 
@@ -9,10 +10,11 @@ from koord.cluster.facts import AffinityTerm, LabelSet
 
 T = TypeVar("T", bound=Hashable)
 
-_MOST_PLACES = 64  # of one term; one with more is found by every pod
+_MOST_PLACES = 4  # of one term: what an index takes is bounded by the bytes of the terms
 _MOST_LABELS = 32  # label keys of which an index is kept
-_Place = tuple[str, str, str]  # namespace, label key and value; "", "": any labels; "": anywhere
-_ANYWHERE: _Place = ("", "", "")
+_FEW_LABEL_SETS = 64  # that are tried one by one sooner than an index of a label is made
+_Place = tuple[str | None, str | None, str | None]
+"""Namespace, label key and value of pods; None: whichever."""
 
 
 class TermIndex(Generic[T]):
@@ -36,10 +38,15 @@ class TermIndex(Generic[T]):
 
     def candidates(self, label_set: LabelSet) -> list[T]:
         """Items whose terms may mean these pods, each once; those of no other term do."""
-        found, namespace = list(self._items.get(_ANYWHERE, ())), label_set.namespace
-        found += self._items.get((namespace, "", ""), ())
-        for key, value in label_set.labels.items():
-            found += self._items.get((namespace, key, value), ())
+        found: list[T] = []
+        if not self._items:
+            return found
+        get = self._items.get
+        for namespace in (label_set.namespace, None):
+            found += get((namespace, None, None), ())
+            for key, value in label_set.labels.items():
+                found += get((namespace, key, value), ())
+                found += get((namespace, key, None), ())
         return found
 
 
@@ -48,12 +55,18 @@ class LabelSetIndex:
 
     def __init__(self) -> None:
         self._namespaces: dict[str, dict[LabelSet, None]] = {}
-        self._values: dict[str, dict[tuple[str, str], dict[LabelSet, None]]] = {}  # by label key
+        self._keys: Counter[str] = Counter()  # how many have each label key
+        self._values: OrderedDict[str, dict[tuple[str, str], dict[LabelSet, None]]] = OrderedDict()
+        """By label key, the one that was asked for last at the end."""
 
     def add(self, label_set: LabelSet) -> None:
         """Add one; twice is once."""
         namespace, labels = label_set.namespace, label_set.labels
-        self._namespaces.setdefault(namespace, {})[label_set] = None
+        known = self._namespaces.setdefault(namespace, {})
+        if label_set in known:
+            return
+        known[label_set] = None
+        self._keys.update(labels.keys())
         for key, values in self._values.items():
             if key in labels:
                 values.setdefault((namespace, labels[key]), {})[label_set] = None
@@ -61,36 +74,54 @@ class LabelSetIndex:
     def discard(self, label_set: LabelSet) -> None:
         """Remove one; one that is not there is none the less gone."""
         namespace, labels = label_set.namespace, label_set.labels
+        if label_set not in self._namespaces.get(namespace, ()):
+            return
         _discard(self._namespaces, namespace, label_set)
+        for key in labels:
+            self._keys[key] -= 1
+            if not self._keys[key]:
+                del self._keys[key]
         for key, values in self._values.items():
             if key in labels:
                 _discard(values, (namespace, labels[key]), label_set)
 
-    def candidates(self, term: AffinityTerm) -> Iterator[LabelSet]:
+    def candidates(self, term: AffinityTerm) -> list[LabelSet]:
         """Label sets that a term may mean, each once; it means no others."""
         if term.selector is None:
-            return iter(())
+            return []
+        for one in term.selector:
+            if one.operator in ("In", "Exists") and one.key not in self._keys:
+                return []
         selective = term.namespace_selector is not None
         namespaces = set(self._namespaces if selective else term.namespaces)
         groups = [[self._namespaces.get(name, {}) for name in namespaces]]
-        for one in term.selector:
-            if one.operator == "In":
-                values = self._of_label(one.key)
-                pairs = product(namespaces, set(one.values))
+        wanted = [one for one in term.selector if one.operator == "In"]
+        count = sum(map(len, groups[0]))
+        if wanted and count > _FEW_LABEL_SETS:
+            label = _fewest(wanted)
+            if len(namespaces) * len(label.values) <= count:
+                values = self._of_label(label.key)
+                pairs = product(namespaces, set(label.values))
                 groups.append([values[pair] for pair in pairs if pair in values])
         fewest = min(groups, key=lambda group: sum(map(len, group)))
-        return (label_set for each in fewest for label_set in tuple(each))
+        return [label_set for each in fewest for label_set in each]
+
+    def of_namespaces(self, names: Iterable[str] | None) -> list[LabelSet]:
+        """All label sets in some namespaces; None: in all."""
+        found = self._namespaces if names is None else names
+        return [one for name in found for one in self._namespaces.get(name, ())]
 
     def _of_label(self, key: str) -> dict[tuple[str, str], dict[LabelSet, None]]:
         found = self._values.get(key)
         if found is None:
             if len(self._values) >= _MOST_LABELS:
-                self._values.clear()
+                self._values.popitem(last=False)
             found = self._values[key] = {}
             for label_sets in self._namespaces.values():
                 for one in label_sets:
                     if key in one.labels:
                         found.setdefault((one.namespace, one.labels[key]), {})[one] = None
+        self._values.move_to_end(key)
         return found
 
 
@@ -101,18 +132,23 @@ def _discard(table: dict[T, dict[LabelSet, None]], place: T, label_set: LabelSet
         table.pop(place, None)
 
 
-def _places(term: AffinityTerm) -> Iterable[_Place]:
+def _places(term: AffinityTerm) -> list[_Place]:
+    """Where pods are looked up that the term may mean: at most _MOST_PLACES."""
     if term.selector is None:
-        return ()
-    if term.namespace_selector is not None or len(term.namespaces) > _MOST_PLACES:
-        return (_ANYWHERE,)
-    namespaces = sorted(set(term.namespaces))
-    label = _fewest_values(term.selector)
-    if label is None or len(namespaces) * len(label.values) > _MOST_PLACES:
-        return [(name, "", "") for name in namespaces]
-    return [(name, label.key, value) for name, value in product(namespaces, set(label.values))]
+        return []
+    namespaces: list[str | None] = [None]
+    if term.namespace_selector is None and len(term.namespaces) <= _MOST_PLACES:
+        namespaces = list(dict.fromkeys(term.namespaces))
+    wanted = [one for one in term.selector if one.operator == "In"]
+    if wanted:
+        label = _fewest(wanted)
+        values = dict.fromkeys(label.values)
+        if len(namespaces) * len(values) <= _MOST_PLACES:
+            return [(name, label.key, value) for name, value in product(namespaces, values)]
+        return [(name, label.key, None) for name in namespaces]
+    present = next((one.key for one in term.selector if one.operator == "Exists"), None)
+    return [(name, present, None) for name in namespaces]
 
 
-def _fewest_values(selector: Iterable[Requirement]) -> Requirement | None:
-    wanted = [one for one in selector if one.operator == "In"]
-    return min(wanted, key=lambda one: len(one.values), default=None)
+def _fewest(wanted: Iterable[Requirement]) -> Requirement:
+    return min(wanted, key=lambda one: len(one.values))

@@ -1,14 +1,14 @@
 """A view: the cluster at one moment. It never changes, and any thread may read it."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
-from itertools import count
+from itertools import count, repeat
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from koord.cluster.census import Census, Counts, Wish, labels_of, means
+from koord.cluster.census import Census, Counts, Weights, Wish, labels_of, means
 from koord.cluster.columns import (
     CodedColumn,
     Column,
@@ -57,6 +57,15 @@ class Traits:
         return MappingProxyType({node.name: row for row, node in enumerate(self._nodes)})
 
     @cached_property
+    def label_keys(self) -> frozenset[str]:
+        """The keys of all labels that nodes have."""
+        return frozenset().union(*(node.labels for node in self._nodes))
+
+    @cached_property
+    def _absent(self) -> CodedColumn[str]:
+        return CodedColumn(repeat(None, len(self._nodes)))
+
+    @cached_property
     def names(self) -> CodedColumn[str]:
         return CodedColumn(node.name for node in self._nodes)
 
@@ -92,9 +101,11 @@ class Traits:
         return read_only(np.fromiter((node.ready for node in self._nodes), np.bool_))
 
     def label(self, key: str) -> CodedColumn[str]:
-        """The values of a label."""
+        """The values of a label; of one that no node has nothing is kept."""
         found = self._labels.get(key)
         if found is None:
+            if key not in self.label_keys:
+                return self._absent
             found = self._labels[key] = CodedColumn(node.labels.get(key) for node in self._nodes)
         return found
 
@@ -256,6 +267,11 @@ class View:
         return self._placement
 
     @property
+    def topology_keys(self) -> frozenset[str]:
+        """The keys of all labels that nodes have: a term over another one is about no domain."""
+        return self.traits.label_keys
+
+    @property
     def generations(self) -> FrozenColumn:
         """The column of generation: rows that have changed since another view are found by it."""
         return self._generation
@@ -327,6 +343,16 @@ class View:
         last question to any view of the snapshot, or, the first time, what the terms mean.
         """
         return self._census.count(self, terms, deleting=deleting)
+
+    def pods_weighed(
+        self, namespaces: Iterable[str] | None, weights: Weights
+    ) -> Mapping[str, NDArray[np.int64]]:
+        """What pods of each node weigh together, by the names that weights has; shape (nodes,).
+
+        namespaces: those in which pods may weigh something; None: all. It costs what there are of
+        different labels, each time: for so many terms that questions about each would cost more.
+        """
+        return self._census.weigh(self, namespaces, weights)
 
     def count_pods(self) -> None:
         """Count what has changed already, so that the next pods_meant() costs less."""

@@ -41,6 +41,7 @@ from koord.cluster.predicates.podaffinity import (
     AntiAffinity,
     Domains,
     Opposition,
+    WeighedTerms,
     matches_pod_affinity,
     matches_pod_anti_affinity,
 )
@@ -427,6 +428,7 @@ __all__ = [
     "Wait",
     "WaitingPod",
     "WaitingPods",
+    "WeighedTerms",
     "WhatIf",
     "Wish",
     "WorkloadAuditor",

@@ -1,6 +1,6 @@
 """Pods that want, or do not want, to be near others. Source: Kubernetes, InterPodAffinity."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Any
 
@@ -9,8 +9,12 @@ from numpy.typing import NDArray
 
 from koord.cluster.census import Wish
 from koord.cluster.columns import CodedColumn, Mask
-from koord.cluster.facts import ClusterPod
+from koord.cluster.facts import AffinityTerm, ClusterPod, LabelSet, PodSpec
+from koord.cluster.selectorindex import TermIndex
 from koord.cluster.view import View
+from koord.util.timebudget import in_time
+
+_FEW_TERMS = 8  # about which questions are asked one by one, whose answers are kept
 
 
 def matches_pod_affinity(pod: ClusterPod, view: View) -> Mask:
@@ -81,19 +85,84 @@ class Domains:
         return (self.totals <= 0).take(self.domains.codes)
 
 
+class WeighedTerms:
+    """What terms say about pods, as sums of weights by topology key; not of keys no node has."""
+
+    def __init__(
+        self, terms: Iterable[tuple[AffinityTerm, int]], view: View, *, once: bool = False
+    ) -> None:
+        """once: a pod counts once for a key, however many of its terms mean the pod."""
+        keys = view.topology_keys
+        known = [(term, weight) for term, weight in terms if term.topology_key in keys]
+        self._view = view
+        self._terms = known
+        self._once = once
+        self._index: TermIndex[int] | None = None  # None: they are few
+        self._known: dict[LabelSet, Mapping[str, int]] = {}
+        if len(known) > _FEW_TERMS:
+            self._index = TermIndex()
+            for number, (term, _) in enumerate(known):
+                self._index.put(term, number)
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._terms)
+
+    def per_node(self) -> Mapping[str, NDArray[np.integer[Any]]]:
+        """The sums of the pods of each node."""
+        found: dict[str, NDArray[np.integer[Any]]] = {}
+        if self._index is not None:
+            return self._view.pods_weighed(self._namespaces(), self.about)
+        for term, weight in self._terms:
+            counts = self._view.pods_meant(term)
+            one = counts if weight == 1 else weight * counts.astype(np.int64)
+            key = term.topology_key
+            found[key] = found[key] + one if key in found else one
+        return found
+
+    def about(self, label_set: LabelSet) -> Mapping[str, int]:
+        """What one pod with these labels adds."""
+        found = self._known.get(label_set)
+        if found is None:
+            found = self._known[label_set] = self._about(label_set)
+        return found
+
+    def _about(self, label_set: LabelSet) -> Mapping[str, int]:
+        index, found = self._index, dict[str, int]()
+        numbers = range(len(self._terms)) if index is None else index.candidates(label_set)
+        for number in in_time(numbers):
+            term, weight = self._terms[number]
+            key = term.topology_key
+            if self._once and index is not None and key in found:
+                continue
+            if self._view.means(term, label_set):
+                found[key] = found.get(key, 0) + weight
+        return found
+
+    def _namespaces(self) -> set[str] | None:
+        """Those in which pods may be meant; None: in any."""
+        if any(term.namespace_selector is not None for term, _ in self._terms):
+            return None
+        return {name for term, _ in self._terms for name in term.namespaces}
+
+
 class Affinity:
     """The required affinity of a pod: pods that all of its terms mean, by topology key."""
 
     def __init__(self, pod: ClusterPod, view: View) -> None:
         self._terms = terms = pod.spec.affinity
-        self._itself = all(view.means(term, pod.label_set) for term in terms)
-        per_node = view.pods_meant(*terms) if terms else None
         keys = {term.topology_key: None for term in terms}
-        self._near = [Domains.of(key, per_node, view) for key in keys]
+        self._nowhere = not keys.keys() <= view.topology_keys
+        if self._nowhere:  # no node has the labels of all
+            self._itself, per_node = False, None
+        else:
+            self._itself = all(view.means(term, pod.label_set) for term in in_time(terms))
+            per_node = view.pods_meant(*terms) if terms else None
+        self._near = [Domains.of(key, per_node, view) for key in keys if not self._nowhere]
 
     def __bool__(self) -> bool:
         """Whether the pod has any."""
-        return bool(self._near)
+        return self._nowhere or bool(self._near)
 
     def clone(self) -> "Affinity":
         """The same, to be changed on its own."""
@@ -103,12 +172,14 @@ class Affinity:
 
     def change(self, row: int, pod: ClusterPod, amount: int, view: View) -> None:
         """Count a pod that came to a node, 1, or left it, -1."""
-        if self._near and all(view.means(term, pod.label_set) for term in self._terms):
+        if self._near and all(view.means(term, pod.label_set) for term in in_time(self._terms)):
             for one in self._near:
                 one.change(row, amount)
 
     def allows(self, view: View) -> Mask:
         """Nodes that it allows; shape (nodes,)."""
+        if self._nowhere:
+            return np.zeros(len(view), np.bool_)
         anywhere = self._anywhere()
         return _all_of(
             (one.domains.present if anywhere else one.taken() for one in self._near), view
@@ -116,6 +187,8 @@ class Affinity:
 
     def allows_row(self, row: int) -> bool:
         """The same of one node."""
+        if self._nowhere:
+            return False
         if self._anywhere():
             return all(one.domains.codes[row] >= 0 for one in self._near)
         return all(one.at(row) > 0 for one in self._near)
@@ -126,37 +199,37 @@ class Affinity:
 
 
 class AntiAffinity:
-    """The required anti-affinity of a pod: for each term, pods that it means."""
+    """The required anti-affinity of a pod: pods that its terms mean, by topology key."""
 
     def __init__(self, pod: ClusterPod, view: View) -> None:
-        self._terms = pod.spec.anti_affinity
-        self._apart = [
-            Domains.of(term.topology_key, view.pods_meant(term), view) for term in self._terms
-        ]
+        self._terms = WeighedTerms(((one, 1) for one in pod.spec.anti_affinity), view, once=True)
+        sums = self._terms.per_node()
+        self._apart = {key: Domains.of(key, per_node, view) for key, per_node in sums.items()}
 
     def __bool__(self) -> bool:
-        """Whether the pod has any."""
-        return bool(self._apart)
+        """Whether the pod has any that may forbid it a node."""
+        return bool(self._terms)
 
     def clone(self) -> "AntiAffinity":
         """The same, to be changed on its own."""
         other = copy(self)
-        other._apart = [one.clone() for one in self._apart]
+        other._apart = {key: one.clone() for key, one in self._apart.items()}
         return other
 
     def change(self, row: int, pod: ClusterPod, amount: int, view: View) -> None:
         """Count a pod that came to a node, 1, or left it, -1."""
-        for term, one in zip(self._terms, self._apart, strict=True):
-            if view.means(term, pod.label_set):
-                one.change(row, amount)
+        for key, weight in self._terms.about(pod.label_set).items():
+            if key not in self._apart:
+                self._apart[key] = Domains.of(key, None, view)
+            self._apart[key].change(row, amount * weight)
 
     def allows(self, view: View) -> Mask:
         """Nodes that it allows; shape (nodes,)."""
-        return _all_of((one.untaken() for one in self._apart), view)
+        return _all_of((one.untaken() for one in self._apart.values()), view)
 
     def allows_row(self, row: int) -> bool:
         """The same of one node."""
-        return all(one.at(row) <= 0 for one in self._apart)
+        return all(one.at(row) <= 0 for one in self._apart.values())
 
 
 class Opposition:
@@ -164,6 +237,7 @@ class Opposition:
 
     def __init__(self, pod: ClusterPod, view: View) -> None:
         self._label_set = pod.label_set
+        self._known: dict[PodSpec, Mapping[str, int]] = {}  # what a pod with this spec adds
         self._opposed = {
             key: Domains.of(key, counts, view)
             for (wish, key), counts in view.wishes_about(pod.label_set).items()
@@ -182,12 +256,16 @@ class Opposition:
 
     def change(self, row: int, pod: ClusterPod, amount: int, view: View) -> None:
         """Count a pod that came to a node, 1, or left it, -1."""
-        for term in pod.spec.anti_affinity:
-            if view.means(term, self._label_set):
-                key = term.topology_key
-                if key not in self._opposed:
-                    self._opposed[key] = Domains.of(key, None, view)
-                self._opposed[key].change(row, amount)
+        if not pod.spec.anti_affinity:
+            return
+        added = self._known.get(pod.spec)
+        if added is None:
+            terms = WeighedTerms(((one, 1) for one in pod.spec.anti_affinity), view)
+            added = self._known[pod.spec] = terms.about(self._label_set)
+        for key, weight in added.items():
+            if key not in self._opposed:
+                self._opposed[key] = Domains.of(key, None, view)
+            self._opposed[key].change(row, amount * weight)
 
     def allows(self, view: View) -> Mask:
         """Nodes that it allows; shape (nodes,)."""

@@ -4,6 +4,8 @@ Source: Kubernetes, plugins/interpodaffinity/scoring.go.
 """
 
 from collections.abc import Iterator
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,7 @@ from koord_scheduler.plugin import (
     NodeScore,
     Scores,
     View,
+    WeighedTerms,
     Wish,
 )
 
@@ -24,11 +27,10 @@ class Preferences:
 
     def __init__(self, pod: ClusterPod, nodes: View, hard_weight: int) -> None:
         """hard_weight: of a required affinity term of another pod that means this one."""
-        sums: dict[str, NDArray[np.int64]] = {}
+        sums: dict[str, NDArray[np.integer[Any]]] = {}
         for key, per_node, weight in _worths(pod, nodes, hard_weight):
-            if key not in sums:
-                sums[key] = np.zeros(len(nodes), np.int64)
-            sums[key] += per_node if weight == 1 else weight * per_node.astype(np.int64)
+            one = per_node if weight == 1 else weight * per_node.astype(np.int64)
+            sums[key] = sums[key] + one if key in sums else one
         found = (Domains.of(key, per_node, nodes) for key, per_node in sums.items())
         self._domains = [one for one in found if one.totals.any()]
 
@@ -74,12 +76,13 @@ def normalized(scores: Scores) -> Scores:
 
 def _worths(
     pod: ClusterPod, nodes: View, hard_weight: int
-) -> Iterator[tuple[str, NDArray[np.int32], int]]:
+) -> Iterator[tuple[str, NDArray[np.integer[Any]], int]]:
     """Topology key, numbers by node, and the weight of each."""
-    for one in pod.spec.preferred_affinity:
-        yield one.term.topology_key, nodes.pods_meant(one.term), one.weight
-    for one in pod.spec.preferred_anti_affinity:
-        yield one.term.topology_key, nodes.pods_meant(one.term), -one.weight
+    spec = pod.spec
+    wanted = ((one.term, one.weight) for one in spec.preferred_affinity)
+    unwanted = ((one.term, -one.weight) for one in spec.preferred_anti_affinity)
+    for key, sums in WeighedTerms(chain(wanted, unwanted), nodes).per_node().items():
+        yield key, sums, 1
     weights = {
         Wish.AFFINITY: hard_weight,
         Wish.PREFERRED_AFFINITY: 1,  # counts have the terms' own weights

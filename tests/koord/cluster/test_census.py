@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.labelselector import Requirement
-from koord.cluster import census
+from koord.cluster import census, selectorindex
 from koord.cluster.census import Wish
 from koord.cluster.facts import (
     AffinityTerm,
@@ -69,8 +69,8 @@ def make_pod(name: str, node: str, labels: int, spec: int, state: str = "") -> C
     )
 
 
-def make_node(name: str) -> ClusterNode:
-    return ClusterNode(name=name, labels={})
+def make_node(name: str, keys: frozenset[str] = frozenset(("zone", "host"))) -> ClusterNode:
+    return ClusterNode(name=name, labels=dict.fromkeys(keys, name))
 
 
 def means(view: View, term: AffinityTerm, label_set: LabelSet) -> bool:
@@ -96,7 +96,8 @@ def counted(view: View, terms: tuple[AffinityTerm, ...], *, deleting: bool) -> l
 
 
 def wished(view: View, label_set: LabelSet) -> dict[tuple[Wish, str, int], int]:
-    """Node by node, pod by pod, term by term."""
+    """Node by node, pod by pod, term by term, over keys that some node has."""
+    keys = {key for row in range(len(view)) for key in view.node(row).labels}
     found: Counter[tuple[Wish, str, int]] = Counter()
     for row, pod in placed(view):
         spec = pod.spec
@@ -107,7 +108,7 @@ def wished(view: View, label_set: LabelSet) -> dict[tuple[Wish, str, int], int]:
             (Wish.PREFERRED_ANTI_AFFINITY, e.term, e.weight) for e in spec.preferred_anti_affinity
         ]
         for wish, term, weight in terms:
-            if means(view, term, label_set):
+            if term.topology_key in keys and means(view, term, label_set):
                 found[wish, term.topology_key, row] += weight
     return dict(found)
 
@@ -117,6 +118,21 @@ def check(view: View, question: Any) -> None:
     found = view.pods_meant(*terms, deleting=deleting)
     assert found.tolist() == counted(view, terms, deleting=deleting)
     assert not found.flags.writeable
+
+    def weights(pods: LabelSet) -> dict[str, int]:
+        weighed: Counter[str] = Counter()
+        for number, term in enumerate(terms, 1):
+            if means(view, term, pods):
+                weighed[term.topology_key] += number
+        return weighed
+
+    weighed = view.pods_weighed(None, weights)
+    for key in {term.topology_key for term in terms}:
+        wanted = Counter[int]()
+        for row, pod in placed(view):
+            wanted[row] += weights(pod.label_set).get(key, 0)
+        column = weighed[key].tolist() if key in weighed else [0] * len(view)
+        assert column == [wanted[row] for row in range(len(view))]
     wishes = {
         (*key, row): count
         for key, counts in view.wishes_about(label_set).items()
@@ -141,6 +157,7 @@ events = st.one_of(
     st.tuples(st.just("no pod"), names),
     st.tuples(st.just("node"), nodes),
     st.tuples(st.just("no node"), nodes),
+    st.tuples(st.just("labels"), nodes, st.frozensets(st.sampled_from(["zone", "host"]))),
     st.tuples(st.just("namespace"), st.sampled_from(NAMESPACES), st.sampled_from(["red", "blue"])),
     st.tuples(st.just("usage"), nodes),
     st.tuples(st.just("ask"), questions),
@@ -158,6 +175,8 @@ def happen(snapshot: Snapshot, event: Any) -> None:
                 snapshot.remove_pod(f"{namespace}/{name}", name)
         case "node", name:
             snapshot.put_node(make_node(name))
+        case "labels", name, keys:
+            snapshot.put_node(make_node(name, keys))
         case "no node", name:
             snapshot.remove_node(name)
         case "usage", name:
@@ -180,12 +199,16 @@ def imagine(view: View, added: list[Any], removed: str) -> View:
     return what_if.view()
 
 
-@given(st.lists(events, max_size=30), st.integers(1, 3))
-def test_whatever_happens_and_whichever_view_is_asked(history: list[Any], most: int) -> None:
-    """Also what-ifs, earlier views, and after more questions than are kept."""
+@given(st.lists(events, max_size=30), st.sampled_from([0, 2000, 10_000]), st.sampled_from([1, 16]))
+def test_whatever_happens_and_whichever_view_is_asked(
+    history: list[Any], most: int, terms: int
+) -> None:
+    """Also what-ifs, earlier views, and after more questions, or with more terms, than are kept."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(census, "MOST_QUESTIONS", most)
+        patch.setattr(census, "MOST_BYTES", most)
+        patch.setattr(census, "MOST_TERMS", terms)
         patch.setattr(census, "_FEW_ROWS", 1)
+        patch.setattr(selectorindex, "_FEW_LABEL_SETS", terms)
         snapshot = Snapshot(("cpu",))
         for name in NODES[:2]:
             snapshot.put_node(make_node(name))
@@ -238,9 +261,39 @@ def test_nothing_is_kept_of_what_is_gone() -> None:
         snapshot.view().wishes_about(LABEL_SETS[0])
     kept = snapshot._census
     assert len(kept._labelled) == len(kept._wishing) == len(kept._wishes) == 1
-    (tally,) = kept._questions.values()
-    assert len(tally.groups) == 1
+    assert len(kept._questions[(WEB,), True].groups) == 1
     assert len(kept._terms.candidates(LABEL_SETS[0])) == 1
+
+
+def test_what_is_kept_is_bounded_in_bytes() -> None:
+    """However many questions a tenant's pods ask, and however large their terms are."""
+    snapshot = Snapshot()
+    snapshot.put_node(make_node("n1"))
+    view = snapshot.view()
+    values = tuple(f"value-{number}" for number in range(8000))
+    for number in range(50):
+        large = AffinityTerm("zone", (Requirement("app", "In", (*values, str(number))),), ("shop",))
+        view.pods_meant(large)
+        view.pods_meant(WEB, *(AffinityTerm(str(each), (), ()) for each in range(1000)))
+    assert len(snapshot._census._questions) * 100 * len(values) <= census.MOST_BYTES
+
+
+def test_what_was_interrupted_is_counted_again() -> None:
+    """A plugin that is ended amid a question leaves no wrong counts."""
+    snapshot = Snapshot()
+    snapshot.put_node(make_node("n1"))
+    snapshot.view().pods_meant(WEB)
+    snapshot.put_pod(make_pod("a", "n1", 0, 0))
+    kept = snapshot._census
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kept, "_recount", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            snapshot.view().pods_meant(WEB)
+    assert snapshot.view().pods_meant(WEB).tolist() == [1]
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_row_of_a_what_if_has_a_generation_of_its_own() -> None:

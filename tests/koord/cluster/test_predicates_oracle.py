@@ -1,14 +1,26 @@
 """Every rule over all nodes says what its plain form says about each node."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import plainrules
+import pytest
 from clusters import Cluster, Json, read_pod
 from hypothesis import given
 from hypothesis import strategies as st
 from randomclusters import clusters, pods, sometimes
 
+from koord.cluster.predicates import podaffinity
 from koord.cluster.predicates.fits import RULES, Misfit, fits
 from koord.cluster.predicates.moves import Moves
+
+
+@pytest.fixture(autouse=True, scope="module", params=[0, 8], ids=["many terms", "few terms"])
+def few_terms(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The terms up to which questions are asked one by one: by either way the same comes out."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(podaffinity, "_FEW_TERMS", request.param)
+        yield
 
 
 @given(clusters(), pods("incoming"))

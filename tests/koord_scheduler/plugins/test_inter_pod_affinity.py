@@ -1,5 +1,6 @@
 """Pods near to others, and apart from them."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from schedulerkit import Kit
 from schedulerkit import named as with_name
 
 from koord.cluster.facts import ClusterNamespace, ClusterPod
+from koord.cluster.predicates import podaffinity
 from koord.cluster.view import View
 from koord.component.plugins.args import args_type_of
 from koord_scheduler.framework.cyclestate import CycleState
@@ -28,6 +30,14 @@ DB, WEB = {"app": "db"}, {"app": "web"}
 AFFINITY = "node(s) didn't match pod affinity rules"
 ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
 EXISTING = "node(s) didn't satisfy existing pods anti-affinity rules"
+
+
+@pytest.fixture(autouse=True, scope="module", params=[0, 8], ids=["many terms", "few terms"])
+def few_terms(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The terms up to which questions are asked one by one: by either way the same comes out."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(podaffinity, "_FEW_TERMS", request.param)
+        yield
 
 
 def make(**args: Any) -> Any:

@@ -1,0 +1,114 @@
+"""Time that a computation may take: loops over what others wrote look at it, and end it in time.
+
+Not a limit of each step, but of all of them together. Code that takes long for other reasons does
+not look, and goes on.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+from koord.util.errors import KoordError
+
+T = TypeVar("T")
+
+FEW = 16  # items that are gone through without a look at the time
+
+_BUDGET: ContextVar["TimeBudget | None"] = ContextVar("time_budget", default=None)
+
+
+class OutOfTime(KoordError):
+    """A computation was ended, because it took longer than it may."""
+
+
+class TimeBudget:
+    """Seconds of one thread, spent in the blocks that it is running in."""
+
+    def __init__(self, seconds: float, now: Callable[[], float] = time.thread_time) -> None:
+        """now: seconds, by default those of CPU that this thread has used."""
+        self._seconds = seconds
+        self._now = now
+        self._spent = 0.0
+        self._since: float | None = None  # None: it is not running
+        self._thread = 0
+
+    @property
+    def spent(self) -> float:
+        """Seconds until now."""
+        return self._spent + (0.0 if self._since is None else self._now() - self._since)
+
+    @property
+    def is_over(self) -> bool:
+        return self.spent >= self._seconds
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the time of what is inside; code in there that looks at the time has this one."""
+        token = _BUDGET.set(self)
+        self._thread = threading.get_ident()
+        self._begin()
+        try:
+            yield
+        finally:
+            self._pause()
+            _BUDGET.reset(token)
+
+    def check(self) -> None:
+        """Raise OutOfTime if it is over. Another thread than the one that it counts may go on."""
+        if threading.get_ident() == self._thread and self.is_over:
+            raise OutOfTime(f"wanted an end within {self._seconds:g} s of computing")
+
+    async def rest(self) -> None:
+        """Let others on the event loop run, at their own expense."""
+        self._pause()
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._since = self._now()
+
+    def _pause(self) -> None:
+        self._spent, self._since = self.spent, None
+
+
+def in_time(items: Collection[T]) -> Iterable[T]:
+    """Return the items; whoever goes through many of them does it as long as there is time.
+
+    Going through them raises OutOfTime where the time is over.
+    """
+    budget = _BUDGET.get()
+    if budget is None or len(items) <= FEW:
+        return items
+    return _checked(items, budget)
+
+
+def check_time() -> None:
+    """Raise OutOfTime if the time of the computation that runs is over; without one never."""
+    budget = _BUDGET.get()
+    if budget is not None:
+        budget.check()
+
+
+def time_is_over() -> bool:
+    """Whether the computation that runs had better end with what it has."""
+    budget = _BUDGET.get()
+    return budget is not None and budget.is_over
+
+
+async def rest() -> None:
+    """Let others on the event loop run; the computation that runs does not pay for it."""
+    budget = _BUDGET.get()
+    await (asyncio.sleep(0) if budget is None else budget.rest())
+
+
+def _checked(items: Iterable[T], budget: TimeBudget) -> Iterator[T]:
+    for number, item in enumerate(items):
+        if number % FEW == 0:
+            budget.check()
+        yield item
