@@ -8,6 +8,8 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
+
 from koord_scheduler.plugin import (
     OK,
     Action,
@@ -29,6 +31,7 @@ from koord_scheduler.plugin import (
     Status,
     Stop,
     VectorFilterPlugin,
+    Verdicts,
     View,
 )
 from koord_scheduler.plugin.storage import (
@@ -37,6 +40,7 @@ from koord_scheduler.plugin.storage import (
     Volumes,
     VolumeUse,
     limit_on,
+    missing,
     uses_claim,
     volumes_of,
     volumes_on,
@@ -49,9 +53,10 @@ _NODES_A_TURN = 50  # of the event loop
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The CSI volumes of a pod; never changed."""
+    """The CSI volumes of a pod, and what keeps it from all nodes; never changed."""
 
     volumes: Volumes
+    obstacle: Status | None = None
 
     def clone(self) -> Self:
         return self
@@ -103,17 +108,21 @@ class NodeVolumeLimits(PreFilterPlugin, FilterPlugin, VectorFilterPlugin, Enqueu
         if not pod.claims and not pod.spec.disks:
             return Status.skip()
         wanted = volumes_of((pod,), nodes, self._storage)
-        if not wanted:
+        obstacle = _obstacle(pod, nodes)
+        if not wanted and obstacle is None:
             return Status.skip()
-        state.write(_STATE, _Wanted(wanted))
+        state.write(_STATE, _Wanted(wanted, obstacle))
         return None
 
     def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
         return None if pod.claims or pod.spec.disks else ()
 
     def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        wanted = state.read(_STATE, _Wanted)
+        if wanted.obstacle is not None:
+            return wanted.obstacle
         there = volumes_on(node.name, node.pods, node.view, self._storage)
-        for driver, names in state.read(_STATE, _Wanted).volumes.items():
+        for driver, names in wanted.volumes.items():
             limit = limit_on(node.name, driver, self._storage)
             known = there.get(driver, frozenset())
             more = len(names - known)
@@ -121,14 +130,26 @@ class NodeVolumeLimits(PreFilterPlugin, FilterPlugin, VectorFilterPlugin, Enqueu
                 return self.rejection
         return None
 
-    def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask:
-        return ~self._attached.volumes.exceeds(state.read(_STATE, _Wanted).volumes, nodes)
+    def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask | Verdicts:
+        wanted = state.read(_STATE, _Wanted)
+        if wanted.obstacle is not None:
+            return Verdicts(np.ones(len(nodes), np.int32), (wanted.obstacle,))
+        return ~self._attached.volumes.exceeds(wanted.volumes, nodes)
 
     def _detached(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
         """A volume of one of the pod's drivers, which is what counts."""
         assert isinstance(old, VolumeAttachment)  # noqa: S101 - it was deleted
         wanted = volumes_of((pod,), self._cluster.view(), self._storage)
         return QueueingHint.QUEUE if old.driver in wanted else QueueingHint.SKIP
+
+
+def _obstacle(pod: ClusterPod, nodes: View) -> Status | None:
+    """A claim that is not there."""
+    for name in pod.claims:
+        if nodes.claim(pod.namespace, name) is None:
+            text = missing("persistentvolumeclaim", name)
+            return Status.unresolvable(f"looking up PVC {pod.namespace}/{name}: {text}")
+    return None
 
 
 def _driver_helps(pod: ClusterPod, old: object, new: object) -> QueueingHint:

@@ -194,13 +194,32 @@ async def test_the_volumes_of_nodes_are_known_before_the_first_cycle() -> None:
     assert (plugin.filter_all(cycle, pod, view) == room).all()
 
 
+async def test_a_claim_that_is_not_there_keeps_the_pod_from_all_nodes() -> None:
+    """In Kubernetes' words, whatever the limits; of several the first."""
+    storage = one_node(None)
+    plugin = NodeVolumeLimits(None, storage.handle())
+    for pod, name in (
+        (storage.wanted("c0", "gone", "lost"), "gone"),
+        (storage.wanted(ephemeral=["made"]), "web-made"),
+    ):
+        found = await storage.search(plugin, pod)
+        text = f'looking up PVC default/{name}: persistentvolumeclaim "{name}" not found'
+        assert found.diagnosis.message() == f"0/1 nodes are available: 1 {text}."
+        assert found.diagnosis.node_statuses is not None
+        status = found.diagnosis.node_statuses.status(0)
+        assert status is not None
+        assert status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE
+        assert storage.pre_filter(plugin, pod).ok
+        assert_forms_agree(plugin, pod, storage.view())
+
+
 def test_pods_without_csi_volumes_cost_nothing() -> None:
-    """Nor does a claim that is not there: others say so."""
+    """Where they have claims, too."""
     storage = one_node(0)
     storage.volume("nfs", csi=None, nfs={"server": "s", "path": "/"})
     storage.claim("nfs", "nfs")
     plugin = NodeVolumeLimits(None, storage.handle())
-    for pod in (storage.wanted(), storage.wanted("nfs"), storage.wanted("gone")):
+    for pod in (storage.wanted(), storage.wanted("nfs")):
         assert storage.pre_filter(plugin, pod).code is Code.SKIP
 
 
