@@ -19,12 +19,15 @@ WORKERS ?= $(shell expr $$(nproc) + 1)
 MEMORY = $(shell [ -w /dev/shm ] && [ "$$(df --output=avail /dev/shm | tail -n 1)" -gt 1000000 ] && \
 	! findmnt -no OPTIONS /dev/shm | grep -q noexec && echo /dev/shm)
 
+# Where the modules of the tests' cluster are.
+CLUSTER = env PYTHONPATH=tests/cluster:tests/e2e:tests/image:tests/koord/kube:tests/processes $(BIN)/python -m makecluster
+
 # Compiled, and assertions rewritten, once: not by each process of the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 
-.PHONY: help run run-descheduler run-scheduler demo test e2e-test image-test lint format docs site dashboards bench bench-descheduler bench-smoke soak vm-test lock \
+.PHONY: help run run-descheduler run-scheduler demo test e2e-test image-test cluster cluster-test lint format docs site dashboards bench bench-descheduler bench-smoke soak vm-test lock \
 	build-koord-descheduler docker-build-koord-descheduler docker-build-koord-scheduler install-systemd clean
 
 help:  ## List the targets
@@ -67,6 +70,12 @@ e2e-test: $(BIN)/.dev  ## Against etcd and the real CRD server (Go, etcd-server;
 
 image-test: $(BIN)/.dev  ## Build the images without a registry, start them under runc and emulated (root, Go, Debian packages)
 	TMPDIR=$${TMPDIR:-/var/tmp} $(BIN)/pytest -s --timeout=2700 tests/image $(ARGS)
+
+cluster: $(BIN)/.dev  ## A real Kubernetes cluster on this machine, until ^C (root, cgroup v1, Go, etcd, runc; NODES=500 IMAGES=yes)
+	exec $(CLUSTER) --nodes=$(or $(NODES),3) $(if $(IMAGES),--images) $(ARGS)
+
+cluster-test: $(BIN)/.dev  ## The daemons from their images and manifests in such a cluster (also buildah, mmdebstrap)
+	$(CLUSTER) --images -- $(abspath $(BIN))/pytest --timeout=900 tests/cluster $(ARGS)
 
 lint: $(BIN)/.dev  ## Style, types, import contract, generated docs
 	$(BIN)/ruff check .

@@ -112,7 +112,7 @@ _FENCE = re.compile(
     r"^(?P<indent> *)```(\{?\w*\}?)\n(.*?)^(?P=indent)```", re.DOTALL | re.MULTILINE
 )
 _SHELL = frozenset({"", "sh", "text"})
-_PREFIXES = (".venv/bin/", "/opt/koordlet/bin/", "/")
+_PREFIXES = (".venv/bin/", "/opt/koordlet/bin/", "build/cluster/", "/")
 _OPERATORS = frozenset({"|", ";", "&&"})
 
 
@@ -183,7 +183,7 @@ def check(command: Sequence[str]) -> None:
     program, *arguments = command
     for prefix in _PREFIXES:
         program = program.removeprefix(prefix)
-    if program in ("sudo", "exec"):
+    if program in ("sudo", "exec", "enter"):
         return check(arguments)
     if program in _parsers():
         return _parse(program, arguments)

@@ -48,7 +48,8 @@ done
 echo ready
 exec sleep infinity
 """
-_JOIN = 'while [ "$1" != -- ]; do echo $$ > "$1"; shift; done; shift; exec "$@"'
+# Arguments: the files cgroup.procs of groups to join, --, the command.
+JOIN = 'while [ "$1" != -- ]; do echo $$ > "$1"; shift; done; shift; exec "$@"'
 
 
 def unusable() -> str:
@@ -59,7 +60,7 @@ def unusable() -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Mount:
+class CgroupMount:
     """One of the machine's cgroup hierarchies."""
 
     directory: Path
@@ -76,7 +77,7 @@ class ContainerdNode:
         self.socket = directory / "containerd.sock"
         self.var_run = directory / "varrun"
         self.logs = directory / "logs"  # of containers, <pod>-<container>.log
-        self._mounts = list(_mounts())
+        self._mounts = list(cgroup_mounts())
         self._groups = [each.directory / tree.base.name for each in self._mounts]  # of our root
         self._holder: subprocess.Popen[str] | None = None
         self._containerd: asyncio.subprocess.Process | None = None
@@ -95,7 +96,9 @@ class ContainerdNode:
             self._write_config()
             await self.start()
             try:
-                await self._say(op="Import", path=str(self._image()))
+                image = self.directory / "image.tar"
+                write_pause_image(image)
+                await self._say(op="Import", path=str(image))
                 yield self
             finally:
                 await self._end()
@@ -197,7 +200,7 @@ class ContainerdNode:
     def _joined(self) -> list[str]:
         """The beginning of a command that runs at our root."""
         procs = (f"{group}/cgroup.procs" for group in self._groups)
-        return ["sh", "-c", _JOIN, "sh", *procs, "--"]
+        return ["sh", "-c", JOIN, "sh", *procs, "--"]
 
     def _write_config(self) -> None:
         (self.directory / "config.toml").write_text(f"""
@@ -225,30 +228,6 @@ restrict_oom_score_adj = true
 """)
         (self.var_run / "nri").mkdir(parents=True)
         self.logs.mkdir()
-
-    def _image(self) -> Path:
-        """A tar as `docker save` makes it."""
-        layer = io.BytesIO()
-        with tarfile.open(fileobj=layer, mode="w") as tar:
-            tar.add(PAUSE.binary, "pause", filter=_as_root)
-        diff = f"sha256:{hashlib.sha256(layer.getvalue()).hexdigest()}"
-        image = {
-            "architecture": "amd64",
-            "os": "linux",
-            "config": {"Entrypoint": ["/pause"]},
-            "rootfs": {"type": "layers", "diff_ids": [diff]},
-        }
-        described = [{"Config": "config.json", "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]
-        with tarfile.open(self.directory / "image.tar", "w") as tar:
-            for name, content in (
-                ("layer.tar", layer.getvalue()),
-                ("config.json", json.dumps(image).encode()),
-                ("manifest.json", json.dumps(described).encode()),
-            ):
-                entry = tarfile.TarInfo(name)
-                entry.size = len(content)
-                tar.addfile(entry, io.BytesIO(content))
-        return self.directory / "image.tar"
 
     async def _say(self, **command: Any) -> Json:
         """Have the client do something; return its answer."""
@@ -304,7 +283,32 @@ restrict_oom_score_adj = true
                 os.rmdir(directory)
 
 
-def _mounts() -> Iterator[_Mount]:
+def write_pause_image(path: Path) -> None:
+    """A tar as `docker save` makes it, with a program that waits for its end."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        tar.add(PAUSE.binary, "pause", filter=_as_root)
+    diff = f"sha256:{hashlib.sha256(layer.getvalue()).hexdigest()}"
+    image = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Entrypoint": ["/pause"]},
+        "rootfs": {"type": "layers", "diff_ids": [diff]},
+    }
+    described = [{"Config": "config.json", "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]
+    with tarfile.open(path, "w") as tar:
+        for name, content in (
+            ("layer.tar", layer.getvalue()),
+            ("config.json", json.dumps(image).encode()),
+            ("manifest.json", json.dumps(described).encode()),
+        ):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+
+
+def cgroup_mounts() -> Iterator[CgroupMount]:
+    """The machine's cgroup hierarchies."""
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, directory, kind, options, *_ = line.split()
         if kind not in ("cgroup", "cgroup2") or not directory.startswith("/sys/fs/cgroup/"):
@@ -313,7 +317,7 @@ def _mounts() -> Iterator[_Mount]:
         named = [each for each in chosen if each.startswith("name=")]
         controllers = [each for each in chosen if "=" not in each and each != "xattr"]
         text = ",".join(["none", *named] if named else controllers)
-        yield _Mount(Path(directory), kind, text or "rw")
+        yield CgroupMount(Path(directory), kind, text or "rw")
 
 
 def _as_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:

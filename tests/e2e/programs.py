@@ -22,6 +22,7 @@ class Program:
     source: Path  # the directory with go.mod
     package: str = "."
     flags: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # what else it is called by, where that says what it is
 
     @property
     def binary(self) -> Path:
@@ -37,14 +38,21 @@ class Program:
             check=True,
             timeout=BUILD_SECONDS,
         )
+        for name in self.names:
+            link = self.called(name)
+            link.unlink(missing_ok=True)
+            link.symlink_to(self.binary.name)
         return self.binary
+
+    def called(self, name: str) -> Path:
+        """Its file by one of its other names."""
+        return self.binary.with_name(name)
 
 
 _HERE = Path(__file__).parent
 CRD_SERVER = Program("crdserver", _HERE / "crdserver")
 ADMISSION = Program("admission", _HERE / "crdserver", "./admission")
 STRICT = Program("strict", _HERE / "crdserver", "./strict")
-KUBE_SCHEDULER = Program("kube-scheduler", _HERE / "kubescheduler")
 KUSTOMIZE = Program("kustomize", _HERE / "kustomize", "sigs.k8s.io/kustomize/kustomize/v5")
 BED = Program("bed", REPOSITORY / "benchmarks" / "bed")  # as benchmarks build it
 NRI_RUNTIME = Program("nriruntime", _HERE / "nriruntime")
@@ -64,9 +72,22 @@ CONTAINERD_SHIM = Program(  # containerd looks for one of this name
 )
 CRI_CLIENT = Program("criclient", _HERE / "containerd")
 PAUSE = Program("pause", _HERE / "containerd", "./pause")
+_KUBERNETES = "1.35.6"  # as tests/cluster/kubernetes/go.mod has it
+_VERSION = "k8s.io/component-base/version"
+KUBERNETES = Program(  # several in one, which differ by the name that it is called by
+    "kubernetes",
+    REPOSITORY / "tests" / "cluster" / "kubernetes",
+    flags=(f"-ldflags=-s -w -X {_VERSION}.gitVersion=v{_KUBERNETES}",),
+    names=("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl"),
+)
+_CNI, _PLUGINS = REPOSITORY / "tests" / "cluster" / "cni", "github.com/containernetworking/plugins"
+CNI = tuple(  # of container networks; a runtime looks for them by these names
+    Program(package.rpartition("/")[2], _CNI, f"{_PLUGINS}/plugins/{package}")
+    for package in ("main/bridge", "main/loopback", "ipam/host-local")
+)
 ALL = (
-    BED, CRD_SERVER, ADMISSION, STRICT, KUBE_SCHEDULER, KUSTOMIZE, NRI_RUNTIME, NRI_RUNTIME_08,
-    POD_EXEC, HELM, CONTAINERD, CONTAINERD_SHIM, CRI_CLIENT, PAUSE,
+    BED, CRD_SERVER, ADMISSION, STRICT, KUSTOMIZE, NRI_RUNTIME, NRI_RUNTIME_08,
+    POD_EXEC, HELM, CONTAINERD, CONTAINERD_SHIM, CRI_CLIENT, PAUSE, KUBERNETES, *CNI,
 )  # fmt: skip
 
 

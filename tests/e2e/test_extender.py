@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 from clusters import node, pod
 from daemonflags import kubeconfig
-from programs import BED, KUBE_SCHEDULER, Program
+from programs import BED, KUBERNETES, Program
 from realprometheus import free_port
 from scriptedsite import ScriptedSite, serving
 from trafficsite import vector
@@ -28,7 +28,8 @@ TRAFFIC = {"busy": 9_000_000, "busier": 10_000_000, "quiet": 100_000}
 @pytest.fixture(scope="session")
 def kube_scheduler(go_program: Callable[[Program], Path]) -> Path:
     """Kubernetes' own scheduler."""
-    return go_program(KUBE_SCHEDULER)
+    go_program(KUBERNETES)
+    return KUBERNETES.called("kube-scheduler")
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 //
 // Reads one JSON object a line, {"op": method of the CRI's RuntimeService, "request": {…}}, and
 // answers each with one line: {"op", "error", "reply"}. The op Import has the runtime load a tar of
-// images, {"path"}.
+// images, {"path"}. With -import it loads that tar, and ends.
 package main
 
 import (
@@ -23,7 +23,7 @@ import (
 
 const (
 	namespace = "k8s.io" // of containerd, in which the CRI's images are
-	patience  = 60 * time.Second
+	patience  = 120 * time.Second
 )
 
 type command struct {
@@ -87,12 +87,22 @@ func load(ctx context.Context, conn *grpc.ClientConn, path string) error {
 
 func main() {
 	socket := flag.String("socket", "", "path of the runtime's socket")
+	tar := flag.String("import", "", "path of a tar of images to load")
 	flag.Parse()
 	conn, err := grpc.NewClient("unix://"+*socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
+	}
+	if *tar != "" {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := load(ctx, conn, *tar); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
 	}
 	in, out := bufio.NewScanner(os.Stdin), json.NewEncoder(os.Stdout)
 	for in.Scan() {

@@ -28,22 +28,30 @@ class Pair:
 class Authority:
     """A CA that lives in a directory."""
 
-    def __init__(self, directory: Path, name: str = "test CA") -> None:
+    def __init__(self, directory: Path, name: str = "test CA", days: int = 2) -> None:
         self._directory = directory
         self.certificate = directory / "ca.crt"
-        self._key = directory / "ca.key"
-        _openssl("req", "-x509", *NEW_KEY, "-keyout", self._key, "-subj", f"/CN={name}",
-                 "-days", "2", "-addext", "keyUsage=critical,keyCertSign",
+        self.key = directory / "ca.key"
+        _openssl("req", "-x509", *NEW_KEY, "-keyout", self.key, "-subj", f"/CN={name}",
+                 "-days", str(days), "-addext", "keyUsage=critical,keyCertSign",
                  "-out", self.certificate)  # fmt: skip
 
-    def issue(self, name: str, *, hosts: tuple[str, ...] = ("127.0.0.1",), days: int = 1) -> Pair:
-        """A certificate for a server at these hosts, and for a client called name."""
+    def issue(
+        self,
+        name: str,
+        *,
+        hosts: tuple[str, ...] = ("127.0.0.1",),
+        days: int = 1,
+        group: str = "",
+    ) -> Pair:
+        """A certificate for a server at these hosts, and for a client called name, of a group."""
         key, request = self._directory / f"{name}.key", self._directory / f"{name}.csr"
         certificate, extensions = key.with_suffix(".crt"), key.with_suffix(".ext")
         names = (f"{'IP' if host[0].isdigit() else 'DNS'}:{host}" for host in hosts)
         extensions.write_text(f"subjectAltName={','.join(names)}\n")
-        _openssl("req", "-new", *NEW_KEY, "-keyout", key, "-subj", f"/CN={name}", "-out", request)
-        _openssl("x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self._key,
+        subject = (f"/O={group}" if group else "") + f"/CN={name}"
+        _openssl("req", "-new", *NEW_KEY, "-keyout", key, "-subj", subject, "-out", request)
+        _openssl("x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self.key,
                  "-days", str(days), "-extfile", extensions, "-out", certificate)  # fmt: skip
         return Pair(certificate, key)
 

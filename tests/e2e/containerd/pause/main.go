@@ -1,10 +1,12 @@
-// What runs in the containers of the tests: says how it found itself, and waits for its end.
+// What runs in the containers of the tests: says how it found itself, and waits for its end. With an
+// argument it keeps so many CPUs busy meanwhile.
 package main
 
 import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 )
@@ -12,6 +14,15 @@ import (
 func main() {
 	score, err := os.ReadFile("/proc/self/oom_score_adj")
 	fmt.Println("oom_score_adj", strings.TrimSpace(string(score)), err)
+	if len(os.Args) > 1 {
+		busy, _ := strconv.Atoi(os.Args[1])
+		for range busy {
+			go func() {
+				for {
+				}
+			}()
+		}
+	}
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, syscall.SIGTERM, syscall.SIGINT)
 	<-ended
