@@ -20,6 +20,7 @@ from containerdnode import JOIN, CgroupMount, cgroup_mounts
 from containerdnode import unusable as no_containerd
 
 PATIENCE = 30.0  # seconds for the kernel to end what was killed
+_GRACE = 5.0  # seconds for the first process to end when it is asked to
 _PREFIX = "koord-cluster-"  # of the names of our groups; the process follows
 _OVERLAID = ("/etc", "/opt", "/var/lib", "/var/log")
 # Arguments: the machine's directory, "type options directory" of each hierarchy, --, the command.
@@ -101,11 +102,18 @@ class InnerMachine:
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)  # the first of its processes: all others end
-            self._process.wait()
+            self._end(self._process)
         _remove_groups(self._groups())
         shutil.rmtree(self.directory)
+
+    def _end(self, process: "subprocess.Popen[bytes]") -> None:
+        """End the first of its processes, and by that all others."""
+        for how, seconds in ((signal.SIGTERM, _GRACE), (signal.SIGKILL, PATIENCE)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, how)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+                return
 
     def _groups(self) -> list[Path]:
         return [each.directory / self._name for each in self._mounts]

@@ -6,6 +6,7 @@ the command's status; else it says how to come in, and runs until it is killed.
 
 import itertools
 import os
+import signal
 import ssl
 import subprocess
 import sys
@@ -121,6 +122,7 @@ def _until_nodes_are_ready(kubeconfig: Path, number: int) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Return the status of the command."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # and all others end with the first
     directory, nodes, *rest = itertools.takewhile(lambda each: each != "--", arguments)
     command = list(itertools.dropwhile(lambda each: each != "--", arguments))[1:]
     say = print if not command else lambda line: print(line, file=sys.stderr, flush=True)
