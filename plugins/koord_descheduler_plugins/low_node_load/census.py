@@ -135,9 +135,9 @@ def exact_census(
 ) -> tuple[Census, Book]:
     """Count what runs on a node from now on: system, host applications and the pods that stay.
 
-    Usage is what was measured, as only that makes a node overutilized. Incoming are the requests of
-    pods without entry: they bound what else a node may take. Where an aggregation is wanted, its
-    figure of the node takes the place of the means.
+    Usage is what was measured, as only that makes a node over- or underutilized. Incoming are the
+    requests of pods without entry: they bound what else a node may take. Where an aggregation is
+    wanted, its figure of the node takes the place of the means.
     """
 
     def refusal(report: UsageReport) -> str:

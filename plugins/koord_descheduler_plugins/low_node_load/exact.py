@@ -136,10 +136,8 @@ class ExactRound(Round):
         fit = census.schedulable & ~is_high & ~is_prod_high
         of_nodes = bool(pool.high_thresholds or pool.low_thresholds)
         of_prod = bool(pool.prod_high_thresholds or pool.prod_low_thresholds)
-        expected = census.usage + census.incoming
-        prod_expected = census.prod_usage + census.prod_incoming
-        is_low = of_nodes & fit & ~above(expected, limits.low, every)
-        is_prod_low = of_prod & fit & ~above(prod_expected, limits.prod_low, every)
+        is_low = of_nodes & fit & ~above(census.usage, limits.low, every)
+        is_prod_low = of_prod & fit & ~above(census.prod_usage, limits.prod_low, every)
         classes = np.full(len(census.names), VERDICTS.index(Verdict.NORMAL), np.int8)
         for verdict, mask in (
             (Verdict.PROD_LOW, is_prod_low),
@@ -150,9 +148,6 @@ class ExactRound(Round):
         ):
             classes[mask] = VERDICTS.index(verdict)
         plan = PoolPlan(pool=pool, census=census, limits=limits, classes=classes)
-        filled = fit & ~is_low & of_nodes & ~above(census.usage, limits.low, every)
-        for place in np.flatnonzero(filled).tolist():
-            plan.node_notes[census.names[place]] = "not low with pods that are new or on their way"
         abnormal = self._abnormal(plan, is_high, is_prod_high)
         plan.outcome = self._outcome(plan, abnormal, int((is_low | is_prod_low).sum()))
         if not plan.outcome:

@@ -120,12 +120,8 @@ def plain_class(plan: PoolPlan, place: int, *, exact: bool) -> str:
     schedulable = bool(census.schedulable[place])
     high = over(usage, limits.high[place], limits.judged)
     prod_high = over(prod, limits.prod_high[place], limits.prod_judged)
-    expected, prod_expected = usage, prod
-    if exact:
-        expected = usage + census.incoming[place]
-        prod_expected = prod + census.prod_incoming[place]
-    low = schedulable and not over(expected, limits.low[place], low_judged)
-    prod_low = schedulable and not over(prod_expected, limits.prod_low[place], prod_low_judged)
+    low = schedulable and not over(usage, limits.low[place], low_judged)
+    prod_low = schedulable and not over(prod, limits.prod_low[place], prod_low_judged)
     pool = plan.pool
     if exact:
         low = low and not high and bool(pool.high_thresholds or pool.low_thresholds)

@@ -117,19 +117,6 @@ async def test_requests_of_a_new_pod_evict_nothing(planner: str) -> None:
         assert names(found) == []
 
 
-async def test_a_node_that_new_pods_may_fill_says_so() -> None:
-    """n2 uses 5 %, but its new pod may take it to 35 %."""
-    fresh = P(0, measured=False, facts={"cpu": "3"})
-    nodes = {**HOT, "n2": N({"z": 500, "fresh": fresh})}
-    async with harness(build(nodes), ARGS) as found:
-        await found.cycle()
-        node = decided(found)[0]["n2"]
-    assert (node.verdict, node.reason) == (
-        "normal",
-        "cpu 5% (low 30%, high 60%); not low with pods that are new or on their way",
-    )
-
-
 async def test_a_pod_on_its_way_makes_its_target_no_source() -> None:
     """n2 uses 50 %, and with a it will use 80 %: z stays until that has been measured."""
     nodes = {"n1": N({"a": 3000}), "n2": N({"y": 2500, "z": 2500}), "n3": N({"x": 500})}
