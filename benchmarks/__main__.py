@@ -34,6 +34,7 @@ BENCHMARKS = (
     "watchevents",
     "requests",
     "lownodeload",
+    "rebalancing",
     "fleet",
     "descheduler",
     "hostile",
