@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,7 @@ from koord_descheduler_plugins.low_node_load.limits import Amounts, Flags
 CPU, MEMORY, PODS = 0, 1, 2  # columns that are always there
 
 _FUTURE = 60.0  # seconds by which clocks of nodes may be ahead
+_MEAN_WINDOW = 300.0  # seconds of a NodeMetric's means, as Koordinator has it by default
 _ABSURD = 4  # times a node's capacity
 
 
@@ -61,10 +63,8 @@ class Census:
     capacity: Amounts  # before amplification
     usage: Amounts
     prod_usage: Amounts  # of prod pods alone
-    incoming: (
-        Amounts  # what pods may add that usage does not have: new ones, and those on their way
-    )
-    prod_incoming: Amounts
+    in_transit: Amounts  # of pods that come, or have not left yet; usage does not have it
+    prod_in_transit: Amounts
     fixed: Amounts  # of usage, what no pod takes: system and host applications
     schedulable: Flags
     unusable: Mapping[str, str]  # nodes that are left out, and why, a sentence for people
@@ -81,8 +81,8 @@ class Census:
             capacity=self.capacity[at],
             usage=self.usage[at],
             prod_usage=self.prod_usage[at],
-            incoming=self.incoming[at],
-            prod_incoming=self.prod_incoming[at],
+            in_transit=self.in_transit[at],
+            prod_in_transit=self.prod_in_transit[at],
             fixed=self.fixed[at],
             schedulable=self.schedulable[at],
             unusable=self.unusable,
@@ -116,8 +116,8 @@ def koordinator_census(
             capacity=_capacity(situation.view, found, resources, merged=False),
             usage=usage,
             prod_usage=_columns(len(resources), sums["prod"], sums["prod_pods"]),
-            incoming=nothing,
-            prod_incoming=nothing,
+            in_transit=nothing,
+            prod_in_transit=nothing,
             fixed=_columns(len(resources), system, 0),
             schedulable=_schedulable(found),
             unusable=found.unusable,
@@ -135,9 +135,9 @@ def exact_census(
 ) -> tuple[Census, Book]:
     """Count what runs on a node from now on: system, host applications and the pods that stay.
 
-    Usage is what was measured, as only that makes a node over- or underutilized. Incoming are the
-    requests of pods without entry: they bound what else a node may take. Where an aggregation is
-    wanted, its figure of the node takes the place of the means.
+    Usage is what was measured, as only that makes a node over- or underutilized. In transit are the
+    requests of pods without entry, and what pods use that are being deleted: that takes room on a
+    node, too. Where an aggregation is wanted, its figure of the node takes the place of the means.
     """
 
     def refusal(report: UsageReport) -> str:
@@ -151,9 +151,10 @@ def exact_census(
     found = _known(situation, refusal)
     book, sums = _sums(situation, found, book, is_prod)
     staying = sums["reported"] - sums["gone"] - sums["leaving"]
-    wholes = [_whole(report, args) for report in found.reports]
+    wholes = [whole_usage(report, args) for report in found.reports]
     known = np.array([one is not None for one in wholes], np.bool_)
-    whole = np.array([one or Amount() for one in wholes], np.int64).reshape(-1, 2)
+    amounts = [Amount() if one is None else one.amount for one in wholes]
+    whole = np.array(amounts, np.int64).reshape(-1, 2)
     residual = np.maximum(whole - sums["reported"], 0)
     parts = _amounts(report.system_usage for report in found.reports)
     parts = parts + _amounts(report.host_usage for report in found.reports)
@@ -174,8 +175,10 @@ def exact_census(
             sums["prod"] - sums["prod_leaving"],
             sums["prod_pods"] - sums["prod_leaving_pods"],
         ),
-        incoming=_columns(width, sums["fresh"], 0),
-        prod_incoming=_columns(width, sums["prod_fresh"], 0),
+        in_transit=_columns(width, sums["fresh"] + sums["leaving"], sums["leaving_pods"]),
+        prod_in_transit=_columns(
+            width, sums["prod_fresh"] + sums["prod_leaving"], sums["prod_leaving_pods"]
+        ),
         fixed=_columns(width, fixed, 0),
         schedulable=_schedulable(found),
         unusable=found.unusable,
@@ -213,19 +216,19 @@ def moving_pods(situation: Situation, census: Census, is_prod: IsProd) -> list[M
 
 
 def count_moved(census: Census, moving: Sequence[MovingPod]) -> None:
-    """Count pods on their way as gone from their nodes, and as incoming on known targets."""
+    """Have pods on their way neither on their nodes nor, if known, on their targets: in transit."""
     places = {name: place for place, name in enumerate(census.names)}
     for one in moving:
-        cpu, memory = one.amount
-        for usage, incoming in (
-            (census.usage, census.incoming),
-            *([(census.prod_usage, census.prod_incoming)] if one.is_prod else []),
+        amounts = np.array((*one.amount, 1), np.int64)
+        counted = amounts if one.is_measured else amounts * (0, 0, 1)  # in usage so far
+        for usage, in_transit in (
+            (census.usage, census.in_transit),
+            *([(census.prod_usage, census.prod_in_transit)] if one.is_prod else []),
         ):
-            left = usage if one.is_measured else incoming
-            left[one.source, :PODS] -= (cpu, memory)
-            usage[one.source, PODS] -= 1
+            usage[one.source, : PODS + 1] -= counted
+            in_transit[one.source, : PODS + 1] += counted
             if one.target in places:
-                incoming[places[one.target], : PODS + 1] += (cpu, memory, 1)
+                in_transit[places[one.target], : PODS + 1] += amounts
 
 
 def take_away(census: Census, place: int, amounts: Sequence[Amount], *, is_prod: bool) -> None:
@@ -280,22 +283,31 @@ def _too_old(report: UsageReport, now: float, expiration: float) -> str:
     return f"its NodeMetric is {age:.0f} s old" if age >= expiration else ""
 
 
-def _whole(report: UsageReport, args: LowNodeLoadArgs) -> Amount | None:
+class WholeUsage(NamedTuple):
+    """The usage of a whole node over a window."""
+
+    amount: Amount
+    window: float  # seconds; for so long it still has what pods have used that are gone
+
+
+def whole_usage(report: UsageReport, args: LowNodeLoadArgs) -> WholeUsage | None:
     """The usage of a whole node where parts cannot say it; None: system and pods do.
 
     That is with a figure that is not a mean, and where the system's usage is not reported.
     """
     kind = args.usage_aggregation_type
     if kind is not None:
-        usage = aggregated(report.aggregated, kind, args.usage_aggregation_duration)
-        if usage is not None:
-            return amount_of(usage)
-    return None if report.system_usage is not None else amount_of(report.usage)
+        found = aggregated(report.aggregated, kind, args.usage_aggregation_duration)
+        if found is not None:
+            return found
+    if report.system_usage is not None:
+        return None
+    return WholeUsage(amount_of(report.usage), _MEAN_WINDOW)
 
 
 def aggregated(
     windows: Iterable[AggregatedUsage], kind: AggregationType, duration: float | None
-) -> Usage | None:
+) -> WholeUsage | None:
     """Return a figure of a window: of that duration, else of the shortest one that has it.
 
     None: there is none, as while the window is cold.
@@ -303,7 +315,7 @@ def aggregated(
     for one in sorted(windows, key=attrgetter("duration")):
         usage: Usage | None = getattr(one, kind.value)
         if usage is not None and duration in (None, one.duration):
-            return usage
+            return WholeUsage(amount_of(usage), one.duration)
     return None
 
 

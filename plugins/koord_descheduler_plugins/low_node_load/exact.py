@@ -23,6 +23,7 @@ from koord_descheduler_plugins.low_node_load.census import (
     exact_census,
     moving_pods,
     take_away,
+    whole_usage,
 )
 from koord_descheduler_plugins.low_node_load.figures import (
     Amount,
@@ -163,7 +164,7 @@ class ExactRound(Round):
     def _abnormal(
         self, plan: PoolPlan, is_high: Flags, is_prod_high: Flags
     ) -> list[NDArray[np.intp]]:
-        """The nodes to act on, of both kinds; on the same figures that is done once."""
+        """The nodes to act on, of both kinds; on figures from before pods left that is not done."""
         census, memory, now = plan.census, self.memory, self._situation.now
         condition = plan.pool.anomaly_condition
         found = []
@@ -175,7 +176,7 @@ class ExactRound(Round):
             for at in np.flatnonzero(mask).tolist():
                 name = census.names[at]
                 if memory.acted.get(name, -1.0) >= (census.reports[at].update_time or 0.0):
-                    plan.node_notes[name] = "pods have left since its NodeMetric was written"
+                    plan.node_notes[name] = "its figures still have pods that have left"
                 elif detector.mark(name, condition, now):
                     places.append(at)
                 else:
@@ -318,9 +319,14 @@ class ExactRound(Round):
         return self._refusal(pod) or self._budgets.refusal(pod)
 
     def _acted(self, plan: PoolPlan, place: int) -> None:
+        """Have a node wait until its figures have nothing of what has left."""
         if not self._dry_run:
-            at = plan.census.reports[place].update_time or 0.0
-            self.memory.acted[plan.census.names[place]] = at
+            report = plan.census.reports[place]
+            whole = whole_usage(report, self._args)
+            until = report.update_time or 0.0
+            if whole is not None:
+                until = max(until, self._situation.now + whole.window)
+            self.memory.acted[plan.census.names[place]] = until
 
     def _settle(self, plan: PoolPlan, side: Side, place: int) -> None:
         """Say whether a node is high still; if it is not, its count begins anew."""

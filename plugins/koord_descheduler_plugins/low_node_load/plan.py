@@ -133,7 +133,9 @@ class Memory:
     book: Book = field(default_factory=dict)
     node_detector: Detector
     prod_detector: Detector
-    acted: dict[str, float] = field(default_factory=dict)  # node -> updateTime it was acted on
+    acted: dict[str, float] = field(
+        default_factory=dict
+    )  # node -> updateTime up to which pods count that left
 
 
 class Round(Protocol):

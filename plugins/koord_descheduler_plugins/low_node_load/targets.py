@@ -27,8 +27,8 @@ class Targets:
         self._place_of = {at: place for place, at in enumerate(self._at.tolist())}
         self._rows = census.rows[self._at].tolist()
         capacity = np.maximum(census.capacity[self._at], 1).T
-        expected = (census.usage + census.incoming)[self._at].T
-        prod_expected = (census.prod_usage + census.prod_incoming)[self._at].T
+        expected = (census.usage + census.in_transit)[self._at].T
+        prod_expected = (census.prod_usage + census.prod_in_transit)[self._at].T
         self._left = limits.high[self._at].T - expected  # (resources, targets)
         self._prod_left = limits.prod_high[self._at].T - prod_expected
         base = np.isin(np.arange(len(limits.judged)), (CPU, MEMORY))
@@ -103,7 +103,7 @@ class Targets:
     def arrive(self, moving: MovingPod) -> None:
         """Count a pod that is on its way: on its target, or where it would go at best.
 
-        On a known target it is incoming already.
+        On a known target it is in transit already.
         """
         if moving.target:
             place = self._places.get(moving.target)

@@ -24,6 +24,7 @@ from koord_descheduler_plugins.low_node_load.census import (
     exact_census,
     koordinator_census,
 )
+from koord_descheduler_plugins.low_node_load.figures import Amount
 from koord_descheduler_plugins.low_node_load.limits import BASE
 from koord_descheduler_plugins.low_node_load.plan import VERDICTS, PoolPlan
 
@@ -65,14 +66,21 @@ def plain_exact(node: RandomNode) -> tuple[list[int], list[int]]:
     )
 
 
-def plain_incoming(node: RandomNode) -> tuple[list[int], list[int]]:
-    """Requests of pods that have no entry."""
-    fresh = [pod for pod in staying(node) if pod.cpu is None]
-    return [sum(pod.request for pod in fresh), 0, 0], [
-        sum(pod.request for pod in fresh if pod.prod),
-        0,
-        0,
-    ]
+def plain_in_transit(node: RandomNode) -> tuple[list[int], list[int]]:
+    """Requests of pods that have no entry, and entries of those that are being deleted."""
+
+    def total(*, prod: bool) -> list[int]:
+        fresh = [pod for pod in staying(node) if pod.cpu is None and pod.prod >= prod]
+        leaving = [
+            pod for pod in node.pods if pod.phase == "Running" and pod.deleting and pod.prod >= prod
+        ]
+        return [
+            sum(pod.request for pod in fresh) + sum(pod.cpu or 0 for pod in leaving),
+            sum(pod.memory for pod in leaving if pod.cpu is not None) * MIB,
+            len(leaving),
+        ]
+
+    return total(prod=False), total(prod=True)
 
 
 def staying(node: RandomNode) -> list[RandomPod]:
@@ -96,14 +104,19 @@ def test_usage(nodes: list[RandomNode]) -> None:
                 census.names, census.usage.tolist(), census.prod_usage.tolist(), strict=True
             ):
                 assert (usage, prod) == expected[name]
-            for node in nodes if count is exact_census else ():
-                if node.name in census.names:
-                    at = census.names.index(node.name)
-                    incoming = census.incoming[at].tolist(), census.prod_incoming[at].tolist()
-                    assert incoming == plain_incoming(node)
         absurd = {one.name for one in nodes if plain(one)[0][0] > 4000 * one.cores}
         left_out = absurd if count is exact_census else set()
         assert set(found.names) == {one.name for one in nodes} - left_out
+
+
+@given(random_nodes())
+def test_what_is_in_transit(nodes: list[RandomNode]) -> None:
+    """It takes room, but is no usage."""
+    census = census_of(situation_of(nodes))
+    expected = {one.name: plain_in_transit(one) for one in nodes}
+    for at, name in enumerate(census.names):
+        found = census.in_transit[at].tolist(), census.prod_in_transit[at].tolist()
+        assert found == expected[name]
 
 
 def plain_class(plan: PoolPlan, place: int, *, exact: bool) -> str:
@@ -204,7 +217,7 @@ def test_the_shortest_window_that_has_the_figure() -> None:
     windows = [one for each in reports for one in each.reports["n"].aggregated]
     found = aggregated(windows, AggregationType.P95, None)
     assert found is not None
-    assert found.cores == 1.0
+    assert found == (Amount(1000, 0), 300.0)
 
 
 def test_only_what_has_changed_is_added_up() -> None:

@@ -41,10 +41,10 @@ def test_no_limit_is_exceeded(
         assert VERDICTS[plan.classes[place]] not in (Verdict.HIGH, Verdict.PROD_HIGH)
         census = plan.census
         for prod, usage, high, judged in (
-            (False, plan.usage + census.incoming, plan.limits.high, plan.limits.judged),
+            (False, plan.usage + census.in_transit, plan.limits.high, plan.limits.judged),
             (
                 True,
-                plan.prod_usage + census.prod_incoming,
+                plan.prod_usage + census.prod_in_transit,
                 plan.limits.prod_high,
                 plan.limits.prod_judged,
             ),

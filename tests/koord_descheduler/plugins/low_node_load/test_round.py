@@ -6,8 +6,14 @@ from typing import Any
 import pytest
 from loads import N, P, build, cpu, harness, load_args, names, report
 
+from koord.cluster import decoding
 from koord_descheduler.plugin import Action, Migration, Moves, NodeDecision, PodDecision
-from koord_descheduler.plugin.testing import FakeCluster, PluginHarness, RecordingEvictor
+from koord_descheduler.plugin.testing import (
+    FakeCluster,
+    PluginHarness,
+    RecordingEvictor,
+    make_report,
+)
 
 ARGS = load_args(**cpu(30, 60))
 HOT = {"n1": N({"a": 3000, "b": 3000, "c": 3000}), "n2": N({"z": 500})}
@@ -36,10 +42,37 @@ async def test_a_node_is_acted_on_once_for_a_report() -> None:
         await cluster.clock.advance(10)
         await found.cycle()
         assert names(found) == ["a"]
-        assert "pods have left since" in decided(found)[0]["n1"].reason
+        assert "still have pods that have left" in decided(found)[0]["n1"].reason
         report(cluster, {"n1": N(dict.fromkeys("bcd", 2200)), "n2": N({"z": 500})})
         await found.cycle()
         assert names(found) == ["a", "b"]
+
+
+async def test_a_percentile_is_acted_on_again_when_its_window_has_passed() -> None:
+    """For so long it has what a used; b and c are not more than n1 should have."""
+    percentile = {"cpu": "9", "memory": "3Gi"}
+    cluster = build(HOT)
+    args = {**ARGS, "usageAggregationType": "p95"}
+    async with harness(cluster, args) as found:
+        left = []
+        for passed in range(0, 480, 60):
+            pods = [one for one in "abc" if one not in names(found)]
+            cluster.state.put(
+                decoding.NODE_METRIC,
+                make_report(
+                    "n1",
+                    at=cluster.clock.wall(),
+                    usage=percentile,
+                    system={"cpu": 0, "memory": 0},
+                    pods={f"default/{pod}": {"cpu": "3", "memory": "1Gi"} for pod in pods},
+                    window="5m0s",
+                ),
+            )
+            report(cluster, {"n2": N({"z": 500})})
+            await found.cycle()
+            left += [passed] * (len(names(found)) - len(left))
+            await cluster.clock.advance(60)
+        assert left == [0, 360]
 
 
 async def test_in_dry_run_each_round_says_the_same() -> None:
@@ -167,22 +200,43 @@ async def test_room_that_a_pod_on_its_way_takes() -> None:
             assert decided(found)[1]["default/a"].reason == "it is on its way already"
 
 
-async def test_a_pod_that_is_being_deleted_counts_as_gone() -> None:
-    nodes = {**HOT, "n1": N({"a": 3000, "b": 3000, "c": 3000})}
-    cluster = build(nodes)
-    manifest = {
+def being_deleted(name: str, node: str) -> dict[str, Any]:
+    return {
         "kind": "pod",
         "metadata": {
-            "name": "a",
-            "uid": "uid-default-a",
+            "name": name,
+            "uid": f"uid-default-{name}",
             "namespace": "default",
             "deletionTimestamp": "2026-07-24T06:52:45Z",
         },
-        "spec": {"nodeName": "n1", "containers": []},
+        "spec": {"nodeName": node, "containers": []},
         "status": {"phase": "Running"},
     }
-    cluster.apply(manifest)
+
+
+async def test_a_pod_that_is_being_deleted_counts_as_gone() -> None:
+    cluster = build(HOT)
+    cluster.apply(being_deleted("a", "n1"))
     assert await evicted(cluster) == []
+
+
+@pytest.mark.parametrize(("leaves", "expected"), [(1000, ["a"]), (3000, [])])
+async def test_a_pod_that_leaves_a_target_takes_its_room_until_it_is_gone(
+    leaves: int, expected: list[str]
+) -> None:
+    """n2 can take 5.5 cores beside z: with 3 that are still used, a is too much."""
+    pods = {"z": 500, "old": leaves}
+    cluster = build({**HOT, "n2": N(pods)})
+    cluster.apply(being_deleted("old", "n2"))
+    assert await evicted(cluster) == expected
+
+    cluster = build({**HOT, "n2": N(pods)})
+    async with harness(cluster, ARGS) as found:
+        found.services.migrations.put(
+            Migration(pod="default/old", uid="uid-default-old", node="n2", target="elsewhere")
+        )
+        await found.cycle()
+        assert names(found) == expected
 
 
 async def test_budgets_are_looked_at_and_counted() -> None:
