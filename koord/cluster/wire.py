@@ -14,6 +14,8 @@ Text = Annotated[str, _TEXT]
 Name = Annotated[str, Meta(max_length=253)]  # as Kubernetes bounds them
 Texts = Annotated[list[Text], Meta(max_length=8192)]
 Labels = Annotated[dict[Text, Text], _MANY]
+Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]  # as Go has them
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Amounts = Annotated[dict[Text, Text | int | float], Meta(max_length=256)]
 T = TypeVar("T")
 ManyOf = Annotated[list[T], _MANY]
@@ -97,7 +99,7 @@ class PodVolume(Wire):
 class Spec(Wire):
     node_name: Name | None = None
     scheduler_name: Name | None = None
-    priority: int | None = None
+    priority: Int32 | None = None
     preemption_policy: Text | None = None
     scheduling_gates: ManyOf[SchedulingGate] | None = None
     containers: ManyOf[Container] | None = None
@@ -118,7 +120,7 @@ class Waiting(Wire):
 
 class Terminated(Wire):
     reason: Text | None = None
-    exit_code: int | None = None
+    exit_code: Int32 | None = None
 
 
 class ContainerState(Wire):
@@ -127,7 +129,7 @@ class ContainerState(Wire):
 
 
 class ContainerStatus(Wire):
-    restart_count: int | None = None
+    restart_count: Int32 | None = None
     state: ContainerState | None = None
 
 
@@ -162,7 +164,7 @@ class Resources(Wire):
 
 
 class Port(Wire, rename={"host_port": "hostPort", "host_ip": "hostIP"}):
-    host_port: int | None = None
+    host_port: Int32 | None = None
     protocol: Text | None = None
     host_ip: Text | None = None
 
@@ -207,7 +209,7 @@ class NodeSelector(Wire):
 
 
 class PreferredTerm(Wire):
-    weight: int
+    weight: Int64
     preference: NodeSelectorTerm
 
 
@@ -224,7 +226,7 @@ class PodAffinityTerm(Wire):
 
 
 class WeightedAffinityTerm(Wire):
-    weight: int
+    weight: Int64
     pod_affinity_term: PodAffinityTerm
 
 
@@ -241,10 +243,10 @@ class Affinity(Wire):
 
 class Spread(Wire):
     topology_key: Text
-    max_skew: int
+    max_skew: Int32
     when_unsatisfiable: Text
     label_selector: LabelSelector | None = None
-    min_domains: int | None = None
+    min_domains: Int32 | None = None
     node_affinity_policy: Text | None = None
     node_taints_policy: Text | None = None
     match_label_keys: Texts | None = None
@@ -280,7 +282,7 @@ class NodeStatus(Wire):
 
 class NodeImage(Wire):
     names: ManyOf[Text] | None = None
-    size_bytes: int | None = None
+    size_bytes: Int64 | None = None
 
 
 NodeImages = Annotated[list[NodeImage], Meta(max_length=8192)]
@@ -298,12 +300,12 @@ class Named(Wire):
 
 class PriorityClass(Wire):
     metadata: Metadata
-    value: int | None = None
+    value: Int32 | None = None
     global_default: bool | None = None
 
 
 class WorkloadSpec(Wire):
-    replicas: int | None = None
+    replicas: Int32 | None = None
     selector: Raw = NOTHING
 
 
@@ -326,7 +328,7 @@ class BudgetSpec(Wire):
 
 
 class BudgetStatus(Wire):
-    disruptions_allowed: int | None = None
+    disruptions_allowed: Int32 | None = None
     disrupted_pods: Annotated[dict[Text, Raw], Meta(max_length=8192)] | None = None
 
 
@@ -379,7 +381,7 @@ class NodeMetricStatus(Wire):
 
 
 class CollectPolicy(Wire):
-    report_interval_seconds: int | None = None
+    report_interval_seconds: Int64 | None = None
 
 
 class NodeMetricSpec(Wire):
@@ -414,4 +416,4 @@ class Event(Wire):
 class Status(Wire):
     """The answer that an ERROR event carries."""
 
-    code: int | None = None
+    code: Int32 | None = None

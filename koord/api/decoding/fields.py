@@ -47,11 +47,13 @@ class Fields:
         return value
 
     def integer(self, key: str) -> int | None:
-        """A whole number; like Go, 1.0 and "1" are none."""
+        """A whole number of 64 bits; like Go, 1.0 and "1" are none."""
         value = self.get(key)
-        if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        if value is None:
+            return None
+        if isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63:
             return value
-        raise InvalidObject(self.path(key), wanted="a whole number", found=value)
+        raise InvalidObject(self.path(key), wanted="a whole number of 64 bits", found=value)
 
     def number(self, key: str) -> float | None:
         """A number with or without decimals, as JSON has them; NaN and Infinity are none."""

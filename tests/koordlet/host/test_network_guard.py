@@ -31,6 +31,7 @@ from koordlet.host.net.guard.probation import (
     probation_of,
     shape,
 )
+from koordlet.host.net.guard.program import respond
 from koordlet.host.net.guard.records import RecordFile, decode_state, encode_state
 from koordlet.host.net.tc import ForeignQdisc, TrafficRefused, no_such_interface
 from koordlet.plugin.testing import SimulatedClock
@@ -60,6 +61,12 @@ class Interfaces:
         if interface not in self.numbers:
             raise no_such_interface(interface)
         return self.numbers[interface]
+
+    def end_of(self, pid):
+        return f"eth{pid % 2}"
+
+    def knows_sockets(self):
+        return True
 
     def write(self, interface, identity, content):
         if self.error:
@@ -546,3 +553,49 @@ def test_the_shape_of_a_tree_is_that_of_its_upper_classes():
     assert shape(upper.replace("4000", "4001")) != upper
     assert shape("absent") == "absent"
     assert shape(A) == A
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+    | st.sampled_from([10**400, float("inf"), "\ud800", "eth0", "absent", A]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=6,
+)  # fmt: skip
+_REQUESTS = st.fixed_dictionaries(
+    {"v": st.just(1) | _VALUES},
+    optional={
+        "op": st.sampled_from(["read", "identity", "end", "sockets", "write"]) | _VALUES,
+        "interface": st.just("eth0") | _VALUES,
+        "pid": _VALUES,
+        "identity": st.just(2) | _VALUES,
+        "content": st.sampled_from([A, "absent\n"]) | _VALUES,
+    },
+)
+
+
+@example(lines=[b'{"v": 1, "op": "end", "pid": 1e999}', b'{"v": 1, "op": "end", "pid": []}'])
+@example(lines=[b'{"v": 1, "op": "write", "interface": "eth0", "identity": null}', b"[]", b"{"])
+@example(lines=[b'{"v": 1, "op": "end", "pid": 1' + b"0" * 400 + b"}"])
+@given(
+    lines=st.lists(
+        _REQUESTS.map(lambda found: json.dumps(found).encode())
+        | st.binary(max_size=40).filter(lambda line: b"\n" not in line),
+        max_size=4,
+    )
+)
+def test_any_line_has_an_answer_and_the_helper_lives(lines):
+    """It ends with its agent only: a change may be on probation."""
+    clock = SimulatedClock()
+    traffic = GuardedTraffic(Interfaces(), Interfaces(), Memory(), clock)
+    agent, helper = socket.socketpair()
+    with agent, helper:
+        channel, asking = Channel(helper, 10.0), Channel(agent, 10.0)
+        for line in [*lines, b'{"v": 1, "op": "identity", "interface": "eth0"}']:
+            agent.sendall(line + b"\n")
+            channel.send(respond(channel, traffic))
+            found = asking.receive()
+            assert ("ok" in found) != ("error" in found)
+        assert found["ok"] == 2
+        agent.shutdown(socket.SHUT_WR)
+        with pytest.raises(ChannelError, match="it has ended"):
+            respond(channel, traffic)

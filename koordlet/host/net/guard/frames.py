@@ -25,6 +25,10 @@ class ChannelError(KoordError):
     """The other side has ended, hangs, or says what is no line of this version."""
 
 
+class MalformedLine(ChannelError):
+    """A whole line that says nothing; the next one may."""
+
+
 class Channel:
     """One end. limit: seconds that the other side may keep us waiting amid a line."""
 
@@ -50,7 +54,7 @@ class Channel:
             raise ChannelError(f"it cannot be written to: {err.strerror or err}") from err
 
     def receive(self) -> dict[str, Any]:
-        """Return the next line. Raises ChannelError."""
+        """Return the next line. Raises ChannelError, of a line as such MalformedLine."""
         self._end.settimeout(self._limit)
         found = [self._rest]
         size = len(self._rest)
@@ -72,13 +76,13 @@ class Channel:
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
-    """Return the message of a line. Raises ChannelError: it is none of this version."""
+    """Return the message of a line. Raises MalformedLine: it is none of this version."""
     try:
         message = decode_line(line, "line")
     except InvalidObject as err:
-        raise ChannelError(str(err)) from err
+        raise MalformedLine(str(err)) from err
     if not isinstance(message, dict) or message.get("v") != VERSION:
-        raise ChannelError(f"wanted a line of version {VERSION}")
+        raise MalformedLine(f"wanted a line of version {VERSION}")
     return message
 
 

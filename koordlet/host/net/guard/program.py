@@ -14,16 +14,17 @@ from typing import Any
 
 import structlog
 
+from koord.api.decoding.fields import Fields
 from koord.util.clock import SystemClock
+from koord.util.errors import KoordError
 from koord.util.owneddir import OwnedDirectory
-from koordlet.host.errors import KernelFileError
 from koordlet.host.net.guard.confine import (
     drop_capabilities,
     enter_cgroup_namespace,
     enter_network,
     leave_groups,
 )
-from koordlet.host.net.guard.frames import Channel, ChannelError, error_message
+from koordlet.host.net.guard.frames import Channel, ChannelError, MalformedLine, error_message
 from koordlet.host.net.guard.guarded import GuardedTraffic, Reach
 from koordlet.host.net.guard.reach import ApiServer, Gateway
 from koordlet.host.net.guard.records import RecordFile
@@ -42,23 +43,32 @@ def serve(channel: Channel, traffic: GuardedTraffic) -> None:
         readable, _, _ = select.select([] if ended else [channel], [], [], traffic.pause)
         if readable:
             try:
-                channel.send(answer(channel.receive(), traffic))
+                channel.send(respond(channel, traffic))
             except ChannelError:
                 ended = clock.monotonic()
                 channel.close()
         traffic.check()
 
 
+def respond(channel: Channel, traffic: TrafficControl) -> dict[str, Any]:
+    """Return what to say to the next line. Raises ChannelError: there will be none."""
+    try:
+        request = channel.receive()
+    except MalformedLine as err:
+        return error_message(err)
+    return answer(request, traffic)
+
+
 def answer(request: dict[str, Any], traffic: TrafficControl) -> dict[str, Any]:
     """Do what a request asks for, and return what to say."""
     try:
-        return {"ok": _do(request, traffic)}
-    except (KernelFileError, OSError, ValueError) as err:
+        return {"ok": _do(Fields(request, "request"), traffic)}
+    except (KoordError, OSError, ValueError) as err:
         return error_message(err)
 
 
-def _do(request: dict[str, Any], traffic: TrafficControl) -> str | int | None:
-    interface, operation = str(request.get("interface")), request.get("op")
+def _do(request: Fields, traffic: TrafficControl) -> str | int | None:
+    interface, operation = request.text("interface"), request.text("op")
     match operation:
         case "read":
             data = traffic.read(interface)
@@ -66,14 +76,14 @@ def _do(request: dict[str, Any], traffic: TrafficControl) -> str | int | None:
         case "identity":
             return traffic.identity(interface)
         case "end":
-            return traffic.end_of(int(request.get("pid", 0)))
+            return traffic.end_of(request.integer("pid") or 0)
         case "sockets":
             return traffic.knows_sockets()
         case "write":
-            identity, content = int(request.get("identity", 0)), str(request.get("content"))
+            identity, content = request.integer("identity") or 0, request.text("content")
             traffic.write(interface, identity, content.encode())
             return None
-    raise ValueError(f"wanted a request, found {operation!s:.60}")
+    raise ValueError(f"wanted a request, found {operation:.60}")
 
 
 def main() -> None:
