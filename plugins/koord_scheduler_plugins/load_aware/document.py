@@ -27,13 +27,13 @@ def node_document(load: NodeLoad | None, resources: Sequence[str]) -> Json:
         return found
     usages = [(one, *load.usage_of(one)) for one in pods]
     estimated = [one for one in usages if one[0].estimate is not None]
-    forced = [one for one, usage, _ in estimated if load.is_forced(one, usage)]
+    lacking = [one for one, usage, _ in estimated if any(load.lack(one, usage) or ())]
     doubted = [
         one
         for one, usage, as_prod in estimated
         if one.is_prod and usage is not None and not as_prod
     ]
-    prod = [one for one in forced if one.is_prod]
+    prod = [one for one in lacking if one.is_prod]
     prod += [one for one in doubted if one not in prod]
     return {
         **found,
@@ -41,7 +41,7 @@ def node_document(load: NodeLoad | None, resources: Sequence[str]) -> Json:
         "nodeDelta": _amounts(load.node_delta, resources),
         "prodDelta": _amounts(load.prod_delta(), resources),
         "nodeEstimated": _amounts(load.estimated(), resources),
-        "nodeDeltaPods": _keys(forced),
+        "nodeDeltaPods": _keys(lacking),
         "prodDeltaPods": _keys(prod),
         "nodeEstimatedPods": _keys([one for one, _, _ in estimated]),
     }

@@ -162,7 +162,7 @@ class NodeLoad:
             if one.is_prod:
                 usage, as_prod = self.usage_of(one)
                 trusted = usage is None or as_prod
-                lacks.append(self._lack(one, usage) if trusted else one.estimate)
+                lacks.append(self.lack(one, usage) if trusted else one.estimate)
         return self._sum(lacks)
 
     def usage_of(self, one: Assigned) -> tuple[Vector | None, bool]:
@@ -170,10 +170,15 @@ class NodeLoad:
         known = self._is_about(one.key, one.created)
         return self._reported.usage_of(one.key) if known else _UNKNOWN
 
-    def is_forced(self, one: Assigned, usage: Vector | None) -> bool:
-        """Whether the estimate of a pod counts where it is more than its usage."""
+    def lack(self, one: Assigned, usage: Vector | None) -> Vector | None:
+        """What the usage of a pod lacks of its estimate, if that counts; None: nothing."""
+        estimate = one.estimate
+        if estimate is None or usage is None:
+            return estimate
         reported = self._reported
-        return usage is None or one.since > reported.begin or one.deadline > reported.at
+        if one.since <= reported.begin and one.deadline <= reported.at:
+            return None
+        return tuple([max(whole - used, 0) for whole, used in zip(estimate, usage, strict=True)])
 
     @property
     def _reported(self) -> Reported:
@@ -223,7 +228,7 @@ class NodeLoad:
             is_old = since <= begin and deadline <= at and created <= at
             if is_old and key in known and key not in gone:
                 continue
-            lack = self._lack(one, self.usage_of(one)[0])
+            lack = self.lack(one, self.usage_of(one)[0])
             if lack is not None:
                 self._lacks[pod.uid] = lack
                 _add(self.node_delta, lack)
@@ -232,15 +237,6 @@ class NodeLoad:
         """Whether the report has usage of a pod: of this one, which is still there."""
         reported = self._reported
         return key in reported.pods and created <= reported.at and key not in self._gone
-
-    def _lack(self, one: Assigned, usage: Vector | None) -> Vector | None:
-        """What the usage of a pod lacks of its estimate, if that counts; None: nothing."""
-        estimate = one.estimate
-        if estimate is None or usage is None:
-            return estimate
-        if not self.is_forced(one, usage):
-            return None
-        return tuple([max(whole - used, 0) for whole, used in zip(estimate, usage, strict=True)])
 
     def _sum(self, vectors: Iterable[Vector | None]) -> list[int]:
         total = [0] * len(self._estimator.resources)

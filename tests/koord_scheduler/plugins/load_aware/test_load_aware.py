@@ -564,4 +564,7 @@ async def test_the_document_of_a_node() -> None:
     assert found["nodeDeltaPods"] == ["default/new"]
     assert found["prodDeltaPods"] == ["default/new", "default/old"]
     assert found["nodeEstimatedPods"] == ["default/new", "default/old"]
+    busy = kit.pod("busy", spec=asks("1", "1Gi"), status=scheduled(kit.now - 5))
+    kit.report(usage=COLD, pods={busy.key: {"cpu": 2, "memory": "2Gi"}})
+    assert (await document())["nodeDeltaPods"] == ["default/new", "default/old"]
     assert await document("gone") == {}
