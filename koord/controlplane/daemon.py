@@ -134,11 +134,16 @@ class CommonParts:
 async def beside(clock: Clock) -> AsyncIterator[Callable[[Run], object]]:
     """Have parts run beside a block: each that is handed to the function, until the block ends."""
     stop = Stop(clock)
-    async with asyncio.TaskGroup() as group:
-        try:
-            yield lambda run: group.create_task(_of(run, stop))
-        finally:
-            stop.set()
+    try:
+        async with asyncio.TaskGroup() as group:
+            try:
+                yield lambda run: group.create_task(_of(run, stop))
+            finally:
+                stop.set()
+    except ExceptionGroup as errors:
+        if len(errors.exceptions) > 1:
+            raise
+        raise errors.exceptions[0] from None  # whoever knows it need not know of the group
 
 
 async def _of(run: Run, stop: Stop) -> None:

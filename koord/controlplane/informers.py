@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 
+from koord.component.plugins.meter import running_plugin
 from koord.component.tasks import supervise
 from koord.kube.answers import Object
 from koord.kube.client import ApiClient
@@ -12,10 +13,11 @@ from koord.kube.reflector import Watched
 from koord.kube.resource import Resource
 from koord.kube.store import Change, without_managed_fields
 from koord.util.clock import Clock
-from koord.util.health import PartHealth
+from koord.util.health import OK, PartHealth, Status
 from koord.util.stop import Stop
 
 PAGE = 500  # objects
+PATIENCE = 30.0  # seconds of refusals (403, 404) that the start waits for a kind
 
 
 class LiveInformers:
@@ -28,7 +30,9 @@ class LiveInformers:
         self._client = client
         self._clock = clock
         self._informers: dict[Resource, SharedInformer[Object]] = {}
+        self._askers: dict[Resource, str] = {}  # the plugin that has asked first; "": none
         self._added = asyncio.Event()
+        self._awaited = False  # the start waits for lists
 
     def informer(
         self, resource: Resource, *, absent: Absent | None = None, without: str = ""
@@ -49,7 +53,9 @@ class LiveInformers:
                 is_large=True,
                 absent=absent,
                 without=without,
+                patience=PATIENCE,
             )
+            self._askers[resource] = running_plugin()
             found = SharedInformer(self._client, watched, self._clock)
             self._informers[resource] = found
             self._added.set()
@@ -59,13 +65,36 @@ class LiveInformers:
         """The health of each, by the plural of its kind."""
         return {resource.plural: one.health() for resource, one in self._informers.items()}
 
+    def start_health(self) -> PartHealth:
+        """Unhealthy while the start waits for a list; degraded where it goes on without one."""
+        waits = [one for one, informer in self._informers.items() if not informer.answered]
+        lacks = [
+            one
+            for one, informer in self._informers.items()
+            if informer.answered and not informer.synced and informer.health() != OK
+        ]
+        if not waits and not lacks:
+            return OK
+        status = Status.UNHEALTHY if self._awaited else Status.DEGRADED
+        return PartHealth(status, f"not listed: {'; '.join(map(self._text, (*waits, *lacks)))}")
+
+    def _text(self, resource: Resource) -> str:
+        asker, reason = self._askers[resource], self._informers[resource].health().reason
+        plugin = f" of plugin {asker}" if asker else ""
+        return f"{resource.plural}{plugin}" + (f": {reason}" if reason else "")
+
     async def wait_synced(self) -> None:
         """Return when all that have been asked for until now are listed, or cannot be.
 
-        Others run them. Only kinds that need not be there are not waited for.
+        Others run them. Kinds that need not be there are not waited for, and any other kind not
+        for long when the server refuses it.
         """
-        for one in tuple(self._informers.values()):
-            await one.wait_answered()
+        self._awaited = True
+        try:
+            for one in tuple(self._informers.values()):
+                await one.wait_answered()
+        finally:
+            self._awaited = False
 
     async def run(self, stop: Stop) -> None:
         """Run all informers, those that are asked for meanwhile too, until stop."""

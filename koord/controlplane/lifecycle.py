@@ -59,14 +59,14 @@ class Lifecycle:
             stop = Stop(self._clock)
             take_signals(stop, reread)
             asyncio.ensure_future(_bound_the_end(stop))  # noqa: RUF006 - ends with the process
-        error: KoordError | None = None
+        error: Exception | None = None
         try:
             await servers.start()
             async with asyncio.TaskGroup() as group:
                 self._start_components(group)
                 try:
                     await work(stop)
-                except KoordError as err:  # a task group would wrap it
+                except Exception as err:  # a task group would wrap it
                     error = err
                 finally:
                     await close()
@@ -146,6 +146,7 @@ def add_common_components(
     components.add("cluster", connection.feed, ready=True)
     health.register_group("cluster", connection.feed.kinds_health)
     health.register_group("informer", connection.informers.health)
+    health.register("informers", connection.informers.start_health, ready=True)
     health.register("tokens", connection.guard.health)
 
     async def settle(stop: Stop) -> None:

@@ -72,6 +72,16 @@ class SharedInformer(Generic[T]):
         """Return when a whole list has come."""
         await self._synced.wait()
 
+    @property
+    def synced(self) -> bool:
+        """Whether a whole list has come."""
+        return self._synced.is_set()
+
+    @property
+    def answered(self) -> bool:
+        """Whether wait_answered returns at once."""
+        return self._reflector.answered
+
     async def wait_answered(self) -> None:
         """As Reflector.wait_answered."""
         await self._reflector.wait_answered()

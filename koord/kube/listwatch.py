@@ -4,6 +4,7 @@ Source: Kubernetes, API concepts, "Efficient detection of changes".
 """
 
 import asyncio
+import math
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -54,6 +55,8 @@ class Collection:
     absent: Absent | None = None  # None: a kind that each cluster has, sooner or later
     without: str = ""
     """What is missed where a role does not allow it; "": the rest cannot do without."""
+    patience: float = math.inf
+    """Seconds after which the server's refusal (403, 404) counts as its answer in any case."""
     component: str = ""  # of the manifests, which grants the right where the default does not
 
 
@@ -93,6 +96,7 @@ class ListWatch:
         self._reason = ""
         self.synced = False  # whether a list has come at all
         self._answered = asyncio.Event()
+        self._refused_at: float | None = None  # monotonic seconds, of the first refusal in a row
         self._tried = asyncio.Event()
         self._round = Stop(clock)  # ends what goes on now, so that the next round begins
         self._lists = 0  # that have come
@@ -112,7 +116,7 @@ class ListWatch:
         """Return when a list has come, or the server has said why there will be none for now.
 
         That it does not have the kind, or does not let us see it; this counts only where the
-        collection says that the rest can do without.
+        collection says that the rest can do without, or has lost its patience.
         """
         await self._answered.wait()
 
@@ -233,9 +237,20 @@ class ListWatch:
                 return
         if self._collection.without and isinstance(err, Forbidden):
             self._answered.set()
+        self._note_refusal(isinstance(err, NotFound | Forbidden))
         hint = self._hint(err)
         self._reason = f"{err}; {hint}" if hint else str(err)
         self._trouble.failed("watch.failed", watched=name, error=self._reason)
+
+    def _note_refusal(self, is_refusal: bool) -> None:
+        """Take a refusal that lasts for the answer, where the collection says so."""
+        now = self._clock.monotonic()
+        if not is_refusal:
+            self._refused_at = None
+        elif self._refused_at is None:
+            self._refused_at = now
+        elif now - self._refused_at >= self._collection.patience:
+            self._answered.set()
 
     def _hint(self, err: KubeError) -> str:
         """A hint for an error; "" when there is none."""

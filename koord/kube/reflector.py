@@ -73,6 +73,11 @@ class Reflector(Generic[T]):
         """Whether a list has come at all."""
         return self._protocol.synced
 
+    @property
+    def answered(self) -> bool:
+        """Whether wait_answered returns at once."""
+        return self._protocol.answered
+
     async def wait_answered(self) -> None:
         """Return when a whole list has come, or the server has none and need not have one."""
         await self._protocol.wait_answered()

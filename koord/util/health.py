@@ -79,7 +79,10 @@ def worst(parts: dict[str, PartHealth]) -> Status:
 
 def _ask(check: HealthCheck) -> PartHealth:
     try:
-        return check()
+        found = check()
+        if isinstance(found, PartHealth):
+            return found
+        return PartHealth(Status.UNHEALTHY, f"wanted a PartHealth, found {found!r:.80}")
     except Exception as err:  # a broken check is a finding, not a crash
         return PartHealth(Status.UNHEALTHY, f"health check failed: {error_text(err)}")
 

@@ -171,9 +171,13 @@ class Descheduler:
                 "the cluster size is 0 or 1 meaning eviction causes service disruption or "
                 f"degradation: wanted {FEWEST_NODES} ready nodes, found {len(nodes)}"
             )
+        ready = [profile for profile in self.profiles if not profile.waits_for()]
         for profile in self.profiles:
+            if reason := profile.waits_for():  # what its plugins evict would be a guess
+                result.errors.append(f"{profile.name}: left out: {reason}")
+        for profile in ready:
             _note(result, profile, await profile.run_deschedule_plugins(profile.select(nodes)))
-        for profile in self.profiles:
+        for profile in ready:
             _note(result, profile, await profile.run_balance_plugins(profile.select(nodes)))
 
     async def _selected(self) -> tuple[ClusterNode, ...]:

@@ -120,6 +120,11 @@ class ProfilePlugins:
         """Evictions of this cycle by plugin, those of a dry-run too; cleared by the cycle."""
         return self._path.counts
 
+    def waits_for(self) -> str:
+        """Which plugins are not ready, though they had their time; "": none."""
+        late = self._services.shared.late()
+        return "; ".join(late[name] for name in self._loaded if name in late)
+
     def select(self, nodes: Sequence[ClusterNode]) -> tuple[ClusterNode, ...]:
         """Return those nodes that this profile is for."""
         selector = self.settings.node_selector

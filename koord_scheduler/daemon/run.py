@@ -11,6 +11,8 @@ from koord.component.http.endpoints import guarded
 from koord.component.http.exposition import Exposition
 from koord.component.http.sockets import Address
 from koord.component.page.serving import Page
+from koord.component.plugins.shared import metered
+from koord.component.plugins.waits import PluginWaits
 from koord.component.tasks import supervise
 from koord.controlplane.connection import Connection, connect
 from koord.controlplane.daemon import CommonParts, beside
@@ -36,7 +38,7 @@ from koord_scheduler.extenderserver.access import Access
 from koord_scheduler.extenderserver.served import served_profile
 from koord_scheduler.extenderserver.server import extender_server, served_verbs
 from koord_scheduler.framework.extension.auditor import WorkloadAuditor
-from koord_scheduler.framework.extension.providers import PrivateInformer, Provided
+from koord_scheduler.framework.extension.providers import OwnInformer, Provided
 from koord_scheduler.framework.handle import new_services
 from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.profiles.profile import ProfileError, ProfilePlugins, build_profile
@@ -144,7 +146,8 @@ class Daemon:
         self._debugging = settings.own.debugging()
         self._metrics = SchedulingMetrics(exposition.internal)
         self._profiles: list[ProfilePlugins] = []
-        self._informers: Mapping[str, PrivateInformer] = {}
+        self._informers: Mapping[str, OwnInformer] = {}
+        self._waits = PluginWaits(clock)  # for the informers of plugins
         self._rest = RestServices(connection.state, self._common.leads, clock)
         self._scheduler: Scheduler | None = None  # until its plugins are made
         self._made = Stop(clock)  # they are
@@ -158,6 +161,8 @@ class Daemon:
             components.add("extender certificate", self._access.certificate)
             components.add("extender token", self._access.token)
         components.health.register("plugins", self._plugins_health)
+        components.health.register("plugins' informers", self._waits.health, ready=True)
+        components.health.register("start hooks", self._services.hooks.health, ready=True)
         components.health.register("scheduling", self._scheduling_health)
 
     async def run(self, stop: Stop | None) -> None:
@@ -193,7 +198,7 @@ class Daemon:
 
         Raises:
             NotServable: kube-scheduler's protocol cannot do what a profile wants.
-            ProfileError, ProfileErrors: everything that is wrong.
+            ProfileError, ProfileErrors, ProvidedErrors: everything that is wrong.
         """
         config, errors = self._settings.configuration, list[ProfileError]()
         profiles = tuple(map(served_profile, config.profiles)) if self._serves else config.profiles
@@ -230,15 +235,15 @@ class Daemon:
         self._rest.provide(provided)
         provided.add_controllers(self._services.shared, self._settings.own.controller_plugins.value)
         self._informers = provided.informers
-        for name, informer in provided.informers.items():
-            self._common.components.health.register(f"informer {name}", informer.health)
+        for name, own in provided.informers.items():
+            self._common.components.health.register(f"informer {name}", own.informer.health)
+            self._waits.start(own.plugin, f'its informer "{own.name}"', own.informer.wait_synced)
 
     async def _know_cluster(self) -> None:
-        """Return when everything has been listed and is watched, plugins' own informers first."""
-        for informer in self._informers.values():
-            await informer.wait_synced()
+        """Return when everything has been listed and is watched, as far as it is waited for."""
         await self._connection.feed.wait_synced()
         await self._connection.informers.wait_synced()
+        await self._waits.done()
         await self._connection.feed.wait_watching()
 
     async def _lead(self, stop: Stop) -> None:
@@ -329,12 +334,15 @@ class Daemon:
         if stop.is_set():
             return
         async with asyncio.TaskGroup() as group:
-            for name, informer in self._informers.items():
-                work = supervise(name, informer.run, stop, self._clock)
+            health = self._common.components.health
+            for name, own in self._informers.items():
+                run = metered(own.plugin, own.informer.run, self._clock)
+                work = supervise(name, run, stop, self._clock, health)
                 group.create_task(work, name=name)
             await self._connection.feed.run(stop)
 
     async def _close(self) -> None:
+        await self._waits.close()
         while self._profiles:
             await self._profiles.pop().close()
         if self._extenders is not None:

@@ -119,9 +119,9 @@ class Services:
     """What plugins do about pods whose attempts failed."""
     forgotten: ForgetHandlers
     """Called when a plugin has an assumed pod taken off its node."""
-    control: ControlSlot = field(default_factory=ControlSlot)
-    hooks: StartHooks = field(default_factory=StartHooks)
+    hooks: StartHooks
     """What plugins do when the cluster is known, before the first pod is tried."""
+    control: ControlSlot = field(default_factory=ControlSlot)
     network: NetworkTopology | None = None
     """The network between nodes; None, unless --enable-network-topology-manager is given."""
     auditor: "WorkloadAuditor | None" = None
@@ -172,6 +172,7 @@ def new_services(
         metrics=FrameworkMetrics(registry),
         failures=FailureFilters(clock),
         forgotten=ForgetHandlers(clock),
+        hooks=StartHooks(clock),
         extenders=extenders,
     )
 

@@ -80,7 +80,10 @@ from koord.kube.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH
 from koord.kube.deadline import Deadline
 from koord.kube.errors import Conflict, KubeError, NotFound, TooManyRequests, Unreachable
 from koord.kube.eventobjects import Event, EventType, ObjectRef
-from koord.kube.resource import PODS
+from koord.kube.informer import SharedInformer
+from koord.kube.listwatch import Absent
+from koord.kube.resource import PODS, Resource
+from koord.kube.store import Change, ChangeKind
 from koord.kube.transport import Call, Transport
 from koord.kube.transport import Limits as RequestLimits
 from koord.util.clock import Clock
@@ -264,6 +267,7 @@ __all__ = [
     "UNSCHEDULABLE_TAINT",
     "WILDCARD",
     "APIServiceProvider",
+    "Absent",
     "Action",
     "Affinity",
     "AffinityTerm",
@@ -277,6 +281,8 @@ __all__ = [
     "BudgetsByNamespace",
     "Call",
     "Candidate",
+    "Change",
+    "ChangeKind",
     "Changes",
     "Clock",
     "ClusterEvent",
@@ -388,6 +394,7 @@ __all__ = [
     "ReservePlugin",
     "ReservedRoom",
     "ResizePodPlugin",
+    "Resource",
     "ResourceSpec",
     "SchedulerControl",
     "SchedulingTransformer",
@@ -398,6 +405,7 @@ __all__ = [
     "Seconds",
     "Selector",
     "Services",
+    "SharedInformer",
     "SharedPart",
     "SharedParts",
     "Spread",

@@ -112,6 +112,18 @@ class PluginCode:
             if not task.done():
                 await self._end(task)
 
+    async def endless(self, make: Callable[[], Awaitable[T]]) -> T:
+        """Call and await what has no deadline; each of its steps has one.
+
+        Raises:
+            PluginHeldLoop: it was interrupted.
+            Exception: whatever the code raises.
+        """
+        try:
+            return await self.meter.drive(_awaited(self.meter.call(make)))
+        except PluginBlocked as err:
+            raise PluginHeldLoop(f"plugin {self._name}: {err}") from err
+
     async def _end(self, task: "asyncio.Task[T]") -> None:
         task.cancel()
         timer = self._clock.timer(GRACE)

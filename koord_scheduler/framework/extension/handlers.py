@@ -8,10 +8,16 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from koord.cluster.facts import ClusterPod
+from koord.component.plugins.code import PluginCode, PluginLate
+from koord.component.plugins.errors import PluginError
 from koord.component.plugins.failures import FailureLog
 from koord.component.plugins.meter import running_plugin
+from koord.component.plugins.shape import is_coroutine_function
+from koord.component.plugins.waits import PATIENCE, STEP
 from koord.util.clock import Clock
-from koord.util.errors import KoordError
+from koord.util.errors import KoordError, error_text
+from koord.util.health import OK, PartHealth
+from koord.util.health import Status as HealthStatus
 from koord.util.logs import get_logger
 from koord_scheduler.framework.queuedpod import QueuedPod
 from koord_scheduler.framework.status import Status
@@ -107,21 +113,57 @@ class HookFailed(KoordError):
 class StartHooks:
     """What plugins do once, when the cluster is known and before the first pod is tried."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._hooks: list[tuple[str, StartHook]] = []
+        self._running: tuple[str, float] | None = None  # the plugin, and since when
+        self._late: list[str] = []
 
     def add(self, plugin: str, hook: StartHook) -> None:
-        """Add a coroutine function: it finds in the cluster's state every object there is."""
+        """Add a coroutine function: it finds in the cluster's state every object there is.
+
+        It has a minute; then it is cancelled, and scheduling begins without it.
+
+        Raises:
+            PluginError: it is no coroutine function.
+        """
+        if not is_coroutine_function(hook):
+            wanted = "wanted a start-up hook that is async def and takes nothing"
+            raise PluginError(f"plugin {plugin}: {wanted}, found {hook!r:.80}", plugin)
         self._hooks.append((plugin, hook))
+
+    def health(self) -> PartHealth:
+        """Unhealthy while one runs; degraded when one was cancelled."""
+        if self._running is not None:
+            plugin, began = self._running
+            seconds = self._clock.monotonic() - began
+            reason = f"plugin {plugin}: its start-up hook runs for {seconds:.0f} s"
+            return PartHealth(HealthStatus.UNHEALTHY, reason)
+        if self._late:
+            late = [f"plugin {plugin}: its start-up hook did not end" for plugin in self._late]
+            return PartHealth(HealthStatus.DEGRADED, f"{'; '.join(late)} within {PATIENCE:g} s")
+        return OK
 
     async def run(self) -> None:
         """Run all, one after the other.
 
         Raises:
-            HookFailed: one has raised.
+            HookFailed: one has raised, or held the event loop.
         """
-        for plugin, hook in self._hooks:
-            try:
-                await hook()
-            except Exception as err:
-                raise HookFailed(f"plugin {plugin}: its start-up hook failed: {err!r}") from err
+        try:
+            for plugin, hook in self._hooks:
+                self._running = plugin, self._clock.monotonic()
+                await self._run(plugin, hook)
+        finally:
+            self._running = None
+
+    async def _run(self, plugin: str, hook: StartHook) -> None:
+        code = PluginCode(plugin, self._clock, step_seconds=STEP)
+        try:
+            await code.run(hook, PATIENCE)
+        except PluginLate as err:
+            self._late.append(plugin)
+            log.error("start_hook.late", plugin=plugin, error=str(err))  # noqa: TRY400 - it says it all
+        except Exception as err:
+            text = error_text(err)
+            raise HookFailed(f"plugin {plugin}: its start-up hook failed: {text}") from err

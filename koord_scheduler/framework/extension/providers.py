@@ -5,13 +5,16 @@ InformerFactoryProvider).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar, cast
 
+from koord.component.plugins.shape import defects
 from koord.component.plugins.shared import SharedPart, SharedParts
+from koord.util.errors import KoordError, error_text
 from koord.util.health import PartHealth
 from koord.util.stop import Stop
+from koord_scheduler.framework.calls import Loaded
 from koord_scheduler.framework.interfaces import Plugin
 from koord_scheduler.framework.profiles.profile import ProfilePlugins
 
@@ -33,6 +36,11 @@ class PluginRequest:
     body: object = None  # of JSON; None: there is none
 
 
+P = TypeVar("P", bound=Plugin)
+T = TypeVar("T")
+
+METHODS = ("GET", "PUT", "POST", "DELETE")
+
 Answer = Callable[[PluginRequest], Awaitable[object]]
 """Returns a JSON value; LookupError: there is no such thing, ValueError: the request is wrong."""
 
@@ -41,7 +49,7 @@ Answer = Callable[[PluginRequest], Awaitable[object]]
 class Endpoint:
     """A place that a plugin answers at, below /apis/v1/plugins/NAME."""
 
-    method: str  # GET, PUT, POST or DELETE
+    method: str  # one of METHODS
     path: str  # "/node/{node}": braces name parameters, each a part between two slashes
     answer: Answer
 
@@ -80,6 +88,19 @@ class PrivateInformer(Protocol):
         """Whether it is up to date."""
 
 
+@dataclass(frozen=True, slots=True)
+class OwnInformer:
+    """An informer of a plugin."""
+
+    plugin: str
+    name: str  # that the plugin has given it
+    informer: PrivateInformer
+
+
+class ProvidedErrors(KoordError):
+    """Plugins bring along what cannot be used."""
+
+
 class InformerFactoryProvider(Plugin, ABC):
     """Has informers of its own, which are run with the others; start hooks wait for them."""
 
@@ -92,36 +113,97 @@ class Provided:
     """What the plugins of all profiles bring along; of each plugin the first instance counts."""
 
     def __init__(self, profiles: Iterable[ProfilePlugins]) -> None:
-        """Raises ValueError: a plugin has two endpoints of one place."""
-        plugins: dict[str, Plugin] = {}
+        """Ask all plugins.
+
+        Raises:
+            ProvidedErrors: one brings along what cannot be used; the message has all that is wrong.
+        """
+        self._plugins: dict[str, Loaded] = {}
         for profile in profiles:
-            for name, plugin in profile.plugins.items():
-                plugins.setdefault(name, plugin)
+            for name in profile.plugins:
+                self._plugins.setdefault(name, profile.loaded(name))
+        self._errors: list[str] = []
         self.endpoints: Mapping[str, tuple[Endpoint, ...]] = {
-            name: tuple(plugin.endpoints())
-            for name, plugin in plugins.items()
-            if isinstance(plugin, APIServiceProvider)
+            loaded.name: tuple(self._endpoints(loaded, plugin))
+            for loaded, plugin in self._those(APIServiceProvider)  # type: ignore[type-abstract]
         }
-        for name, endpoints in self.endpoints.items():
-            places = [(one.method, one.path) for one in endpoints]
-            if len(set(places)) < len(places):
-                raise ValueError(f"plugin {name}: two endpoints have one place: {places}")
-        self.informers: Mapping[str, PrivateInformer] = {
-            f"{name}/{each}": informer
-            for name, plugin in plugins.items()
-            if isinstance(plugin, InformerFactoryProvider)
-            for each, informer in plugin.new_informers().items()
-        }
-        self._plugins = plugins
+        informers: dict[str, OwnInformer] = {}
+        for loaded, plugin in self._those(InformerFactoryProvider):  # type: ignore[type-abstract]
+            made = self._mapping(loaded, plugin.new_informers, PrivateInformer)
+            informers |= {
+                f"{loaded.name}/{each}": OwnInformer(loaded.name, each, informer)
+                for each, informer in made.items()
+            }
+        self.informers: Mapping[str, OwnInformer] = informers
+        self._raise()
 
     def add_controllers(self, parts: SharedParts, selected: Iterable[str]) -> None:
         """Have controllers run while this process leads.
 
         selected: names of plugins, "*" for all, "-NAME" for all but that one.
+
+        Raises:
+            ProvidedErrors: as above.
         """
         names = set(selected)
-        for name, plugin in self._plugins.items():
-            is_selected = name in names or ("*" in names and f"-{name}" not in names)
-            if isinstance(plugin, ControllerProvider) and is_selected:
-                for each, controller in plugin.new_controllers().items():
-                    parts.put(f"{name}/{each}", controller)
+        for loaded, plugin in self._those(ControllerProvider):  # type: ignore[type-abstract]
+            name = loaded.name
+            if name in names or ("*" in names and f"-{name}" not in names):
+                made = self._mapping(loaded, plugin.new_controllers, SharedPart)
+                for each, controller in made.items():
+                    parts.put(f"{name}/{each}", controller, name)
+        self._raise()
+
+    def _those(self, kind: type[P]) -> Iterator[tuple[Loaded, P]]:
+        for loaded in self._plugins.values():
+            if isinstance(loaded.plugin, kind):
+                yield loaded, loaded.plugin
+
+    def _endpoints(self, loaded: Loaded, plugin: APIServiceProvider) -> Iterator[Endpoint]:
+        found, places = self._called(loaded, plugin.endpoints), set[tuple[str, str]]()
+        if not isinstance(found, Iterable) or isinstance(found, str | Mapping):
+            self._wrong(loaded, plugin.endpoints, f"wanted Endpoints, found {found!r:.80}")
+            return
+        for one in found:
+            usable = isinstance(one, Endpoint) and one.method in METHODS and callable(one.answer)
+            if not usable:
+                wanted = f"wanted an Endpoint with {'|'.join(METHODS)} and an async function"
+                self._wrong(loaded, plugin.endpoints, f"{wanted}, found {one!r:.120}")
+            elif (one.method, one.path) in places:
+                self._wrong(loaded, plugin.endpoints, f"{one.method} {one.path} is there twice")
+            else:
+                places.add((one.method, one.path))
+                yield one
+
+    def _mapping(
+        self, loaded: Loaded, method: Callable[[], Mapping[str, T]], kind: type
+    ) -> Mapping[str, T]:
+        """What a plugin makes by name; of what is wrong nothing."""
+        found = self._called(loaded, method)
+        if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+            self._wrong(loaded, method, f"wanted a mapping by name, found {found!r:.80}")
+            return {}
+        wrong = [f"{name}: {text}" for name, one in found.items() for text in defects(one, kind)]
+        for text in wrong[:1]:
+            self._wrong(loaded, method, text)
+        return {} if wrong else cast(Mapping[str, T], found)
+
+    def _called(self, loaded: Loaded, method: Callable[[], object]) -> object:
+        try:
+            return loaded.code.call(_listed, method)
+        except Exception as err:
+            self._wrong(loaded, method, error_text(err))
+            return {} if method.__name__ != "endpoints" else ()
+
+    def _wrong(self, loaded: Loaded, method: Callable[[], object], text: str) -> None:
+        self._errors.append(f"plugin {loaded.name}: {method.__name__}(): {text}")
+
+    def _raise(self) -> None:
+        if self._errors:
+            raise ProvidedErrors("; ".join(self._errors))
+
+
+def _listed(method: Callable[[], object]) -> object:
+    """What a method returns, and a generator yields."""
+    found = method()
+    return tuple(found) if isinstance(found, Iterator) else found

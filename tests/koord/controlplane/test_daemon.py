@@ -76,11 +76,9 @@ async def test_parts_end_when_the_block_fails_and_the_block_when_a_part_does() -
             start(failing)
             await asyncio.Event().wait()
 
-    with pytest.raises(ExceptionGroup) as block:
+    with pytest.raises(LookupError, match="block"):
         await failing_block()
-    assert [str(err) for err in block.value.exceptions] == ["block"]
     assert ended.is_set()
 
-    with pytest.raises(ExceptionGroup) as part:
+    with pytest.raises(LookupError, match="part"):
         await block_of_a_failing_part()
-    assert [str(err) for err in part.value.exceptions] == ["part"]

@@ -15,7 +15,8 @@ from prometheus_client.exposition import generate_latest
 from koord.api.labelselector import LabelSelector
 from koord.cluster.facts import ClusterNode
 from koord.component.http.textformat import TEXT
-from koord.util.health import Status
+from koord.component.plugins.waits import PATIENCE
+from koord.util.health import OK, Health, PartHealth, Status
 from koord.util.stop import Stop
 from koord_descheduler.framework.cycle import Descheduler
 from koord_descheduler.framework.metrics import UNSUFFIXED_COUNTERS
@@ -241,6 +242,41 @@ async def test_the_log_has_start_and_end_of_each_cycle(
     assert (ended["seconds"], ended["cpu_seconds"]) == (4.0, 2.5)
     assert ended["evictions"] == {"p": {"A": 1}}
     assert ended["errors"] == []
+
+
+async def test_a_profile_whose_plugin_is_not_ready_is_left_out(
+    kit: Kit,
+) -> None:
+    """What it evicts would be a guess; the others have their rounds, and so has it later."""
+    calls: list[Any] = []
+    ready, clock = asyncio.Event(), kit.clock
+
+    class Part:
+        async def run(self, stop: Stop) -> None:
+            await stop.wait()
+
+        async def wait_ready(self) -> None:
+            await ready.wait()
+
+        def health(self) -> PartHealth:
+            return OK
+
+    bad = await kit.profile("bad", balance=("A",), args={"A": {"calls": calls}})
+    good = await kit.profile("good", balance=("B",), args={"B": {"calls": calls}})
+    kit.services.shared.put("jobs", Part(), "A")
+    running = asyncio.create_task(kit.services.shared.run(Stop(clock), clock, Health()))
+    waiting = asyncio.create_task(kit.services.shared.wait_ready())
+    await clock.advance(PATIENCE)
+    await waiting
+    result = await descheduler(kit, bad, good).run_once()
+
+    assert [profile for profile, *_ in calls] == ["good"]
+    assert result.errors == ['bad: left out: plugin A: its part "jobs" is not ready after 60 s']
+    ready.set()
+    await clock.settle()
+    await descheduler(kit, bad, good).run_once()
+    assert [profile for profile, *_ in calls] == ["good", "bad", "good"]
+    running.cancel()
 
 
 async def test_health_names_what_went_wrong_in_the_last_cycle(kit: Kit) -> None:

@@ -10,6 +10,7 @@ from schedulerkit import FreeCpu, make_pod
 from koord.cluster.decoding import POD
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
+from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.extension.handlers import FailedPod, HookFailed, StartHooks
 from koord_scheduler.framework.extension.pods import NextPodPlugin, ResizePodPlugin
@@ -223,7 +224,7 @@ async def test_a_size_that_is_refused_ends_the_cycle() -> None:
 
 
 async def test_start_hooks_run_in_order_and_a_failure_is_named() -> None:
-    hooks, ran = StartHooks(), list[str]()
+    hooks, ran = StartHooks(SimulatedClock()), list[str]()
 
     async def works() -> None:
         ran.append("works")

@@ -1,10 +1,12 @@
 """Parts of plugins that exist once in a process."""
 
 import asyncio
+import threading
 
 import pytest
 
-from koord.component.plugins.shared import SharedParts
+from koord.component.plugins.shared import HEALTH, SharedParts
+from koord.component.plugins.waits import PATIENCE
 from koord.util.health import OK, Health, PartHealth, Status
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
@@ -66,7 +68,7 @@ async def test_parts_run_until_stop_and_later_ones_too(clock: SimulatedClock) ->
     await clock.settle()
 
     assert (early.running, late.running) == (True, True)
-    assert set(health.parts()) == {"early", "late"}
+    assert set(health.parts()) == {"early", "late", HEALTH}
 
     stop.set()
     await running
@@ -92,17 +94,62 @@ async def test_a_part_that_fails_is_run_again(clock: SimulatedClock) -> None:
 
 
 async def test_a_cycle_waits_until_all_parts_are_ready(clock: SimulatedClock) -> None:
-    """wait_ready returns with the last one."""
-    shared = SharedParts()
+    """wait_ready returns with the last one; until then health says which."""
+    shared, health = SharedParts(), Health()
     one, two = shared.get("one", Part), shared.get("two", Part)
+    running = asyncio.create_task(shared.run(Stop(clock), clock, health))
     waiting = asyncio.create_task(shared.wait_ready())
     one.ready.set()
-    await clock.settle()
+    await clock.advance(2)
 
     assert not waiting.done()
+    found = health.parts(ready=True)[HEALTH]
+    assert found.status is Status.UNHEALTHY
+    assert found.reason == 'plugin two: its part "two" is not ready after 2 s'
 
     two.ready.set()
     await waiting
+    assert health.parts(ready=True)[HEALTH] == OK
+    running.cancel()
+
+
+async def test_who_is_late_is_not_waited_for_and_named(clock: SimulatedClock) -> None:
+    """Until it is ready after all."""
+    shared, health = SharedParts(), Health()
+    part = Part()
+    shared.put("jobs", part, "Gang")
+    running = asyncio.create_task(shared.run(Stop(clock), clock, health))
+    waiting = asyncio.create_task(shared.wait_ready())
+    await clock.advance(PATIENCE - 1)
+    assert (waiting.done(), shared.late()) == (False, {})
+    await clock.advance(1)
+    assert waiting.done()
+    assert health.parts(ready=True)[HEALTH].status is Status.DEGRADED
+    assert shared.late() == {"Gang": 'plugin Gang: its part "jobs" is not ready after 60 s'}
+
+    part.ready.set()
+    await clock.settle()
+    assert (shared.late(), health.parts(ready=True)[HEALTH]) == ({}, OK)
+    running.cancel()
+
+
+async def test_a_part_that_holds_the_loop_is_interrupted(
+    clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails as one that raises; the daemon would not answer its probes."""
+    monkeypatch.setattr("koord.component.plugins.shared.STEP", 0.05)
+
+    class Holds(Part):
+        async def run(self, stop: Stop) -> None:
+            threading.Event().wait()
+
+    shared, health = SharedParts(), Health()
+    shared.put("jobs", Holds(), "Gang")
+    running = asyncio.create_task(shared.run(Stop(clock), clock, health))
+    await clock.settle()
+
+    assert "plugin Gang: wanted an end within 0.05 s" in health.parts()["component jobs"].reason
+    running.cancel()
 
 
 async def test_a_lost_lead_ends_all_parts(clock: SimulatedClock) -> None:

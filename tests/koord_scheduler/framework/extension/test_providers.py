@@ -16,6 +16,7 @@ from koord_scheduler.framework.extension.providers import (
     PluginRequest,
     PrivateInformer,
     Provided,
+    ProvidedErrors,
 )
 
 
@@ -103,5 +104,5 @@ def test_an_endpoint_knows_its_paths(
 
 
 async def test_two_endpoints_of_one_place_are_refused() -> None:
-    with pytest.raises(ValueError, match="plugin One: two endpoints have one place"):
+    with pytest.raises(ProvidedErrors, match=r"plugin One: endpoints\(\): GET /x is there twice"):
         await provided(One=Provides("/x", "/x"))

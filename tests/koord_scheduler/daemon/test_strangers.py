@@ -1,0 +1,301 @@
+"""Parts of plugins that are wrong, as a stranger writes them: the daemon around them goes on."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import schedulers
+from apiserver import ApiServer
+from faults import refuse
+from schedulers import PODS, Fit, Replica, Start, pending, placed
+from structlog.testing import capture_logs
+
+from koord.kube.resource import Resource
+from koord.util.errors import KoordError
+from koord.util.health import OK, PartHealth
+from koord.util.simulatedclock import SimulatedClock
+from koord.util.stop import Stop
+from koord_scheduler.framework.extension.providers import (
+    APIServiceProvider,
+    ControllerProvider,
+    Endpoint,
+    InformerFactoryProvider,
+)
+from koord_scheduler.framework.handle import Handle
+
+PassTime = Callable[..., Any]
+NAME = "NodeResourcesFit"  # that the replicas of these tests know the plugin by
+
+
+class Part:
+    """A part as it should be."""
+
+    async def run(self, stop: Stop) -> None:
+        await stop.wait()
+
+    async def wait_ready(self) -> None:
+        """At once."""
+
+    async def wait_synced(self) -> None:
+        """At once."""
+
+    def health(self) -> PartHealth:
+        return OK
+
+
+class WithoutWaitReady:
+    run, health = Part.run, Part.health
+
+
+class NeverReady(Part):
+    async def wait_ready(self) -> None:
+        await asyncio.Event().wait()
+
+    wait_synced = wait_ready
+
+
+class RaisesWhenAsked(Part):
+    async def wait_ready(self) -> None:
+        raise KeyError("gone")
+
+    wait_synced = wait_ready
+
+
+class ReadyLater(Part):
+    """At the third question."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def wait_ready(self) -> None:
+        self.asked += 1
+        if self.asked < 3:
+            raise OSError("not yet")
+
+
+class SyncRun(Part):
+    def run(self, stop: Stop) -> None:  # type: ignore[override]
+        """It has forgotten async."""
+
+
+class HealthOfAnotherType(Part):
+    def health(self) -> PartHealth:
+        return "fine"  # type: ignore[return-value]
+
+
+def sharing(part: type) -> type[Fit]:
+    """A plugin with such a shared part."""
+
+    class Shares(Fit):
+        def __init__(self, args: Any, handle: Handle) -> None:
+            handle.services.shared.get("jobs", part)
+
+    return Shares
+
+
+def hooking(hook: Any) -> type[Fit]:
+    """A plugin with such a start-up hook."""
+
+    class Hooks(Fit):
+        def __init__(self, args: Any, handle: Handle) -> None:
+            handle.services.hooks.add(NAME, hook)
+
+    return Hooks
+
+
+def answering(endpoints: Any) -> type[Fit]:
+    class Answers(Fit, APIServiceProvider):
+        def endpoints(self) -> Any:
+            return endpoints()
+
+    return Answers
+
+
+def informing(informers: Any) -> type[Fit]:
+    class Informs(Fit, InformerFactoryProvider):
+        def new_informers(self) -> Any:
+            return informers()
+
+    return Informs
+
+
+def controlling(controllers: Any) -> type[Fit]:
+    class Controls(Fit, ControllerProvider):
+        def new_controllers(self) -> Any:
+            return controllers()
+
+    return Controls
+
+
+class FollowsMissing(Fit):
+    """Follows a kind whose CRD is not there."""
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        handle.services.informers.informer(Resource("example.com/v1", "licences"))
+
+
+async def hangs() -> None:
+    await asyncio.Event().wait()
+
+
+async def fails() -> None:
+    raise KeyError("gone")
+
+
+async def answer(request: object) -> object:
+    return None
+
+
+def raises() -> None:
+    raise KeyError("gone")
+
+
+REFUSED = {
+    "part without wait_ready": (
+        sharing(WithoutWaitReady),
+        'shared part "jobs" of plugin NodeResourcesFit: wanted async def wait_ready(self), '
+        "found none",
+    ),
+    "part with a sync run": (
+        sharing(SyncRun),
+        "wanted async def run(self, stop), found a plain function; write async def",
+    ),
+    "hook that is sync": (hooking(lambda: None), "wanted a start-up hook that is async def"),
+    "hook that raises": (
+        hooking(fails),
+        "plugin NodeResourcesFit: its start-up hook failed: KeyError('gone')",
+    ),
+    "endpoints that are none": (
+        answering(lambda: None),
+        "plugin NodeResourcesFit: endpoints(): wanted Endpoints, found None",
+    ),
+    "endpoints as a text": (answering(lambda: "/x"), "wanted Endpoints, found '/x'"),
+    "endpoints of tuples": (
+        answering(lambda: [("GET", "/x", answer)]),
+        "wanted an Endpoint with GET|PUT|POST|DELETE and an async function, found ('GET'",
+    ),
+    "endpoints twice": (
+        answering(lambda: [Endpoint("GET", "/x", answer)] * 2),
+        "GET /x is there twice",
+    ),
+    "endpoints that raise": (answering(raises), "endpoints(): KeyError('gone')"),
+    "informers in a list": (
+        informing(lambda: [Part()]),
+        "plugin NodeResourcesFit: new_informers(): wanted a mapping by name, found [",
+    ),
+    "informers that raise": (informing(raises), "new_informers(): KeyError('gone')"),
+    "informer of the wrong type": (
+        informing(lambda: {"licences": object()}),
+        "new_informers(): licences: wanted async def run(self, stop), found none",
+    ),
+    "controllers in a list": (
+        controlling(lambda: [Part()]),
+        "new_controllers(): wanted a mapping by name, found [",
+    ),
+    "controller without wait_ready": (
+        controlling(lambda: {"jobs": WithoutWaitReady()}),
+        "new_controllers(): jobs: wanted async def wait_ready(self), found none",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_what_cannot_be_used_refuses_the_start_in_one_line(
+    case: str,
+    start: Start,
+    clock: SimulatedClock,
+    pass_time: PassTime,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That names the plugin; there is no group of errors around it."""
+    plugin, text = REFUSED[case]
+    monkeypatch.setattr(schedulers, "Fit", plugin)
+    replica = start(schedulers.SIMPLE, "--controller-plugins=*")
+    await pass_time(replica.task.done, step=0.2)
+
+    error = replica.task.exception()
+    assert isinstance(error, KoordError)
+    assert text in str(error)
+    assert NAME in str(error)
+    assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "part", "text"),
+    [
+        (sharing(NeverReady), "plugin parts", 'its part "jobs" is not ready after'),
+        (sharing(RaisesWhenAsked), "plugin parts", "KeyError('gone')"),
+        (
+            informing(lambda: {"own": NeverReady()}),
+            "plugins' informers",
+            'its informer "own" is not ready after',
+        ),
+        (informing(lambda: {"own": RaisesWhenAsked()}), "plugins' informers", "KeyError('gone')"),
+        (hooking(hangs), "start hooks", "its start-up hook"),
+        (FollowsMissing, "informers", "licences of plugin NodeResourcesFit"),
+    ],
+    ids=["part", "part that raises", "informer", "informer that raises", "hook", "CRD"],
+)
+async def test_who_is_never_ready_holds_the_others_up_for_a_while(
+    plugin: type[Fit],
+    part: str,
+    text: str,
+    start: Start,
+    server: ApiServer,
+    clock: SimulatedClock,
+    pass_time: PassTime,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """/readyz is 503 and names the plugin; then pods are bound, and it says who is left behind."""
+    monkeypatch.setattr(schedulers, "Fit", plugin)
+    server.script(*[refuse(404)] * 1000, path="/apis/example.com/v1/licences")
+    server.objects.create(PODS, pending("web"))
+    with capture_logs():
+        replica = start(schedulers.ALONE)
+        await pass_time(lambda: server.watching, step=0.2)
+        for _ in range(20):
+            await clock.advance(1)
+            status, body = await replica.get("/readyz?format=json")
+            if text in body.replace('\\"', '"'):
+                break
+
+        assert (status, "web" in placed(server)) == (503, False)
+        assert f"plugin {NAME}" in body
+        assert part in body
+
+        await pass_time(lambda: "web" in placed(server), step=5)
+        await clock.advance(2)
+
+    status, body = await replica.get("/readyz?format=json")
+    assert (status, '"degraded"' in body) == (200, True)
+    assert f"plugin {NAME}" in body
+
+
+async def test_who_is_ready_in_the_end_is_waited_for(
+    start: Start,
+    server: ApiServer,
+    clock: SimulatedClock,
+    pass_time: PassTime,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A part that raises is asked again, and then nothing is left of it in /readyz."""
+    monkeypatch.setattr(schedulers, "Fit", sharing(ReadyLater))
+    server.objects.create(PODS, pending("web"))
+    replica = start(schedulers.ALONE)
+    await pass_time(lambda: "web" in placed(server), step=0.5)
+    assert await replica.get("/readyz") == (200, "ok")
+
+
+async def test_a_health_of_another_type_is_a_finding(
+    start: Start,
+    server: ApiServer,
+    pass_time: PassTime,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """/healthz answers, and says which."""
+    monkeypatch.setattr(schedulers, "Fit", sharing(HealthOfAnotherType))
+    server.objects.create(PODS, pending("web"))
+    replica: Replica = start(schedulers.ALONE)
+    await pass_time(lambda: "web" in placed(server), step=0.5)
+    assert "wanted a PartHealth, found 'fine'" in str((await replica.healthz())["jobs"])
