@@ -8,8 +8,8 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar, Token
 from typing import TypeVar
 
 from koord.util.errors import KoordError
@@ -26,15 +26,21 @@ class OutOfTime(KoordError):
 
 
 class TimeBudget:
-    """Seconds of one thread, spent in the blocks that it is running in."""
+    """Seconds of one thread, spent inside of `with budget:`.
+
+    Code in there that looks at the time has this one.
+    """
+
+    __slots__ = ("_now", "_seconds", "_since", "_spent", "_thread", "_token")
 
     def __init__(self, seconds: float, now: Callable[[], float] = time.thread_time) -> None:
         """now: seconds, by default those of CPU that this thread has used."""
         self._seconds = seconds
         self._now = now
         self._spent = 0.0
-        self._since: float | None = None  # None: it is not running
+        self._since: float | None = None  # None: it does not run
         self._thread = 0
+        self._token: Token[TimeBudget | None] | None = None
 
     @property
     def spent(self) -> float:
@@ -45,33 +51,29 @@ class TimeBudget:
     def is_over(self) -> bool:
         return self.spent >= self._seconds
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Count the time of what is inside; code in there that looks at the time has this one."""
-        token = _BUDGET.set(self)
+    def __enter__(self) -> None:
+        self._token = _BUDGET.set(self)
         self._thread = threading.get_ident()
-        self._begin()
+        self._since = self._now()
+
+    def __exit__(self, *_: object) -> None:
+        self._pause()
+        assert self._token is not None  # noqa: S101 - it was entered
+        _BUDGET.reset(self._token)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not count what is inside: others on the event loop run meanwhile."""
+        self._pause()
         try:
             yield
         finally:
-            self._pause()
-            _BUDGET.reset(token)
+            self._since = self._now()
 
     def check(self) -> None:
         """Raise OutOfTime if it is over. Another thread than the one that it counts may go on."""
         if threading.get_ident() == self._thread and self.is_over:
             raise OutOfTime(f"wanted an end within {self._seconds:g} s of computing")
-
-    async def rest(self) -> None:
-        """Let others on the event loop run, at their own expense."""
-        self._pause()
-        try:
-            await asyncio.sleep(0)
-        finally:
-            self._begin()
-
-    def _begin(self) -> None:
-        self._since = self._now()
 
     def _pause(self) -> None:
         self._spent, self._since = self.spent, None
@@ -104,7 +106,8 @@ def time_is_over() -> bool:
 async def rest() -> None:
     """Let others on the event loop run; the computation that runs does not pay for it."""
     budget = _BUDGET.get()
-    await (asyncio.sleep(0) if budget is None else budget.rest())
+    with nullcontext() if budget is None else budget.paused():
+        await asyncio.sleep(0)
 
 
 def _checked(items: Iterable[T], budget: TimeBudget) -> Iterator[T]:

@@ -15,6 +15,7 @@ class QueuedPod:
     attempts: int = 0  # that were begun
     unschedulable_count: int = 0  # attempts that ended with a rejection; for the backoff
     consecutive_errors: int = 0  # attempts that ended with an error, in a row; for the backoff
+    cuts: int = 0  # attempts that were ended for time, in a row; for the backoff
     unschedulable_plugins: frozenset[str] = frozenset()  # that rejected it in its last attempt
     pending_plugins: frozenset[str] = frozenset()  # that answered Pending in it
     gating_plugin: str = ""  # the PreEnqueue plugin that keeps it from being tried; "": none

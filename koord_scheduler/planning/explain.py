@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord.component.http.responses import json_body, json_bytes
+from koord.util.timebudget import TimeBudget
 from koord_scheduler.cache.assumed import SchedulerState
 from koord_scheduler.planning.decision import Decider
 from koord_scheduler.planning.report import Json, decision_report
@@ -17,6 +18,7 @@ from koord_scheduler.scheduling.scheduler import Scheduler
 
 KIND = "PlacementExplanation"
 LONGEST_KEY = 512  # characters of a question
+LONGEST = 1.0  # seconds of computing, on the event loop, for an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +80,10 @@ async def explanation(running: Running, key: str, *, leads: bool) -> Json | None
     if profile is None:
         return base
     decider = Decider(profile.name, profile.search, profile.scoring, profile.binding)
-    decision = decider.decide(replace(pod, node=""), _without(pod, nodes))
-    blockers = decider.blockers(decision)
-    preemption = await decider.preemption(decision)
+    with TimeBudget(LONGEST):
+        decision = decider.decide(replace(pod, node=""), _without(pod, nodes))
+        blockers = decider.blockers(decision)
+        preemption = await decider.preemption(decision)
     report = await asyncio.to_thread(decision_report, decision, blockers, preemption)
     return {**base, "decision": report}
 

@@ -92,6 +92,7 @@ from koord.util.health import OK, PartHealth
 from koord.util.health import Status as HealthStatus
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
+from koord.util.timebudget import OutOfTime, check_time, in_time, rest, time_is_over
 from koord_scheduler.framework.calls import PointFailed
 from koord_scheduler.framework.changes import Changes, OnChange
 from koord_scheduler.framework.cyclestate import (
@@ -349,6 +350,7 @@ __all__ = [
     "ObjectRef",
     "OnChange",
     "Opposition",
+    "OutOfTime",
     "PartHealth",
     "PermitPlugin",
     "Plugin",
@@ -445,6 +447,7 @@ __all__ = [
     "affinity_allows",
     "by_namespace",
     "candidates_wanted",
+    "check_time",
     "choose",
     "counted_nodes",
     "default_normalize",
@@ -455,6 +458,7 @@ __all__ = [
     "has_free_ports",
     "has_name",
     "has_room",
+    "in_time",
     "intolerable_preferences",
     "invalid",
     "is_extended",
@@ -477,6 +481,7 @@ __all__ = [
     "reaches_volumes",
     "required",
     "resource_counts",
+    "rest",
     "selector_of",
     "selects",
     "shortage_at",
@@ -485,6 +490,7 @@ __all__ = [
     "suggest",
     "takes_args",
     "term_matches",
+    "time_is_over",
     "tolerates",
     "tolerates_taints",
     "unsupported",

@@ -15,9 +15,15 @@ class BackoffOptions:
 
     initial: float = 1.0
     most: float = 10.0  # 0: there is no backoff
+    initial_cut: float = 5.0  # after an attempt that was ended for time
+    most_cut: float = 300.0
 
     def wait(self, queued: QueuedPod) -> float:
-        """Seconds from the last attempt: by its rejections, or by its errors if they came last."""
+        """Seconds from the last attempt: by its rejections, or by its errors if they came last, or
+        by the attempts that were ended for time.
+        """
+        if queued.cuts:
+            return min(self.initial_cut * 2.0 ** min(queued.cuts - 1, 63), self.most_cut)
         count = queued.consecutive_errors or queued.unschedulable_count
         if not count or not self.most:
             return 0.0

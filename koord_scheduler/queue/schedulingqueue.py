@@ -20,6 +20,7 @@ from koord_scheduler.queue.backoff import BackoffOptions
 from koord_scheduler.queue.heap import KeyedHeap
 from koord_scheduler.queue.inflight import Happened, InFlight
 from koord_scheduler.queue.pool import Pool
+from koord_scheduler.queue.shares import FairHeap, NamespaceShares
 
 FLUSH = 1.0  # seconds; of the backoffs that have ended
 POOL_FLUSH = 30.0  # seconds
@@ -62,7 +63,8 @@ class SchedulingQueue:
         self._nominator = nominator
         self._clock = clock
         self._options = backoff or BackoffOptions()
-        self._active: KeyedHeap[QueuedPod] = KeyedHeap(plugins.less)
+        self._shares = NamespaceShares(clock)
+        self._active = FairHeap(plugins.less, self._shares)
         self._backoff: KeyedHeap[QueuedPod] = KeyedHeap(self._sooner)
         self._errors: KeyedHeap[QueuedPod] = KeyedHeap(self._sooner)
         self._pool = Pool()
@@ -92,6 +94,10 @@ class SchedulingQueue:
     def in_flight(self) -> InFlight:
         """Pods that were popped and are not done; only for looking."""
         return self._flight
+
+    def wait_of(self, queued: QueuedPod) -> float:
+        """Seconds that a pod waits after its last attempt, whatever happens."""
+        return self._options.wait(queued)
 
     def place_of(self, uid: str) -> str:
         """Where a pod is: active, backoff, unschedulable, gated or inFlight; "": nowhere."""
@@ -192,6 +198,10 @@ class SchedulingQueue:
         self._flight.begin(queued.pod.uid)
         return queued
 
+    def charge(self, namespace: str, seconds: float) -> None:
+        """An attempt of a pod has taken so much computing: see NamespaceShares."""
+        self._shares.charge(namespace, seconds)
+
     def done(self, uid: str) -> None:
         """A pod is not in flight any more, and does not come back."""
         self._flight.end(uid)
@@ -202,9 +212,11 @@ class SchedulingQueue:
         *,
         unschedulable_plugins: Iterable[str] = (),
         pending_plugins: Iterable[str] = (),
+        cut: bool = False,
     ) -> None:
         """Take back a pod in flight whose attempt failed; without any plugin that was an error.
 
+        cut: it was ended for time: the pod waits longer each time, whatever happens meanwhile.
         Its facts are those that the caller has given it since, if it was changed meanwhile.
         What has happened since it was popped counts as if it happened now.
         """
@@ -212,8 +224,9 @@ class SchedulingQueue:
         if self.place_of(uid) not in ("inFlight", ""):
             self._flight.end(uid)
             return
-        queued.unschedulable_plugins = frozenset(unschedulable_plugins)
-        queued.pending_plugins = frozenset(pending_plugins)
+        queued.cuts = queued.cuts + 1 if cut else 0
+        queued.unschedulable_plugins = frozenset(() if cut else unschedulable_plugins)
+        queued.pending_plugins = frozenset(() if cut else pending_plugins)
         if queued.rejecting_plugins:
             queued.unschedulable_count += 1
             queued.consecutive_errors = 0

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from koord.cluster.facts import ClusterPod
+from koord.util.timebudget import TimeBudget
 from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import Diagnosis, NodeStatuses
@@ -14,6 +15,13 @@ from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.queuedpod import QueuedPod
 from koord_scheduler.framework.status import Status
+
+ATTEMPT_SECONDS = 1.0  # of computing that the cycle of a pod may take: a thousand usual ones
+
+
+def attempt_budget() -> TimeBudget:
+    """Return the computing that one attempt may take."""
+    return TimeBudget(ATTEMPT_SECONDS)
 
 
 class ProfileCycle:
@@ -41,6 +49,7 @@ class Attempt:
     node: str = ""  # that was chosen
     state: CycleState = field(default_factory=CycleState)
     asked: bool = False  # whether the API server may have been asked to bind it
+    budget: TimeBudget = field(default_factory=attempt_budget)  # of its scheduling cycle
 
     @property
     def uid(self) -> str:
@@ -55,6 +64,7 @@ class Failure:
     unschedulable_plugins: frozenset[str] = frozenset()
     pending_plugins: frozenset[str] = frozenset()
     nominated_node: str | None = ""  # "": a nomination that there was is void; None: as it was
+    cut: bool = False  # the attempt was ended for time
 
     @classmethod
     def diagnosed(

@@ -65,6 +65,13 @@ class SchedulingCycle:
         In the end the pod is assumed to be on attempt.node, or everything is as it was before.
         """
         attempt.state.measured = self._draw.random() < MEASURED
+        with attempt.budget:
+            failure = await self._run(attempt)
+        if failure is None or failure.nominated_node or not attempt.budget.is_over:
+            return failure
+        return replace(failure, cut=True)
+
+    async def _run(self, attempt: Attempt) -> Failure | None:
         began = self._clock.monotonic()
         found = await self._find(attempt)
         if isinstance(found, str):
@@ -96,7 +103,8 @@ class SchedulingCycle:
         except PointFailed as err:
             return err.status
         if self._extenders is not None:
-            await self._add_priorities(self._extenders, attempt.pod, nodes, table)
+            with attempt.budget.paused():
+                await self._add_priorities(self._extenders, attempt.pod, nodes, table)
         self._debugging.scored(seen.pod, seen.nodes, table)
         return nodes.node(table.choose(self._draw)).name
 
@@ -110,12 +118,16 @@ class SchedulingCycle:
         pod, nodes = attempt.pod, found.subject.nodes
         if not extenders.filters(pod):
             return found
-        left = await self._filtered(extenders, pod, found)
+        with attempt.budget.paused():
+            left = await self._filtered(extenders, pod, found)
         if not left.status.rejected or np.count_nonzero(found.feasible) > 1:
             return left
         attempt.state = CycleState()
         again = attempt.profile.search.search(attempt.state, pod, nodes, everywhere=True)
-        return await self._filtered(extenders, pod, again) if again.status.ok else again
+        if not again.status.ok:
+            return again
+        with attempt.budget.paused():
+            return await self._filtered(extenders, pod, again)
 
     async def _filtered(self, extenders: Extenders, pod: ClusterPod, found: Found) -> Found:
         nodes = found.subject.nodes

@@ -14,6 +14,7 @@ from koord_scheduler.cache.assumed import SchedulerState
 from koord_scheduler.framework.extension.auditor import AuditRecord, WorkloadAuditor
 from koord_scheduler.framework.extension.handlers import FailedPod, FailureFilters
 from koord_scheduler.framework.nominator import Nominator
+from koord_scheduler.framework.status import Status
 from koord_scheduler.queue.schedulingqueue import SchedulingQueue
 from koord_scheduler.scheduling.attempt import Attempt, Failure
 from koord_scheduler.scheduling.metrics import FAILED, REJECTED, SchedulingMetrics
@@ -79,8 +80,18 @@ class FailedAttempts:
         pod = self._requeue(attempt, failure)
         if pod is None:
             return
+        if failure.cut:
+            failure = self._cut(attempt, failure)
         self._nominate(pod, failure)
         self._report(pod, failure)
+
+    def _cut(self, attempt: Attempt, failure: Failure) -> Failure:
+        """Count an attempt that was ended for time; return a failure that says when the next is."""
+        self._metrics.cut(attempt.profile.name)
+        spent, wait = attempt.budget.spent, self._queue.wait_of(attempt.queued)
+        text = f"ended after {spent:.1f} s of computing, tried again in {wait:g} s"
+        status = failure.status
+        return replace(failure, status=Status(status.code, (f"{text}: {status.message}",)))
 
     def _requeue(self, attempt: Attempt, failure: Failure) -> ClusterPod | None:
         """Return the pod to the queue as it is now; None: it is not to be scheduled any more."""
@@ -93,6 +104,7 @@ class FailedAttempts:
             attempt.queued,
             unschedulable_plugins=failure.unschedulable_plugins,
             pending_plugins=failure.pending_plugins,
+            cut=failure.cut,
         )
         return pod
 

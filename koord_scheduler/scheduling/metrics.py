@@ -63,6 +63,13 @@ class SchedulingMetrics:
             ["queue", "event"],
             registry=registry,
         )
+        self._cut = Counter(
+            "scheduler_attempts_cut_total",
+            "Number of attempts to schedule pods that were ended because they took too much "
+            "computing; the pod waits 5 seconds to 5 minutes.",
+            ["profile"],
+            registry=registry,
+        )
         self._timeouts = _Timeouts()
         registry.register(self._timeouts)
         self._comings: dict[tuple[str, str], Callable[[], None]] = {}
@@ -90,6 +97,10 @@ class SchedulingMetrics:
         count, record = known
         count()
         record(seconds)
+
+    def cut(self, profile: str) -> None:
+        """An attempt was ended for time."""
+        self._cut.labels(profile).inc()
 
     def timed_out(self, profile: str) -> None:
         """An attempt takes longer than --scheduling-timeout."""

@@ -4,7 +4,7 @@ Source: Kubernetes, pkg/scheduler/scheduler.go and schedule_one.go.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 from koord.cluster import decoding
@@ -13,6 +13,7 @@ from koord.util.health import OK, PartHealth, Status
 from koord.util.logs import LimitedLog, get_logger
 from koord.util.slices import Turn
 from koord.util.stop import Stop
+from koord.util.timebudget import TimeBudget
 from koord_scheduler.cache.assumed import SchedulerState
 from koord_scheduler.extenders.chain import Extenders
 from koord_scheduler.framework.debugging import Debugging
@@ -25,7 +26,7 @@ from koord_scheduler.framework.queuedpod import QueuedPod
 from koord_scheduler.framework.status import Status as PodStatus
 from koord_scheduler.queue.backoff import BackoffOptions
 from koord_scheduler.queue.schedulingqueue import LONGEST_IN_POOL, SchedulingQueue
-from koord_scheduler.scheduling.attempt import Attempt, Failure, ProfileCycle
+from koord_scheduler.scheduling.attempt import Attempt, Failure, ProfileCycle, attempt_budget
 from koord_scheduler.scheduling.bindingcycle import BindingCycle
 from koord_scheduler.scheduling.control import CacheAndQueue
 from koord_scheduler.scheduling.cycle import SchedulingCycle
@@ -69,18 +70,20 @@ class Scheduler:
         patience: Patience = USUAL_PATIENCE,
         longest_in_pool: float = LONGEST_IN_POOL,
         diagnoses: int = QUEUE,
+        budget: Callable[[], TimeBudget] = attempt_budget,
     ) -> None:
         """state is services.cluster. draw chooses among equally good nodes, and lengthens pauses.
 
         resizes: the feature gate ResizePod. extenders: services that are asked as well; None:
         there are none. patience: with attempts. longest_in_pool: seconds; see SchedulingQueue.
-        diagnoses: that wait to be dumped at most.
+        diagnoses: that wait to be dumped at most. budget: makes that of an attempt.
 
         Raises:
             ProfileError: the profiles do not go together; see Enqueueing.
         """
         clock, nominator = services.clock, services.nominator
         self._clock = clock
+        self._budget = budget
         self._limits = services.limits
         self._state = state
         choosing = extenders is not None and extenders.choosing
@@ -212,7 +215,13 @@ class Scheduler:
         ):
             self.queue.done(queued.pod.uid)
             return
-        attempt = Attempt(queued=queued, pod=pod, profile=profile, began=self._clock.monotonic())
+        attempt = Attempt(
+            queued=queued,
+            pod=pod,
+            profile=profile,
+            began=self._clock.monotonic(),
+            budget=self._budget(),
+        )
         self._trying = attempt
         if self._auditor is not None:
             self._auditor.record(pod, AuditRecord.ATTEMPT)
@@ -228,6 +237,7 @@ class Scheduler:
             if attempt.node:
                 self.cycle.roll_back(attempt)
         self._trying = None
+        self.queue.charge(pod.namespace, attempt.budget.spent)
         if failure is not None:
             self._monitor.ended(attempt)
             self._fail(attempt, failure)

@@ -24,6 +24,7 @@ from koord_scheduler.plugin import (
     Status,
     VectorScorePlugin,
     View,
+    in_time,
 )
 
 _MIB = 1 << 20
@@ -80,7 +81,7 @@ class ImageLocality(PreScorePlugin, ScorePlugin, VectorScorePlugin):
 
     def _computed(self, images: tuple[str, ...], nodes: View) -> Scores:
         total = np.zeros(len(nodes), np.int64)
-        for name in images:
+        for name in in_time(images):
             sizes = nodes.images.sizes(name)
             if sizes is not None:
                 total += (sizes * (nodes.images.spread(name) / len(nodes))).astype(np.int64)

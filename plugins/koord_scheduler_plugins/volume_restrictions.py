@@ -27,6 +27,7 @@ from koord_scheduler.plugin import (
     VectorFilterPlugin,
     Verdicts,
     View,
+    in_time,
 )
 from koord_scheduler.plugin.storage import (
     READ_WRITE_ONCE_POD,
@@ -131,7 +132,7 @@ class VolumeRestrictions(
 
 def _share_disk(pod: ClusterPod, other: ClusterPod) -> bool:
     return not other.finished and any(
-        one.conflicts(theirs) for theirs in other.spec.disks for one in pod.spec.disks
+        one.conflicts(theirs) for theirs in other.spec.disks for one in in_time(pod.spec.disks)
     )
 
 

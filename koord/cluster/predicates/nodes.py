@@ -4,7 +4,7 @@ Source: Kubernetes, NodeUnschedulable, TaintToleration, NodeAffinity; component-
 nodeaffinity.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from koord.cluster.facts import (
 )
 from koord.cluster.selectors import NODE_NAME, whole_number
 from koord.cluster.view import View
+from koord.util.timebudget import in_time
 
 UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "NoSchedule")
 _REPELLING = ("NoSchedule", "NoExecute")
@@ -61,30 +62,30 @@ def has_name(pod: ClusterPod, view: View) -> Mask:
 def matches_node_affinity(pod: ClusterPod, view: View) -> Mask:
     """Nodes that the node selector and the required node affinity allow; shape (nodes,)."""
     allowed = np.ones(len(view), np.bool_)
-    for requirement in pod.spec.node_selector:
+    for requirement in in_time(pod.spec.node_selector):
         allowed &= _matches(requirement, view.traits.label(requirement.key))
     if pod.spec.node_terms is not None:
         allowed &= matches_terms(pod.spec.node_terms, view)
     return allowed
 
 
-def matches_terms(terms: Iterable[NodeTerm], view: View) -> Mask:
+def matches_terms(terms: Collection[NodeTerm], view: View) -> Mask:
     """Nodes that at least one of the terms matches; without any, none; shape (nodes,)."""
     matched = np.zeros(len(view), np.bool_)
-    for term in terms:
+    for term in in_time(terms):
         every = np.ones(len(view), np.bool_)
-        for requirement in term.labels:
+        for requirement in in_time(term.labels):
             every &= _matches(requirement, view.traits.label(requirement.key))
-        for requirement in term.names:
+        for requirement in in_time(term.names):
             every &= _matches(requirement, view.traits.names)
         matched |= every
     return matched
 
 
-def preferences_met(terms: Iterable[PreferredTerm], view: View) -> NDArray[np.int64]:
+def preferences_met(terms: Collection[PreferredTerm], view: View) -> NDArray[np.int64]:
     """The sum of the weights of the terms that match each node; shape (nodes,)."""
     found = np.zeros(len(view), np.int64)
-    for one in terms:
+    for one in in_time(terms):
         found += one.weight * matches_terms((one.term,), view)
     return found
 
@@ -107,7 +108,8 @@ def term_matches(term: NodeTerm, node: ClusterNode) -> bool:
 def tolerates(spec: PodSpec, taints: Iterable[Taint]) -> bool:
     """Whether a pod may run beside all taints of a node."""
     return all(
-        taint.effect not in _REPELLING or any(one.tolerates(taint) for one in spec.tolerations)
+        taint.effect not in _REPELLING
+        or any(one.tolerates(taint) for one in in_time(spec.tolerations))
         for taint in taints
     )
 
@@ -116,7 +118,7 @@ def intolerable_preferences(spec: PodSpec, taints: Iterable[Taint]) -> int:
     """How many taints PreferNoSchedule of a node a pod does not tolerate."""
     return sum(
         taint.effect == PREFER_NO_SCHEDULE
-        and not any(one.tolerates(taint) for one in spec.tolerations)
+        and not any(one.tolerates(taint) for one in in_time(spec.tolerations))
         for taint in taints
     )
 

@@ -17,6 +17,7 @@ from koord.cluster.facts import (
 )
 from koord.cluster.predicates.nodes import matches_node_affinity, tolerates_taints
 from koord.cluster.view import View
+from koord.util.timebudget import in_time
 
 
 def keeps_spread(pod: ClusterPod, view: View) -> Mask:
@@ -91,13 +92,16 @@ class Spread:
 def spreads(pod: ClusterPod, constraints: Sequence[SpreadConstraint], view: View) -> list[Spread]:
     """Return what constraints of a pod count; a node that lacks a label of one counts for none."""
     labelled = labelled_by(constraints, view)
-    return [Spread(pod, one, view, counted_nodes(pod, one, view, labelled)) for one in constraints]
+    return [
+        Spread(pod, one, view, counted_nodes(pod, one, view, labelled))
+        for one in in_time(constraints)
+    ]
 
 
 def labelled_by(constraints: Sequence[SpreadConstraint], view: View) -> Mask | None:
     """Nodes that have the labels of all constraints; None: all nodes."""
     labelled: Mask | None = None
-    for one in constraints:
+    for one in in_time(constraints):
         domains = view.traits.label(one.topology_key)
         if not domains.complete:
             labelled = domains.present if labelled is None else labelled & domains.present

@@ -6,6 +6,7 @@ from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.predicates.nodes import matches_terms
 from koord.cluster.view import View
+from koord.util.timebudget import in_time
 
 
 def reaches_volumes(pod: ClusterPod, view: View) -> Mask:
@@ -15,7 +16,7 @@ def reaches_volumes(pod: ClusterPod, view: View) -> Mask:
     not bound yet allows all of them.
     """
     allowed = np.ones(len(view), np.bool_)
-    for name in pod.claims:
+    for name in in_time(pod.claims):
         claim = view.claim(pod.namespace, name)
         if claim is None:
             return np.zeros(len(view), np.bool_)

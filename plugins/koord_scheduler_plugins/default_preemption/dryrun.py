@@ -1,6 +1,5 @@
 """The nodes on which a pod would have room if pods of lower priority left them."""
 
-import asyncio
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,8 @@ from koord_scheduler.plugin import (
     Status,
     View,
     find_victims,
+    rest,
+    time_is_over,
 )
 
 NO_HELP = Status.unresolvable("Preemption is not helpful for scheduling")
@@ -83,20 +84,20 @@ class DryRun:
         """
         found = Findings(len(self.nodes))
         worth, lower = rows.copy(), LowerPods(self.pod, self.nodes)
-        await asyncio.sleep(0)
+        await rest()
         for hopeless, status in self._hopeless(lower):
             given_up = hopeless & worth
             if given_up.any():
                 found.reject(given_up, status)
                 worth ^= given_up
-            await asyncio.sleep(0)
+            await rest()
         order = np.flatnonzero(rows)
         order = np.roll(order, -(zlib.crc32(self.pod.uid.encode()) % max(len(order), 1)))
         for row in order[worth[order]].tolist():
             self._try(row, found)
-            if len(found.candidates) >= enough and found.harmless:
-                break
-            await asyncio.sleep(0)
+            if (len(found.candidates) >= enough and found.harmless) or time_is_over():
+                break  # the candidates that there are have to do
+            await rest()
         return found
 
     def _try(self, row: int, found: Findings) -> None:

@@ -58,6 +58,7 @@ __all__ = ["InterPodAffinity", "InterPodAffinityArgs"]
 
 _RULES, _WORTH = "InterPodAffinity.Filter", "InterPodAffinity.Score"
 _HEAVIEST = 100
+_MOST_ASKED = 64  # terms that are asked about each event
 _REJECTIONS = (
     Status.unresolvable("node(s) didn't match pod affinity rules"),
     Status.unschedulable("node(s) didn't match pod anti-affinity rules"),
@@ -215,6 +216,8 @@ def _pod_helps(pod: ClusterPod, old: object, new: object) -> QueueingHint:
     before = old if isinstance(old, ClusterPod) else None
     after = new if isinstance(new, ClusterPod) else None
     wanted, unwanted = pod.spec.affinity, pod.spec.anti_affinity
+    if len(wanted) + len(unwanted) > _MOST_ASKED:
+        return QueueingHint.QUEUE  # sooner said than whether it is so, for each event
     helps = (
         (after is not None and after.uid == pod.uid)
         or (wanted and _may_all_mean(wanted, after) and not _all_mean(wanted, before))
@@ -224,7 +227,10 @@ def _pod_helps(pod: ClusterPod, old: object, new: object) -> QueueingHint:
         or (
             before is not None
             and after is None
-            and any(_may_all_mean((one,), pod) for one in before.spec.anti_affinity)
+            and (
+                len(before.spec.anti_affinity) > _MOST_ASKED
+                or any(_may_all_mean((one,), pod) for one in before.spec.anti_affinity)
+            )
         )
     )
     return QueueingHint.QUEUE if helps else QueueingHint.SKIP

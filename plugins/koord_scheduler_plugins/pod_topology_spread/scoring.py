@@ -20,6 +20,7 @@ from koord_scheduler.plugin import (
     SpreadConstraint,
     View,
     counted_nodes,
+    in_time,
     labelled_by,
     pods_counted,
     selector_of,
@@ -45,7 +46,7 @@ class SoftSpread:
         self._labelled = labelled
         self._scored = None if labelled is None else labelled[feasible]
         candidates = feasible if labelled is None else feasible & labelled
-        self._parts = [_Part(pod, one, nodes, candidates, labelled) for one in constraints]
+        self._parts = [_Part(pod, one, nodes, candidates, labelled) for one in in_time(constraints)]
 
     def clone(self) -> "SoftSpread":
         """As it never changes, the same."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_scheduler.plugin import ClusterNode
+from koord_scheduler.plugin import ClusterNode, in_time
 from koord_scheduler.plugin.storage import (
     AVAILABLE,
     Claim,
@@ -37,7 +37,7 @@ def candidates_for(claims: Iterable[Claim], volumes: Mapping[str, Sequence[Volum
         key=lambda volume: (volume.capacity, volume.name),
     )
     found = []
-    for claim in ordered:
+    for claim in in_time(ordered):
         places = tuple(at for at, volume in enumerate(every) if is_usable(volume, claim))
         kept = tuple(at for at in places if every[at].claim is not None)  # for this very claim
         found.append((claim, kept[:1] or places))
@@ -48,7 +48,7 @@ def match_on(found: Candidates, node: ClusterNode) -> list[int]:
     """The places of the volumes for each claim on one node; len(volumes): there is none."""
     taken: list[int] = []
     nothing = len(found.volumes)
-    for _, places in found.claims:
+    for _, places in in_time(found.claims):
         usable = (at for at in places if at not in taken and reaches(found.volumes[at], node))
         taken.append(next(usable, nothing))
     return taken

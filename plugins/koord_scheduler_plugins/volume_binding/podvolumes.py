@@ -6,7 +6,7 @@ Source: Kubernetes, plugins/volumebinding podHasPVCs, GetPodVolumeClaims.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from koord_scheduler.plugin import ClusterPod, Status, View
+from koord_scheduler.plugin import ClusterPod, Status, View, in_time
 from koord_scheduler.plugin.storage import (
     LOST,
     Claim,
@@ -35,7 +35,7 @@ def claims_of(
     bound: list[tuple[Claim, Volume | None]] = []
     unbound: list[Claim] = []
     immediate = False
-    for name in dict.fromkeys(pod.claims):
+    for name in in_time(dict.fromkeys(pod.claims)):
         live = nodes.claim(pod.namespace, name)
         wrong = _why_unusable(pod, name, live)
         if live is None or wrong:

@@ -7,7 +7,16 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_scheduler.plugin import ClusterNode, Mask, Numbers, Scores, Status, Verdicts, View
+from koord_scheduler.plugin import (
+    ClusterNode,
+    Mask,
+    Numbers,
+    Scores,
+    Status,
+    Verdicts,
+    View,
+    in_time,
+)
 from koord_scheduler.plugin.storage import Claim, StorageObjects, Volume, matches_terms
 from koord_scheduler_plugins.volume_binding.capacitytable import CapacityTables
 from koord_scheduler_plugins.volume_binding.matching import (
@@ -113,7 +122,7 @@ class PodVolumes:
     def number_on(self, node: ClusterNode) -> int:
         """What is wrong with a node, as verdicts has it; 0: nothing."""
         bound = 0
-        for _, volume in self.claims.bound:
+        for _, volume in in_time(self.claims.bound):
             if volume is None or not reaches(volume, node):
                 bound = _GONE if volume is None else _FAR
                 break
@@ -125,7 +134,7 @@ class PodVolumes:
     def verdicts(self, nodes: View) -> Verdicts:
         """The same for all nodes."""
         numbers: Numbers = np.zeros(len(nodes), np.int32)
-        for _, volume in self.claims.bound:
+        for _, volume in in_time(self.claims.bound):
             if volume is None:
                 numbers[numbers == 0] = _GONE
                 break
@@ -158,7 +167,7 @@ class PodVolumes:
         found: list[Match] = []
         taken: dict[str, list[Places]] = {}
         reach: dict[Any, Mask] = {}
-        for claim in self.wanted:
+        for claim in in_time(self.wanted):
             table = self.tables.of(claim.storage_class)
             usable, kept = table.usable(claim, self.assumed)
             if kept is not None:

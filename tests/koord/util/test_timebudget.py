@@ -36,7 +36,7 @@ def test_many_items_are_gone_through_until_the_time_is_over() -> None:
             watch.seconds += 0.1
             seen.append(item)
 
-    with budget.running(), pytest.raises(OutOfTime, match=r"within 5 s of computing"):
+    with budget, pytest.raises(OutOfTime, match=r"within 5 s of computing"):
         work()
     assert 50 <= len(seen) <= 50 + FEW
     assert budget.is_over
@@ -48,7 +48,7 @@ def test_few_items_and_no_budget_cost_nothing() -> None:
     few, many = list(range(FEW)), list(range(1000))
     assert in_time(many) is many
     check_time()
-    with TimeBudget(1.0, Watch()).running():
+    with TimeBudget(1.0, Watch()):
         assert in_time(few) is few
         check_time()
         assert not time_is_over()
@@ -64,10 +64,10 @@ def test_time_outside_of_the_blocks_does_not_count() -> None:
         watch.seconds += 100
 
     async def work() -> None:
-        with budget.running():
+        with budget:
             watch.seconds += 0.25
         watch.seconds += 100
-        with budget.running():
+        with budget:
             task = asyncio.create_task(other())
             await rest()
             await task
@@ -82,7 +82,7 @@ def test_another_thread_is_not_ended() -> None:
     """Its seconds are others."""
     watch = Watch()
     budget = TimeBudget(1.0, watch)
-    with budget.running():
+    with budget:
         watch.seconds += 2
         with pytest.raises(OutOfTime):
             budget.check()

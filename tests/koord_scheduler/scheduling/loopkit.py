@@ -32,7 +32,7 @@ from koord_scheduler.scheduling.scheduler import Scheduler
 
 Json = dict[str, Any]
 Fault = Callable[[Call], None]
-_OWN = ("patience", "longest_in_pool", "debugging", "diagnoses")
+_OWN = ("patience", "longest_in_pool", "debugging", "diagnoses", "budget")
 
 
 class Api(Transport):
@@ -60,12 +60,14 @@ class Api(Transport):
         del self.nodes[name]
         self._outbox.append(lambda: self.state.remove(NODE, name))
 
-    def add_pod(self, name: str, cpu: str = "1", bound: str = "", **spec: Any) -> str:
+    def add_pod(
+        self, name: str, cpu: str = "1", bound: str = "", namespace: str = "default", **spec: Any
+    ) -> str:
         """A pod of profile p; return its key."""
         spec = {"schedulerName": "p", **spec}
-        made = pod(name, bound, requests={"cpu": cpu}, **spec)
+        made = pod(name, bound, requests={"cpu": cpu}, namespace=namespace, **spec)
         made["status"] = {"phase": "Running" if bound else "Pending"}
-        key = f"default/{name}"
+        key = f"{namespace}/{name}"
         self.pods[key] = made
         self._publish(key)
         return key
