@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from koord.api.labelselector import LabelSelector
 from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.cluster.state import ClusterState
+from koord.cluster.view import View
 from koord.component.plugins.shared import SharedParts
 from koord.util.clock import Clock
 from koord_descheduler.framework.decisions import Decisions
@@ -74,6 +75,13 @@ class Handle:
     runner: PluginsRunner
     evictor: Callable[[], EvictorProxy]
     """Returns a new proxy, which is stateless; all share the limits of the process."""
+
+    def view_with_migrations(self) -> View:
+        """Return the cluster as if all pods that are on their way were where they go.
+
+        For decisions about what else has to move: a pod whose target is not known yet is nowhere.
+        """
+        return self.services.migrations.carried_out(self.services.cluster)
 
     def list_pods_on_node(
         self, node: str, wanted: FilterFunc = lambda pod: True

@@ -111,7 +111,7 @@ class CustomPriority(BalancePlugin):
         if len(levels) < 2:
             return
         self._findings = Findings(self._handle.profile, self.name)
-        self._what_if = self._handle.services.cluster.view().what_if()
+        self._what_if = self._handle.view_with_migrations().what_if()
         for at, level in enumerate(levels[:-1]):
             cheaper = tuple(name for later in levels[at + 1 :] for name in later.nodes)
             for node in level.nodes:
@@ -135,11 +135,15 @@ class CustomPriority(BalancePlugin):
         """The pods of a node that may be evicted, in their order; of the others the reason."""
         evictor, found = self._handle.evictor(), []
         for pod in self._handle.list_pods_on_node(node):
-            if reason := self._left_out(pod) or evictor.refusal(pod):
+            if reason := self._left_out(pod) or self._is_moving(pod) or evictor.refusal(pod):
                 self._findings.pod(pod, Action.STAY, reason)
             else:
                 found.append(pod)
         return sorted(found, key=eviction_order)
+
+    def _is_moving(self, pod: ClusterPod) -> str:
+        is_moving = pod.uid in self._handle.services.migrations.by_uid
+        return "it is on its way already" if is_moving else ""
 
     async def _move_what_fits(
         self, level: Level, pods: Sequence[ClusterPod], targets: Targets

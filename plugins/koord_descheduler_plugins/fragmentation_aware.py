@@ -106,7 +106,7 @@ class FragmentationAware(BalancePlugin):
             return
         selector = self._args.node_selector
         chosen = [one for one in nodes if selector is None or selector.matches(one.labels)]
-        view = self._handle.services.cluster.view()
+        view = self._handle.view_with_migrations()
         found = [row for one in chosen if (row := view.row(one.name)) is not None]
         rows = np.array(found, np.intp)
         findings = Findings(self._handle.profile, self.name)

@@ -75,7 +75,7 @@ class NodeUtilization(BalancePlugin, ABC):
         return not pod.finished and self._wanted(pod)
 
     async def balance(self, nodes: Sequence[ClusterNode]) -> None:
-        view = self._handle.services.cluster.view()
+        view = self._handle.view_with_migrations()
         among = nodes_named(view, [node.name for node in nodes])
         classes = await asyncio.to_thread(self.classify, view, among)
         with Evictions(self._handle, self.name) as evictions:

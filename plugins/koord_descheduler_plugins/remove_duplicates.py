@@ -52,7 +52,7 @@ class RemoveDuplicates(BalancePlugin):
         self._wanted = pods_in(args.namespaces)
 
     async def balance(self, nodes: Sequence[ClusterNode]) -> None:
-        view = self._handle.services.cluster.view()
+        view = self._handle.view_with_migrations()
         rows = [row for node in nodes if (row := view.row(node.name)) is not None]
         groups = await asyncio.to_thread(lambda: list(self._find(view, rows)))
         with Evictions(self._handle, self.name) as evictions:

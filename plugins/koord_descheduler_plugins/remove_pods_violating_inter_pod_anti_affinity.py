@@ -110,7 +110,7 @@ class RemovePodsViolatingInterPodAntiAffinity(DeschedulePlugin):
         self._wanted = pods_in(args.namespaces, args.label_selector)
 
     async def deschedule(self, nodes: Sequence[ClusterNode]) -> None:
-        view = self._handle.services.cluster.view()
+        view = self._handle.view_with_migrations()
         rows = [row for node in nodes if (row := view.row(node.name)) is not None]
         found = await asyncio.to_thread(Exclusions, view, rows)
         with Evictions(self._handle, self.name) as evictions:

@@ -85,7 +85,7 @@ class RemovePodsViolatingTopologySpreadConstraint(BalancePlugin):
         self._wanted = pods_in(args.namespaces, args.label_selector)
 
     async def balance(self, nodes: Sequence[ClusterNode]) -> None:
-        view = self._handle.services.cluster.view()
+        view = self._handle.view_with_migrations()
         among = nodes_named(view, [node.name for node in nodes])
         found = await asyncio.to_thread(lambda: list(self._find(view, among)))
         with Evictions(self._handle, self.name) as evictions:
