@@ -67,7 +67,9 @@ def build(
             the server's certificate cannot be used.
     """
     boot_id = parse_file(settings.paths.proc / "sys/kernel/random/boot_id", parse_boot_id)
-    host, states, components = Host(settings.paths), StatesInformer(clock), ComponentSet(Health())
+    host, components = Host(settings.paths), ComponentSet(Health())
+    trust = settings.options.trust_allocations
+    states = StatesInformer(clock, trusts_allocations=lambda: trust.value)
     measuring = build_measuring(settings, states, clock, run_dir, boot_id, exposition)
     other_agent = build_other_agent(settings, states, clock)
     cluster = _cluster(settings, states, measuring.cache, clock, exposition, other_agent)

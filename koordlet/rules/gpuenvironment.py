@@ -25,6 +25,7 @@ from koordlet.rules.devices import (
 ISOLATION_PROVIDER, HAMI_CORE = "koordinator.sh/gpu-isolation-provider", "HAMi-core"
 LOCKS = "/tmp/vgpulock"  # noqa: S108  HAMi-core's own path, which its library has built in
 _WHOLE = 100  # percent of one GPU
+_ROUNDING = 2  # percent: a share is cut to whole ones, and drivers differ in the memory they show
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
 
 
@@ -65,7 +66,7 @@ def gpu_environment(
     env = {"NVIDIA_VISIBLE_DEVICES": ",".join(str(gpu.minor) for gpu in gpus)}
     if pod.labels.get(ISOLATION_PROVIDER) != HAMI_CORE:
         return GpuEnvironment(env)
-    limits = dict(_limits(allocated[0], gpus[0]))
+    limits = dict(_limits(pod, allocated[0], gpus[0]))
     if not limits:
         return GpuEnvironment(env)
     env |= limits | {"LD_PRELOAD": library}
@@ -79,13 +80,23 @@ def gpu_environment(
     return GpuEnvironment(env, (*mounts, BindMount(directory, below)), directory)
 
 
-def _limits(allocated: AllocatedDevice, gpu: Device) -> Iterator[tuple[str, str]]:
-    """The limits of HAMi-core, by variable; none for a pod that has the whole GPU."""
+def _limits(pod: Pod, allocated: AllocatedDevice, gpu: Device) -> Iterator[tuple[str, str]]:
+    """The limits of HAMi-core, by variable; none for a pod that has the whole GPU.
+
+    Of its share in percent and its memory the pod requests one, and the other follows from the
+    card's memory: it counts only as far as it does, but for rounding.
+    """
     ratio = _amount(allocated, GPU_MEMORY_RATIO)
-    if ratio >= _WHOLE:
-        return
     there = Quantity.parse(gpu.resources.get(GPU_MEMORY, "0")).integer
-    yield "CUDA_DEVICE_MEMORY_LIMIT", str(_amount(allocated, GPU_MEMORY, most=there))
+    by_memory = any(GPU_MEMORY in one.requests for one in pod.containers + pod.init_containers)
+    if ratio >= _WHOLE and not by_memory:
+        return
+    memory = _amount(allocated, GPU_MEMORY, most=there)
+    if ratio >= _WHOLE and memory * _WHOLE >= there * (_WHOLE - _ROUNDING):
+        return
+    if not by_memory:
+        memory = min(memory, there * min(ratio + _ROUNDING, _WHOLE) // _WHOLE)
+    yield "CUDA_DEVICE_MEMORY_LIMIT", str(memory)
     if GPU_CORE in allocated.resources:
         yield "CUDA_DEVICE_SM_LIMIT", str(_amount(allocated, GPU_CORE, most=_WHOLE))
 

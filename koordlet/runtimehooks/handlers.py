@@ -18,7 +18,7 @@ from koordlet.runtimehooks.connection import CallError
 from koordlet.runtimehooks.injections import NOTHING, Injected, container_adjustment
 from koordlet.runtimehooks.options import HookOptions, Stage
 from koordlet.runtimehooks.rules import HookError, Rules
-from koordlet.runtimehooks.sandboxes import pod_meta, with_container
+from koordlet.runtimehooks.sandboxes import listed_pod, pod_meta, with_container
 from koordlet.runtimehooks.wire.errors import malformed
 from koordlet.runtimehooks.wire.messages import (
     ConfigureRequest,
@@ -41,11 +41,14 @@ from koordlet.runtimehooks.wire.messages import (
 from koordlet.runtimehooks.wire.protobuf import Message
 from koordlet.runtimehooks.wire.ttrpc import Code
 from koordlet.statesinformer.model import PodMeta
+from koordlet.statesinformer.pods.grantedpods import has_allocations
 
 M = TypeVar("M", bound=Message)
 
 MOST_SYNCHRONIZED = 16384  # containers of a node
 PATIENCE = 1.0  # seconds for the journal; the runtime waits two for an answer
+LISTED_WITHIN = 0.5  # seconds until the requests of a new pod are known
+_UNLISTED = "what the pod was given is left out: its requests are not known yet"
 _LARGE = 64 << 10  # bytes of a message that is not decoded on the event loop
 
 STAGE_EVENTS = {
@@ -67,6 +70,8 @@ class Pods(Protocol):
     def pod(self, uid: str) -> PodMeta | None: ...
 
     def has_synced(self) -> bool: ...
+
+    async def pods_changed(self) -> None: ...
 
 
 @dataclass(kw_only=True)
@@ -142,7 +147,7 @@ class Plugin:
     async def _start(self, sandbox: PodSandbox | None, container: Container | None) -> None:
         """Have the first process of a container set up: it waits to run the program."""
         if sandbox is not None and container is not None:
-            meta = self._with(self._known(sandbox), container)
+            meta = self._with(await self._known(sandbox), container)
             if meta is not None:
                 await self.rules.start(meta)
 
@@ -153,7 +158,7 @@ class Plugin:
 
     async def _prepare(self, sandbox: PodSandbox) -> None:
         """Have the pod's own values set. What takes too long is finished without the runtime."""
-        meta = self._known(sandbox)
+        meta = await self._known(sandbox)
         if meta is not None:
             await self.rules.prepare(meta)
 
@@ -240,7 +245,7 @@ class Plugin:
         Raises:
             HookError: a plugin failed, and the policy is Fail.
         """
-        meta = self._with(self._known(sandbox), container)
+        meta = self._with(await self._known(sandbox), container)
         if meta is None or self.answers.ended:
             return None
         group = meta.containers[0].cgroup
@@ -256,13 +261,35 @@ class Plugin:
             left,
         )
 
-    def _known(self, sandbox: PodSandbox) -> PodMeta | None:
-        """The pod; None: it is not one of the kubelet, or too little is known of this node."""
+    async def _known(self, sandbox: PodSandbox) -> PodMeta | None:
+        """The pod; None: it is not one of the kubelet, or too little is known of this node.
+
+        What it was given counts only once its requests are known, so that is waited for.
+
+        Raises:
+            HookError: they are not known in time, and the policy is Fail.
+        """
         if not self.pods.has_synced():
             return None
+        found = self._listed(sandbox)
+        if found is None and has_allocations(sandbox.annotations):
+            found = await self._soon_listed(sandbox)
+        return pod_meta(sandbox, found, self.kernel.layout)
+
+    def _listed(self, sandbox: PodSandbox) -> PodMeta | None:
+        """The pod as the kubelet or the API server lists it; None: not yet."""
         found = self.pods.pod(sandbox.uid)
         known = self.pods.pods() if found is None else (found,)  # a static pod has another uid
-        return pod_meta(sandbox, known, self.kernel.layout)
+        return listed_pod(sandbox, known)
+
+    async def _soon_listed(self, sandbox: PodSandbox) -> PodMeta | None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LISTED_WITHIN):
+                while (found := self._listed(sandbox)) is None:
+                    await self.pods.pods_changed()
+                return found
+        self.rules.fail("allocations", f"{sandbox.namespace}/{sandbox.name}", _UNLISTED)
+        return None
 
     def _with(self, known: PodMeta | None, container: Container) -> PodMeta | None:
         """The pod with this one container; None: one of them cannot be used."""

@@ -156,6 +156,12 @@ class Rules:
             else:
                 self._observe(hook.name, stage, began, "succeeded")
 
+    def fail(self, hook: str, pod: str, error: str) -> None:
+        """Report what cannot be done for a pod. Raises HookError as ask does."""
+        log.warning("hook.failed", hook=hook, pod=pod, error=error)
+        if self._options.failure_policy is FailurePolicy.FAIL:
+            raise HookError(f"{hook}: {error}")
+
     def _in_order(self) -> list[Hook]:
         return sorted(self._hooks(), key=lambda hook: hook.name)
 

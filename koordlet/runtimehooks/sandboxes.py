@@ -13,9 +13,11 @@ from koord.api.pods.pod import Pod
 from koordlet.executor.claims.target import Level, Target
 from koordlet.host.cgroups.cpuvalues import QUOTA_PERIOD_US
 from koordlet.host.cgroups.layout import Layout, qos_of
+from koordlet.rules.allocations import ALLOCATIONS
 from koordlet.rules.batchresources import EXTENDED_RESOURCES
 from koordlet.runtimehooks.wire.messages import Container, LinuxResources, PodSandbox
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
+from koordlet.statesinformer.pods.grantedpods import without
 from koordlet.statesinformer.pods.podmeta import STATIC_POD_UID
 
 MOST_CONTAINERS = 256  # of a pod
@@ -23,18 +25,25 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _CRIO = "cri-o"
 
 
-def pod_meta(sandbox: PodSandbox, known: Iterable[PodMeta], layout: Layout) -> PodMeta | None:
-    """Return a pod without its containers, as it is known or else as the runtime describes it.
+def listed_pod(sandbox: PodSandbox, pods: Iterable[PodMeta]) -> PodMeta | None:
+    """Return the pod of a sandbox among those that are known; None: it is not."""
+    for meta in pods:
+        if sandbox.uid and sandbox.uid in (meta.uid, meta.pod.annotations.get(STATIC_POD_UID)):
+            return meta
+    return None
 
-    None: it is not a pod of the kubelet.
+
+def pod_meta(sandbox: PodSandbox, listed: PodMeta | None, layout: Layout) -> PodMeta | None:
+    """Return a pod without its containers, as it is listed or else as the runtime describes it.
+
+    What the latter says was given to it does not count: its requests are not known. None: it is
+    not a pod of the kubelet.
     """
     group = _pod_group(sandbox, layout)
     if not group or not sandbox.uid:
         return None
-    for meta in known:
-        uids = (meta.uid, meta.pod.annotations.get(STATIC_POD_UID))
-        if sandbox.uid in uids:
-            return replace(meta, cgroup=group, containers=(), sandbox="")
+    if listed is not None:
+        return replace(listed, cgroup=group, containers=(), sandbox="")
     pod = Pod(
         namespace=sandbox.namespace,
         name=sandbox.name,
@@ -45,7 +54,7 @@ def pod_meta(sandbox: PodSandbox, known: Iterable[PodMeta], layout: Layout) -> P
         qos=qos_of(group),
         containers=tuple(map(PodContainer, _annotated(sandbox))),
     )
-    return PodMeta(pod, group, (), pod.qos_class, pod.qos)
+    return without(PodMeta(pod, group, (), pod.qos_class, pod.qos), ALLOCATIONS)
 
 
 def with_container(

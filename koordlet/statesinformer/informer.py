@@ -5,6 +5,7 @@ Readers may be on any thread: each state is one immutable object that is replace
 """
 
 import asyncio
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from koord.api.nodemetric import NodeMetricSpec
@@ -14,6 +15,7 @@ from koord.util.clock import Clock
 from koord.util.errors import KoordError
 from koord.util.health import OK, PartHealth, Status
 from koord.util.stop import Stop
+from koordlet.rules.allocations import RefusedAllocation
 from koordlet.statesinformer.callbacks import (
     CALLBACK_DEADLINE,
     CallbackState,
@@ -23,6 +25,7 @@ from koordlet.statesinformer.callbacks import (
     UpdateCbFn,
 )
 from koordlet.statesinformer.model import PodMeta
+from koordlet.statesinformer.pods.grantedpods import GrantedPods
 from koordlet.statesinformer.subscription import Failed, Subscription
 
 if TYPE_CHECKING:
@@ -35,12 +38,22 @@ class StatesInformer:
     A state that its source lost (object deleted, file gone) stays as it was last known.
     """
 
-    def __init__(self, clock: Clock, *, callback_deadline: float = CALLBACK_DEADLINE) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        callback_deadline: float = CALLBACK_DEADLINE,
+        trusts_allocations: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """trusts_allocations: as GrantedPods."""
         self._node: Node | None = None
         self._node_slo: NodeSLO | None = None
         self._node_metric_spec = NodeMetricSpec()
         self._node_topology: NodeTopology | None = None
+        self._grants = GrantedPods(trusts_allocations)
+        self._found_pods: tuple[PodMeta, ...] | None = None  # before the grants
         self._pods: tuple[PodMeta, ...] | None = None
+        self._pods_changed = asyncio.Event()  # another one after each change
         self._pods_by_uid: dict[str, PodMeta] = {}
         self._pods_known = False
         self._synced = asyncio.Event()
@@ -66,8 +79,19 @@ class StatesInformer:
         return self._node_topology
 
     def pods(self) -> tuple[PodMeta, ...]:
-        """Pods of this node, finished ones included; empty or provisional until synced."""
+        """Pods of this node, finished ones included; empty or provisional until synced.
+
+        They have the annotations resource-status and device-allocated only where these count.
+        """
         return self._pods or ()
+
+    def refused_allocations(self) -> Mapping[str, tuple[RefusedAllocation, ...]]:
+        """The annotations that pods lack here, as they do not count, by UID."""
+        return self._grants.refused
+
+    async def pods_changed(self) -> None:
+        """Return when there are other pods than now."""
+        await self._pods_changed.wait()
 
     def pod(self, uid: str) -> PodMeta | None:
         """The pod with this UID; None: there is none."""
@@ -158,8 +182,10 @@ class StatesInformer:
     def set_node_topology(self, topology: "NodeTopology") -> None:
         """Publish the topology."""
         if topology != self._node_topology:
-            self._node_topology = topology
+            before, self._node_topology = self._node_topology, topology
             self.send_callback(StateType.NODE_TOPOLOGY)
+            if before is None or before.kubelet_allocations != topology.kubelet_allocations:
+                self._publish_pods()
 
     def set_pods(self, pods: tuple[PodMeta, ...], *, provisional: bool = False) -> None:
         """Publish all pods of this node. Of pods with the same UID the first counts.
@@ -173,10 +199,23 @@ class StatesInformer:
         for pod in pods:
             by_uid.setdefault(pod.uid, pod)
         unique = tuple(by_uid.values())
-        if unique == self._pods:
+        if unique != self._found_pods:
+            self._found_pods = unique
+            self._publish_pods()
+
+    def _publish_pods(self) -> None:
+        """Publish the pods as found, with the annotations that count."""
+        if self._found_pods is None:
             return
-        self._pods_by_uid = by_uid
-        self._pods = unique
+        topology = self._node_topology
+        given = () if topology is None else topology.kubelet_allocations
+        pods = self._grants.of(self._found_pods, {each.uid: each.cpus for each in given})
+        if pods == self._pods:
+            return
+        self._pods_by_uid = {meta.uid: meta for meta in pods}
+        self._pods = pods
+        changed, self._pods_changed = self._pods_changed, asyncio.Event()
+        changed.set()
         self.send_callback(StateType.ALL_PODS)
 
     def health(self) -> PartHealth:

@@ -81,7 +81,8 @@ async def test_batch_resources_land_and_go(tree):
 async def test_a_pinned_process_runs_on_its_cpus_alone(tree):
     """And on its original CPUs when no plugin pins it any more."""
     annotation = {RESOURCE_STATUS: '{"cpuset": "0"}'}
-    meta = make_pod("web", labels={QOS_LABEL: "LSR"}, annotations=annotation)
+    asked = (Container("main", requests={"cpu": "1"}),)
+    meta = make_pod("web", labels={QOS_LABEL: "LSR"}, annotations=annotation, containers=asked)
     pod = Pod(tree, meta)
     before = pod.affinity()
     if before == {0}:

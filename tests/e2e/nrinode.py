@@ -53,15 +53,24 @@ class Node:
         self.directory, self.program = directory, program
         self.host = FakeHost(directory / "host")
         self.socket = self.host.paths.var_run / "nri" / "nri.sock"
-        self.uids: list[str] = []
+        self.listed: dict[str, dict] = {}  # by UID
         self.log = Log(directory / "log")
 
-    def add_pod(self, uid: str, *containers: str) -> str:
+    def add_pod(
+        self,
+        uid: str,
+        *containers: str,
+        annotations: dict[str, str] | None = None,
+        labels: dict[str, str] | None = None,
+        requests: dict[str, str] | None = None,
+    ) -> str:
         """A best-effort pod with batch resources; return its cgroup."""
-        self.uids.append(uid)
-        batch = {BATCH: json.dumps(BATCH_PODS)}
-        pods = [pod_of_kubelet(uid, f"{uid}-main", batch) for uid in self.uids]
-        (self.directory / "pods.json").write_text(json.dumps({"kind": "PodList", "items": pods}))
+        batch = {BATCH: json.dumps(BATCH_PODS)} | (annotations or {})
+        pod = self.listed[uid] = pod_of_kubelet(uid, f"{uid}-main", batch)
+        pod["metadata"]["labels"] |= labels or {}
+        pod["spec"]["containers"][0]["resources"] = {"requests": requests or {}}
+        pods = {"kind": "PodList", "items": list(self.listed.values())}
+        (self.directory / "pods.json").write_text(json.dumps(pods))
         return self.host.add_pod(uid, KubeQoS.BEST_EFFORT, containers).group.path
 
     def sandbox(self, uid: str) -> dict:

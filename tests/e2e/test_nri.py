@@ -226,7 +226,7 @@ def add_process(node: Node, uid: str, pid: int) -> Path:
 
 
 async def test_a_container_gets_the_devices_of_its_pod(node: Node) -> None:
-    """A share of a GPU with HAMi's limits, and one RDMA function; in dry-run nothing."""
+    """A share of a GPU with HAMi's limits, and one RDMA function; who asks for none has none."""
     node.add_pod("be1", "be1-old")
     hami, verbs = add_devices(node.host.paths)
     xpus = node.directory / "run" / "xpu-device-infos"
@@ -242,10 +242,15 @@ async def test_a_container_gets_the_devices_of_its_pod(node: Node) -> None:
         "gpu": [{"minor": 3, "resources": {f"koordinator.sh/{k}": v for k, v in half.items()}}],
         "rdma": [{"minor": 0, "id": NIC, "extension": {"vfs": [{"busID": FUNCTION}]}}],
     }
-    pod = node.sandbox("be2")
-    pod["annotations"] |= {"scheduling.koordinator.sh/device-allocated": json.dumps(allocated)}
-    pod["labels"] = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
-    pod["labels"] |= {"koordinator.sh/qosClass": "BE"}
+    pod, thief = node.sandbox("be2"), node.sandbox("be3")
+    given = {"scheduling.koordinator.sh/device-allocated": json.dumps(allocated)}
+    labels = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
+    asked = {f"koordinator.sh/{k}": v for k, v in (half | {"rdma": "1"}).items()}
+    node.add_pod("be2", annotations=given, labels=labels, requests=asked)
+    node.add_pod("be3", annotations=given, labels=labels)
+    for each in (pod, thief):
+        each["annotations"] |= given
+        each["labels"] = labels | {"koordinator.sh/qosClass": "BE"}
     names = "Accelerators GPUEnvInject RDMADevices RDMADeviceInject HamiCoreVGPUMonitor".split()
     gates = ",".join(f"{name}=true" for name in ("BatchResource", *names))
 
@@ -261,7 +266,10 @@ async def test_a_container_gets_the_devices_of_its_pod(node: Node) -> None:
                     adjust = made["reply"]["adjust"]
                     if adjust.get("env") and adjust["linux"].get("devices"):
                         break
+            stolen = await runtime.ask("create", pod=thief, container=container("be3", "be3-main"))
 
+    assert "env" not in stolen["reply"]["adjust"]
+    assert "devices" not in stolen["reply"]["adjust"]["linux"]
     assert adjust["env"] == [
         {"key": "NVIDIA_VISIBLE_DEVICES", "value": "3"},
         {"key": "CUDA_DEVICE_MEMORY_LIMIT", "value": str(32 * GIB)},

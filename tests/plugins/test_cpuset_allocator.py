@@ -9,6 +9,7 @@ from machines import PAIRS, machine
 from koord.api.nodes.kubeletconfig import NO_POLICY, STATIC
 from koord.api.nodes.node import Node
 from koord.api.nodes.reservation import SystemQoS
+from koord.api.pods.pod import Container
 from koord.api.pods.resourcestatus import RESOURCE_STATUS
 from koord.api.qos import QOS_LABEL, KubeQoS, QoSClass
 from koord.api.slo.nodeslo import HostApplication, NodeSLO
@@ -63,6 +64,7 @@ def pod(label: str = "", status: object = None, qos: KubeQoS = BURSTABLE) -> Pod
         qos=qos,
         labels={QOS_LABEL: label} if label else {},
         annotations={} if status is None else {RESOURCE_STATUS: json.dumps(status)},
+        containers=(Container("main", requests={"cpu": "2"}),),
         sandbox=True,
     )
 

@@ -69,6 +69,7 @@ class Pod:
     init_containers: tuple[Container, ...] = ()
     statuses: tuple[ContainerStatus, ...] = ()
     init_statuses: tuple[ContainerStatus, ...] = ()
+    created: float | None = None  # Unix seconds, by the API server; None: not known
     start_time: float | None = None  # Unix seconds; None until the kubelet saw the pod
     gone_by: float | None = None  # Unix seconds, when its grace period is over; None: not deleted
     grace_seconds: int = _DEFAULT_GRACE  # that its containers get to end by themselves
@@ -154,6 +155,7 @@ def parse_pod(obj: object, where: str = "pod") -> Pod:
         init_containers=init_containers,
         statuses=_statuses(status, "containerStatuses"),
         init_statuses=_statuses(status, "initContainerStatuses"),
+        created=meta.time("creationTimestamp"),
         start_time=status.time("startTime"),
         gone_by=meta.time("deletionTimestamp"),
         grace_seconds=_grace_seconds(spec),

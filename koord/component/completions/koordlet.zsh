@@ -120,6 +120,7 @@ _shtab_koordlet_options=(
   "--sys-root-dir[directory of the host\'s \/sys\; on the host itself \/sys\/ (default \/sys\/)]:STRING:_files -/"
   "--tls-cert-file[certificate in PEM to serve HTTPS with, followed by those of its CAs\; read again when it changes]:STRING:_files"
   "--tls-private-key-file[key of --tls-cert-file, in PEM and without a password]:STRING:_files"
+  "--trust-allocations[let all CPUs and devices in the annotations of pods count, as Koordinator does\: also those that the pod does not request, or that an older pod has (default false)]"
   "--var-lib-kubelet-dir[directory of the kubelet\'s files (default \/var\/lib\/kubelet\/)]:STRING:_files -/"
   "--var-run-root-dir[directory of sockets of container runtimes\; on the host itself \/var\/run\/ (default \/var\/run\/)]:STRING:_files -/"
   "--xpu-device-infos-dir[directory of files in which vendors\' agents describe devices\; unless given \<run-dir\>\/xpu-device-infos, which is where Koordinator\'s agent has it on the host (default \/run\/koordlet\/xpu-device-infos)]:STRING:_files -/"

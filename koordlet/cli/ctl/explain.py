@@ -46,8 +46,8 @@ def view(found: _Json, pod: str | None, now: datetime) -> Iterator[RenderableTyp
         ]
     )
     values, decisions = found["values"], found["decisions"]
-    asked = found.get("runtimeHooks", ())
-    if not values and not decisions and not asked:
+    asked, refused = found.get("runtimeHooks", ()), found.get("refusedAllocations", ())
+    if not values and not decisions and not asked and not refused:
         yield prose("")
         yield prose(f"nothing was decided about {pod}" if pod else "nothing was decided yet")
     if values:
@@ -56,6 +56,8 @@ def view(found: _Json, pod: str | None, now: datetime) -> Iterator[RenderableTyp
         yield from (_stories(decisions) if pod else _decisions(decisions))
     if asked:
         yield from _hooks(asked)
+    if refused:
+        yield from _refused(refused)
 
 
 def _hooks(answers: Sequence[_Json]) -> Iterator[RenderableType]:
@@ -81,6 +83,15 @@ def _hooks(answers: Sequence[_Json]) -> Iterator[RenderableType]:
                     rows.add_row(*head, *given, prose(note))
         for why in answer["left"]:
             rows.add_row(*head, figure(""), figure(""), figure(""), figure(""), prose(why))
+    yield prose("")
+    yield rows
+
+
+def _refused(refused: Sequence[_Json]) -> Iterator[RenderableType]:
+    """Annotations that do not count, as if the pods had none."""
+    rows = table("<POD", "<ANNOTATION THAT DOES NOT COUNT", "IT GIVES")
+    for each in refused:
+        rows.add_row(figure(each["pod"]), figure(each["annotation"]), prose(each["reason"]))
     yield prose("")
     yield rows
 

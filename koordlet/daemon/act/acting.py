@@ -8,6 +8,7 @@ from koord.component.http.exposition import Exposition
 from koord.util.clock import Clock
 from koord.util.owneddir import OwnedDirectory
 from koordlet.daemon.act.actions import Actions, build_actions
+from koordlet.daemon.act.allocations import RefusedAllocations
 from koordlet.daemon.act.audit import Audit, build_audit
 from koordlet.daemon.act.dryrun import DryRunSwitch
 from koordlet.daemon.act.explain import Explainer
@@ -102,7 +103,13 @@ def build_acting(
     )
     hooks = _build_hooks(settings, states, actions, plugins, clock, exposition, measuring.cache)
     explainer = Explainer(
-        settings=settings, states=states, actions=actions, host=host, clock=clock, hooks=hooks
+        settings=settings,
+        states=states,
+        actions=actions,
+        host=host,
+        clock=clock,
+        hooks=hooks,
+        allocations=RefusedAllocations(states, actions.evictor, exposition.internal),
     )
     return Acting(
         actions=actions,

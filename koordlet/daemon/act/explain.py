@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from koord.util.clock import Clock
 from koord.util.slices import in_slices
 from koordlet.daemon.act.actions import Actions
+from koordlet.daemon.act.allocations import RefusedAllocations
 from koordlet.daemon.act.runtimehooks import HooksPart
 from koordlet.daemon.settings.settings import Settings
 from koordlet.executor.claims.inforce import ClaimedValue, as_json, is_about
@@ -25,6 +26,7 @@ class Explainer:
     host: Host
     clock: Clock
     hooks: HooksPart | None
+    allocations: RefusedAllocations
 
     async def explain(self, place: str) -> Callable[[], Mapping[str, object]]:
         """Look now and return what makes the answer on any thread.
@@ -43,6 +45,7 @@ class Explainer:
         ]
         decisions = actions.decisions.explain(pod)
         asked = self.hooks.explain(pod) if self.hooks else []
+        refused = self.allocations.explain(pod)
         head = {
             "dryRun": self.settings.dry_run.to_json(),
             "observeOnly": actions.observe_only(),
@@ -51,7 +54,13 @@ class Explainer:
 
         def answer() -> Mapping[str, object]:
             shown = [as_json(*each) for each in values]
-            return {**head, "values": shown, "decisions": decisions, "runtimeHooks": asked}
+            return {
+                **head,
+                "values": shown,
+                "decisions": decisions,
+                "runtimeHooks": asked,
+                "refusedAllocations": refused,
+            }
 
         return answer
 

@@ -143,6 +143,12 @@ class DaemonFlags:
             "namespaces beside our own whose pods count as another QoS agent by their names alone; "
             "pods elsewhere count only if they may act on the node",
         )
+        self.trust_allocations = flags.bool(
+            "trust-allocations",
+            False,
+            "let all CPUs and devices in the annotations of pods count, as Koordinator does: also "
+            "those that the pod does not request, or that an older pod has",
+        )
         self.feature_gates = flags.bool_map(
             "feature-gates", {}, "features to switch, as A=true,B=false"
         )

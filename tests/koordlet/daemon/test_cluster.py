@@ -590,6 +590,7 @@ class TestTopology:
         pod = server.objects.get(ALL_PODS, "shop/web")
         status = {"scheduling.koordinator.sh/resource-status": '{"cpuset":"1"}'}
         pod["metadata"]["annotations"] = status
+        pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
         server.objects.replace(ALL_PODS, pod)
         pools = [{"socket": 0, "node": 0, "cpuset": "0,2-3"}]
         await node.until(lambda: self.told(server, "node.koordinator.sh/cpu-shared-pools") == pools)
@@ -666,6 +667,29 @@ class TestTopology:
         await node.seconds(2)
         assert (await node.ctl("status"))["problems"] == {}
         await kubelet.stop()
+
+
+async def test_a_pod_that_gives_itself_cpus_has_none(node: Node, server: ApiServer) -> None:
+    """The pool stays whole; a log line, an event on the pod, a metric, and explain say why."""
+    [pod] = server.objects.all(ALL_PODS)
+    status = {"scheduling.koordinator.sh/resource-status": '{"cpuset":"0-2"}'}
+    pod["metadata"] |= {"annotations": status, "labels": {"koordinator.sh/qosClass": "LSR"}}
+    pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "100m"}}
+    server.objects.replace(ALL_PODS, pod)
+    await node.start()
+    await node.until(lambda: server.objects.all(EVENTS.collection()))
+
+    [event] = server.objects.all(EVENTS.collection())
+    assert (event["reason"], event["type"]) == ("AllocationRefused", "Warning")
+    assert "resource-status: it gives 3 CPUs of its own (0-2)" in event["message"]
+    await node.until(lambda: node.states.node_topology())
+    assert [pool.cpus for pool in node.states.node_topology().ls_pools] == [{0, 1, 2, 3}]
+    [refused] = (await node.ctl("explain?pod=shop/web"))["refusedAllocations"]
+    assert refused["reason"].endswith("its containers request 100 thousandths of a CPU")
+    await node.seconds(30)
+    assert len(server.objects.all(EVENTS.collection())) == 1
+    _, metrics = await node.get("/internal-metrics")
+    assert 'koordlet_allocations_refused_total{annotation="resource-status"} 1.0' in metrics
 
 
 async def test_memory_eviction(node: Node, server: ApiServer) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.pods.pod import Pod
+from koord.api.pods.pod import Container, Pod
 from koord.util.errors import InvalidObject
 from koordlet.rules.devices import Gpu, GpuSet, NodeDevices, XpuSet, node_devices
 from koordlet.rules.gpuenvironment import (
@@ -41,6 +41,7 @@ def environment(
     container: str = "main",
     monitored: bool = False,
     node: NodeDevices = NODE,
+    requests: dict[str, str] | None = None,
 ) -> GpuEnvironment:
     text = allocated if isinstance(allocated, str) else json.dumps(allocated)
     pod = Pod(
@@ -49,6 +50,7 @@ def environment(
         uid,
         labels={"koordinator.sh/gpu-isolation-provider": provider},
         annotations={"scheduling.koordinator.sh/device-allocated": text},
+        containers=(Container("main", requests=requests or {}),),
     )
     return gpu_environment(pod, container, node, LIBRARY, monitored=monitored)
 
@@ -182,3 +184,18 @@ def test_any_annotation_is_bounded_or_refused(allocated: Any, uid: str, containe
     assert 1 <= int(found.env.get("CUDA_DEVICE_SM_LIMIT", 1)) <= 100
     if found.directory:
         assert re.fullmatch(r"/usr/local/vgpu/containers/[\w-]+_[\w-]+", found.directory)
+
+
+def test_a_share_is_what_was_requested() -> None:
+    """The amount that was not requested follows from the other one, not from the annotation."""
+    asked = {"koordinator.sh/gpu-memory": "1Gi"}
+    little = {"gpu": [gpu(0, {"gpu-memory-ratio": "100", "gpu-memory": "1Gi"})]}
+    found = environment(little, provider="HAMi-core", requests=asked)
+    assert found.env["CUDA_DEVICE_MEMORY_LIMIT"] == str(GIB)
+    whole = {"gpu": [gpu(0, {"gpu-memory-ratio": "100", "gpu-memory": "32Gi"})]}
+    asked = {"koordinator.sh/gpu-memory": "32Gi"}
+    assert environment(whole, provider="HAMi-core", requests=asked).mounts == ()
+    much = {"gpu": [gpu(0, {"gpu-memory-ratio": "10", "gpu-memory": "32Gi"})]}
+    asked = {"koordinator.sh/gpu-memory-ratio": "10"}
+    found = environment(much, provider="HAMi-core", requests=asked)
+    assert found.env["CUDA_DEVICE_MEMORY_LIMIT"] == str(32 * GIB * 12 // 100)

@@ -13,7 +13,7 @@ from koordlet.host import resources as r
 from koordlet.host.cgroups.layout import Driver, Layout
 from koordlet.rules.batchresources import EXTENDED_RESOURCES
 from koordlet.runtimehooks.adjustments import Owned, adjustments, linux_resources
-from koordlet.runtimehooks.sandboxes import pod_meta, with_container
+from koordlet.runtimehooks.sandboxes import listed_pod, pod_meta, with_container
 from koordlet.runtimehooks.wire.messages import (
     Container,
     LinuxContainer,
@@ -145,7 +145,7 @@ def sandbox(parent: str, **annotations: str) -> PodSandbox:
 def test_a_pod_that_is_not_known_yet_is_as_the_runtime_describes_it(layout):
     group = layout.pod_dir(KubeQoS.BEST_EFFORT, "ab-1")
 
-    meta = pod_meta(sandbox(f"/{group}"), (), layout)
+    meta = pod_meta(sandbox(f"/{group}"), None, layout)
 
     assert meta is not None
     assert (meta.cgroup, meta.qos, meta.kube_qos) == (group, QoSClass.BE, KubeQoS.BEST_EFFORT)
@@ -158,7 +158,7 @@ def test_a_pod_that_is_not_known_yet_is_as_the_runtime_describes_it(layout):
 def test_a_slice_by_its_name_alone_is_found():
     """Some runtimes have what systemd calls it."""
     layout = LAYOUTS[1]
-    meta = pod_meta(sandbox("kubepods-besteffort-podab_1.slice"), (), layout)
+    meta = pod_meta(sandbox("kubepods-besteffort-podab_1.slice"), None, layout)
 
     assert meta is not None
     assert meta.cgroup == layout.pod_dir(KubeQoS.BEST_EFFORT, "ab-1")
@@ -169,13 +169,13 @@ def test_a_slice_by_its_name_alone_is_found():
     ["", "/", "/system.slice/a", "/kubepods", "/kubepods/../etc", "/kubepods//x", "/kubepods/a\nb"],
 )
 def test_what_is_no_pod_of_the_kubelet_is_left_alone(parent):
-    assert pod_meta(sandbox(parent), (), LAYOUTS[0]) is None
-    assert pod_meta(PodSandbox(uid="ab-1"), (), LAYOUTS[0]) is None
+    assert pod_meta(sandbox(parent), None, LAYOUTS[0]) is None
+    assert pod_meta(PodSandbox(uid="ab-1"), None, LAYOUTS[0]) is None
 
 
 @pytest.mark.parametrize("container_id", ["", "../x", "a/b", "a\0b", ".", "x" * 129])
 def test_an_id_never_leads_out_of_the_pod(container_id):
-    meta = pod_meta(sandbox("/kubepods/podab-1"), (), LAYOUTS[0])
+    meta = pod_meta(sandbox("/kubepods/podab-1"), None, LAYOUTS[0])
     assert meta is not None
     assert with_container(meta, Container(container_id, name="c"), LAYOUTS[0], "containerd") is None
 
@@ -183,9 +183,10 @@ def test_an_id_never_leads_out_of_the_pod(container_id):
 def test_a_known_pod_is_the_one_of_the_states():
     """Its spec is there, and its annotations may be newer than the sandbox."""
     pod = Pod("jobs", "web", "ab-1", containers=(PodContainer("main"),))
+    asked = sandbox("/kubepods/podab-1")
     known = PodMeta(pod, "kubepods/podab-1", (), QoSClass.LS, KubeQoS.BURSTABLE)
 
-    meta = pod_meta(sandbox("/kubepods/podab-1"), [POD, known], LAYOUTS[0])
+    meta = pod_meta(asked, listed_pod(asked, [POD, known]), LAYOUTS[0])
 
     assert meta is not None
     assert meta.pod is pod
@@ -194,9 +195,10 @@ def test_a_known_pod_is_the_one_of_the_states():
 def test_a_static_pod_is_known_by_its_hash():
     annotations = {"kubernetes.io/config.hash": "ab-1"}
     pod = Pod("jobs", "web", "mirror", annotations=annotations)
+    asked = sandbox("/kubepods/podab-1")
     known = PodMeta(pod, "kubepods/podab-1", (), QoSClass.LS, KubeQoS.BURSTABLE)
 
-    meta = pod_meta(sandbox("/kubepods/podab-1"), [known], LAYOUTS[0])
+    meta = pod_meta(asked, listed_pod(asked, [known]), LAYOUTS[0])
 
     assert meta is not None
     assert meta.uid == "mirror"
@@ -214,7 +216,7 @@ def test_a_static_pod_is_known_by_its_hash():
 )
 def test_the_annotation_of_batch_resources_names_containers(text, names):
     """Of a pod whose spec is not known yet; what is wrong with it is for the plugin to say."""
-    meta = pod_meta(sandbox("/kubepods/podab-1", **{EXTENDED_RESOURCES: text}), (), LAYOUTS[0])
+    meta = pod_meta(sandbox("/kubepods/podab-1", **{EXTENDED_RESOURCES: text}), None, LAYOUTS[0])
 
     assert meta is not None
     assert [one.name for one in meta.pod.containers] == names
@@ -222,7 +224,7 @@ def test_the_annotation_of_batch_resources_names_containers(text, names):
 
 def test_the_limit_of_a_container_whose_spec_is_not_known_is_the_runtimes():
     """CPU normalization divides it."""
-    meta = pod_meta(sandbox("/kubepods/podab-1"), (), LAYOUTS[0])
+    meta = pod_meta(sandbox("/kubepods/podab-1"), None, LAYOUTS[0])
     assert meta is not None
     described = Container("c9", name="main", linux=LinuxContainer(ASKED))
 

@@ -9,6 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from scriptedruntime import ScriptedRuntime
 
+from koord.api.pods.pod import Pod
+from koord.api.qos import KubeQoS, QoSClass
 from koord.component.plugins.meter import Meter
 from koord.util.clock import SystemClock
 from koord.util.errors import InvalidObject, UnsafeFile
@@ -126,6 +128,7 @@ class Bench:
         self.registry = CollectorRegistry()
         self.answers = Answers()
         self.changes: list = []
+        self.waiting, self.listed = asyncio.Event(), asyncio.Event()
         self.options = HookOptions(
             node="n1", name="koordlet_nri", index="00", runtime="containerd",
             failure_policy=self.policy, stages=self.stages, connect_timeout=5.0,
@@ -148,6 +151,14 @@ class Bench:
 
     def has_synced(self) -> bool:
         return self.synced
+
+    async def pods_changed(self) -> None:
+        self.waiting.set()
+        await self.listed.wait()
+
+    def list_pods(self, *pods: PodMeta) -> None:
+        self.known = pods
+        self.listed.set()
 
     async def expect(self, expected: list) -> list[str]:
         self.journal += [] if self.refusal else expected
@@ -274,6 +285,51 @@ async def test_variables_mounts_and_devices_are_added(bench):
             "devices": ["/dev/infiniband/rdma_cm 10:58"],
         }
     ]
+
+
+GIVEN = {"scheduling.koordinator.sh/device-allocated": '{"gpu":[{"minor":0}]}', "shares": "512"}
+
+
+FAIL = FailurePolicy.FAIL
+
+
+class Seeing(Injecting):
+    """Records the annotations that it goes by."""
+
+    def __init__(self) -> None:
+        super().__init__(Injection())
+        self.seen: list[dict[str, str]] = []
+
+    async def inject(self, meta: PodMeta, *, dry_run: bool) -> Injection:
+        self.seen.append(dict(meta.pod.annotations))
+        return await super().inject(meta, dry_run=dry_run)
+
+
+async def test_what_a_pod_was_given_waits_for_its_requests(bench):
+    """The runtime says only what the pod's annotations are."""
+    seeing = Seeing()
+    bench.injectors.append(seeing)
+    asked = asyncio.create_task(
+        bench.create(ContainerRequest(replace(SANDBOX, annotations=GIVEN), CONTAINER).encode())
+    )
+    await bench.waiting.wait()
+    pod = Pod("jobs", "web", "1", annotations=GIVEN)
+    bench.list_pods(PodMeta(pod, "", (), QoSClass.LS, KubeQoS.BURSTABLE))
+    await asked
+    assert seeing.seen == [GIVEN]
+
+
+async def test_a_pod_whose_requests_stay_unknown_is_given_nothing(bench, monkeypatch):
+    monkeypatch.setattr(handlers, "LISTED_WITHIN", 0.0)
+    seeing = Seeing()
+    bench.injectors.append(seeing)
+    payload = ContainerRequest(replace(SANDBOX, annotations=GIVEN), CONTAINER).encode()
+    await bench.create(payload)
+    assert seeing.seen == [{"shares": "512"}]
+
+    monkeypatch.setattr(bench.rules, "_options", replace(bench.options, failure_policy=FAIL))
+    response = await bench.runtime.call("CreateContainer", payload)
+    assert "its requests are not known yet" in response.status.message
 
 
 async def test_resources_and_variables_come_in_one_answer(bench):

@@ -2,17 +2,22 @@
 
 import asyncio
 import dataclasses
+import json
 
 import pytest
+from machines import machine, topology
 
 from koord.api.nodemetric import NodeMetricSpec
+from koord.api.nodes.cpumanager import PodCpus
 from koord.api.nodes.node import Node
-from koord.api.pods.pod import Pod
+from koord.api.pods.pod import Container, Pod
 from koord.api.qos import KubeQoS, QoSClass
 from koord.api.slo.nodeslo import NodeSLO
 from koord.util.health import Status
 from koord.util.stop import Stop
+from koordlet.plugin.testing import make_pod
 from koordlet.plugin.testing.clock import SimulatedClock
+from koordlet.rules.nodetopology import KubeletFacts, TopologyInputs, node_topology
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import PodMeta
 
@@ -106,3 +111,61 @@ async def test_a_snapshot_taken_before_a_change_stays_as_it_was(informer) -> Non
     informer.set_pods((pod("2"),))
 
     assert [meta.uid for meta in before] == ["1"]
+
+
+STATUS = "scheduling.koordinator.sh/resource-status"
+
+
+def with_cpus(name: str, cpu: str, cpus: str, started: float) -> PodMeta:
+    """A pod that has CPUs of its own, by its annotation."""
+    meta = make_pod(
+        name,
+        annotations={STATUS: json.dumps({"cpuset": cpus}), "note": "kept"},
+        containers=(Container("main", requests={"cpu": cpu}),),
+    )
+    return dataclasses.replace(meta, pod=dataclasses.replace(meta.pod, start_time=started))
+
+
+async def test_pods_have_only_allocations_that_count(informer) -> None:
+    """As if a pod had no annotation of which it does not request as much."""
+    good, thief = with_cpus("good", "2", "0-1", 1), with_cpus("thief", "100m", "2-3", 2)
+    informer.set_pods((good, thief))
+
+    assert informer.pods()[0] is good
+    assert informer.pod("thief").pod.annotations == {"note": "kept"}
+    assert list(informer.refused_allocations()) == ["thief"]
+    informer.set_pods((with_cpus("thief", "2", "2-3", 2),))
+    assert STATUS in informer.pod("thief").pod.annotations
+    assert informer.refused_allocations() == {}
+
+
+async def test_what_an_older_pod_had_is_free_when_that_is_gone(informer) -> None:
+    old, young = with_cpus("old", "2", "0-1", 1), with_cpus("young", "2", "1-2", 2)
+    informer.set_pods((young, old))
+    assert list(informer.refused_allocations()) == ["young"]
+    changed = asyncio.create_task(informer.pods_changed())
+    await asyncio.sleep(0)
+    informer.set_pods((young,))
+    await changed
+    assert STATUS in informer.pod("young").pod.annotations
+
+
+async def test_cpus_that_the_kubelet_gives_count_when_they_become_known(informer) -> None:
+    old = make_pod("old", containers=(Container("main", requests={"cpu": "1"}),))
+    old = dataclasses.replace(old, pod=dataclasses.replace(old.pod, start_time=1.0))
+    informer.set_pods((old, with_cpus("young", "2", "1-2", 2)))
+    assert informer.refused_allocations() == {}
+    known = machine(topology([(0, 1)], [(2, 3)]))
+    inputs = TopologyInputs(known, Node("n1"), (), KubeletFacts())
+    found, _ = node_topology(inputs)
+    theirs = PodCpus("old", frozenset({1}), "default", "old")
+    informer.set_node_topology(dataclasses.replace(found, kubelet_allocations=(theirs,)))
+    assert list(informer.refused_allocations()) == ["young"]
+
+
+async def test_all_allocations_count_where_they_are_trusted() -> None:
+    trusting = StatesInformer(SimulatedClock(), trusts_allocations=lambda: True)
+    thief = with_cpus("thief", "100m", "0-3", 1)
+    trusting.set_pods((thief,))
+    assert trusting.pods() == (thief,)
+    assert trusting.refused_allocations() == {}

@@ -13,6 +13,7 @@ from machines import PAIRS, machine, topology
 
 from koord.api.nodes.machine import NumaMemory
 from koord.api.nodes.node import Node
+from koord.api.pods.pod import Container
 from koord.util.cpulist import format_cpulist
 from koord.util.errors import Unavailable
 from koord.util.health import OK, Status
@@ -129,7 +130,8 @@ async def test_it_follows_everything(scene):
     """Pods, the node's annotations, CPUs that go offline, huge pages, the kubelet's checkpoint."""
     await scene.start()
     status = {"scheduling.koordinator.sh/resource-status": '{"cpuset":"7"}'}
-    scene.states.set_pods((make_pod("a", annotations=status),))
+    asked = (Container("main", requests={"cpu": "1"}),)
+    scene.states.set_pods((make_pod("a", annotations=status, containers=asked),))
     await scene.seconds(3)
     assert scene.ls == "0-6"
 

@@ -6,8 +6,10 @@ import pytest
 
 from koord.api.nodes.machine import Cpu
 from koord.api.nodes.reservation import NODE_RESERVATION, SYSTEM_QOS_RESOURCE
+from koord.api.pods.pod import Container
 from koord.api.pods.resourcestatus import RESOURCE_STATUS
 from koord.api.qos import QOS_LABEL, KubeQoS
+from koord.util.cpulist import parse_cpulist
 from koordlet.plugin.testing import make_pod
 from koordlet_plugins.be_cpu_suppress.plugin import GATE, MANAGER
 
@@ -19,14 +21,20 @@ LS = make_pod("ls", labels={QOS_LABEL: "LS"})
 
 def best_effort(**annotations):
     return make_pod(
-        "be", labels={QOS_LABEL: "BE"}, qos=KubeQoS.BEST_EFFORT, annotations=annotations
+        "be",
+        labels={QOS_LABEL: "BE"},
+        qos=KubeQoS.BEST_EFFORT,
+        annotations=annotations,
+        containers=(Container("main", requests={"cpu": "1"}),),
     )
 
 
 def given(qos, cpus):
     """A pod to which the scheduler gave CPUs."""
     status = {RESOURCE_STATUS: json.dumps({"cpuset": cpus})}
-    return make_pod(qos, labels={QOS_LABEL: qos}, annotations=status)
+    asked = {"cpu": str(len(parse_cpulist(cpus)))}
+    containers = (Container("main", requests=asked),)
+    return make_pod(qos, labels={QOS_LABEL: qos}, annotations=status, containers=containers)
 
 
 def cpus(node, *groups):

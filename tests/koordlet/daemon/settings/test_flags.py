@@ -158,6 +158,7 @@ OURS = {
     "auth-token-audiences": "",
     "force": "false",
     "other-agent-namespaces": "koordinator-system,koordlet-system,kube-system",
+    "trust-allocations": "false",
     "manager-duties": "auto",
     "config-namespace": "koordinator-system",
     "slo-config-name": "slo-controller-config",
