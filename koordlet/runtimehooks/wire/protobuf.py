@@ -1,7 +1,7 @@
 """Protobuf (proto3), as much of it as NRI needs: messages are dataclasses with numbered fields.
 
 Fields that a message does not name are skipped. Everything is bounded: by the length of the message
-it is in, and repeated fields by MOST_ITEMS.
+it is in, repeated fields and the parts of a message by MOST_ITEMS, and all fields by MOST_FIELDS.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,8 @@ from typing import Any, ClassVar, NamedTuple, Self
 from koord.util.protobuf import LENGTH, VARINT, MalformedMessage, append, fields_of
 from koordlet.runtimehooks.wire.errors import malformed, unusable
 
-MOST_ITEMS = 65536  # of a repeated field or a map
+MOST_ITEMS = 65536  # of a repeated field or a map, and parts of a message
+MOST_FIELDS = 4 * MOST_ITEMS  # in a message without those in it, whether named or not
 _BITS64 = (1 << 64) - 1
 _KEY = "protobuf"
 
@@ -66,7 +67,9 @@ class Message:
         layout = _layout(cls)
         values: dict[str, Any] = {}
         try:
-            for number, wire, value, _, _ in fields_of(data):
+            for count, (number, wire, value, _, _) in enumerate(fields_of(data)):
+                if count == MOST_FIELDS:
+                    raise malformed(cls.__name__, f"at most {MOST_FIELDS} fields", "more")
                 if (found := layout.by_number.get(number)) is None:
                     continue
                 name, numbered = found
@@ -78,9 +81,9 @@ class Message:
             raise unusable(f"{cls.__name__}: {err}") from err
         for name, numbered in layout.collected:
             if name in values:
-                found_one = values[name]
+                items = values[name]
                 values[name] = (
-                    numbered.kind.read(found_one) if numbered.merged else tuple(found_one)
+                    numbered.kind.read(b"".join(items)) if numbered.merged else tuple(items)
                 )
         return cls(**values)
 
@@ -166,16 +169,14 @@ def _layout(of: type[Message]) -> _Layout:
 
 def _take(values: dict[str, Any], name: str, numbered: _Numbered, raw: Any) -> None:
     """Add one field that was found to the values of a message."""
-    if numbered.merged:
-        values[name] = values.get(name, b"") + raw
-    elif numbered.by_key:
+    if numbered.by_key:
         entry = _Entry.decode(raw)
         items = values.setdefault(name, {})
         items[entry.key] = entry.value
         _check_count(name, len(items))
-    elif numbered.repeated:
+    elif numbered.repeated or numbered.merged:
         items = values.setdefault(name, [])
-        items.append(numbered.kind.read(raw))
+        items.append(raw if numbered.merged else numbered.kind.read(raw))
         _check_count(name, len(items))
     else:
         values[name] = numbered.kind.read(raw)

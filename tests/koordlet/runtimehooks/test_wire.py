@@ -207,6 +207,21 @@ def test_more_items_than_a_node_has_are_refused(monkeypatch):
         )
 
 
+def test_a_message_in_too_many_parts_is_refused(monkeypatch):
+    """Of one field, and of all fields, also of those that are not known."""
+    part = ContainerRequest(pod=PodSandbox(id="x")).encode()
+    assert ContainerRequest.decode(part * 60_000).pod.id == "x"
+    monkeypatch.setattr(protobuf, "MOST_ITEMS", 3)
+    assert ContainerRequest.decode(part * 3).pod.id == "x"
+    with pytest.raises(WireError, match=r"pod: wanted at most 3 items"):
+        ContainerRequest.decode(part * 4)
+    monkeypatch.setattr(protobuf, "MOST_FIELDS", 5)
+    for unknown in (b"\x98\x06\x01", b"\x9a\x06\x00"):
+        ContainerRequest.decode(unknown * 5)
+        with pytest.raises(WireError, match="at most 5 fields"):
+            ContainerRequest.decode(unknown * 6)
+
+
 @given(st.binary(max_size=20_000), st.lists(st.integers(1, 9000), max_size=8))
 def test_frames_are_small_and_come_back_however_they_arrive(content, cuts):
     """The runtime fails with frames of more than 4096 bytes."""
