@@ -216,7 +216,7 @@ def moving_pods(situation: Situation, census: Census, is_prod: IsProd) -> list[M
 
 
 def count_moved(census: Census, moving: Sequence[MovingPod]) -> None:
-    """Have pods on their way neither on their nodes nor, if known, on their targets: in transit."""
+    """Move pods on their way from usage to in transit, which they are on known targets, too."""
     places = {name: place for place, name in enumerate(census.names)}
     for one in moving:
         amounts = np.array((*one.amount, 1), np.int64)
