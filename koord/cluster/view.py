@@ -32,6 +32,7 @@ from koord.cluster.facts import (
 from koord.cluster.images import FrozenImages
 from koord.cluster.placement import FrozenPlacement, Placed, Placement
 from koord.cluster.storage.facts import Claim, Volume
+from koord.util.errors import KoordError
 
 _imagined = count(-1, -1)  # generations of rows in what-ifs: no snapshot has them
 
@@ -398,6 +399,13 @@ class View:
         return labels_of(name, self.namespaces)
 
 
+class NotThere(KoordError, KeyError):
+    """A pod or node that a what-if is about is not in it."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError's would be in quotes
+
+
 class WhatIf:
     """A view with pods added and removed. Belongs to one thread."""
 
@@ -412,7 +420,7 @@ class WhatIf:
         """Put a pod on a node, whatever node it says itself.
 
         Raises:
-            KeyError: there is no such node.
+            NotThere: there is no such node.
             ValueError: a pod of this name is on that node already.
         """
         row = self._row(node)
@@ -425,12 +433,12 @@ class WhatIf:
         """Take a pod, namespace/name, off a node, and return it.
 
         Raises:
-            KeyError: there is no such node, or it is not there.
+            NotThere: there is no such node, or it is not there.
         """
         row = self._row(node)
         pod = self._find(row, key)
         if pod is None:
-            raise KeyError(key)
+            raise NotThere(f"pod {key}: wanted one on node {node}, found none of that name there")
         self._placement.remove(row, pod)
         self._touch(row)
         return pod
@@ -458,5 +466,5 @@ class WhatIf:
     def _row(self, node: str) -> int:
         row = self._origin.row(node)
         if row is None:
-            raise KeyError(node)
+            raise NotThere(f"node {node}: wanted one of the view, found none of that name")
         return row

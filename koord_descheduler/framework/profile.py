@@ -11,6 +11,7 @@ from koord.cluster.facts import ClusterNode
 from koord.component.plugins.code import PluginCode, PluginHeldLoop, PluginLate
 from koord.component.plugins.errors import PluginError
 from koord.component.plugins.failures import FailureLog
+from koord.component.plugins.shape import class_defect
 from koord.util.errors import KoordError, error_text
 from koord.util.logs import get_logger
 from koord_descheduler.config.configuration import Profile
@@ -190,6 +191,8 @@ class ProfilePlugins:
         """
         entry = registry.get(name)
         assert entry is not None  # noqa: S101 - asked before
+        if entry.error:
+            raise PluginError(f'plugin "{name}" cannot be used: {entry.error}', name)
         code = PluginCode(name, self._services.clock, step_seconds=self._limits.step)
 
         async def make() -> object:
@@ -203,6 +206,8 @@ class ProfilePlugins:
             raise PluginError(
                 f'plugin "{name}" from {entry.source} could not be made: {text}', name
             ) from err
+        if isinstance(plugin, Plugin) and (defect := class_defect(type(plugin), Plugin)):
+            raise PluginError(f'plugin "{name}" from {entry.source}: {defect}', name)
         if not isinstance(plugin, Plugin):
             found = f"found {plugin!r:.80}"
             raise PluginError(

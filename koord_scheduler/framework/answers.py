@@ -23,7 +23,10 @@ def status_of(answer: object, plugin: str, *extra: Code) -> Status:
     if answer is None:
         return SUCCESS
     if not isinstance(answer, Status):
-        raise PluginError(f"plugin {plugin}: wanted a Status or None, found {answer!r:.80}", plugin)
+        hint = "; return Status.unschedulable(…)" if isinstance(answer, str) else ""
+        raise PluginError(
+            f"plugin {plugin}: wanted a Status or None, found {answer!r:.80}{hint}", plugin
+        )
     if answer.ok or answer.rejected or answer.code is Code.ERROR or answer.code in extra:
         return answer.of(plugin)
     raise PluginError(f"plugin {plugin}: found {answer.code.title}, which is wrong here", plugin)

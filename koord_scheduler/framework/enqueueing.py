@@ -11,7 +11,13 @@ from koord_scheduler.config.points import Point
 from koord_scheduler.framework.answers import status_of
 from koord_scheduler.framework.calls import Loaded, PointFailed
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.events import WILDCARD, ClusterEvent, HintedEvent, QueueingHint
+from koord_scheduler.framework.events import (
+    WILDCARD,
+    ClusterEvent,
+    HintedEvent,
+    QueueingHint,
+    event_defect,
+)
 from koord_scheduler.framework.interfaces import (
     EnqueueExtensions,
     PreEnqueuePlugin,
@@ -162,8 +168,8 @@ def _events_of(profile: ProfilePlugins) -> Mapping[str, tuple[HintedEvent, ...]]
         except Exception as err:
             text = f'plugin "{name}": its events cannot be registered: {error_text(err)}'
             raise ProfileError(profile.settings.scheduler_name, [text]) from err
-        if not all(isinstance(each, HintedEvent) for each in events):
-            text = f'plugin "{name}": wanted HintedEvents, found {events!r:.120}'
-            raise ProfileError(profile.settings.scheduler_name, [text])
+        wrong = [f'plugin "{name}": {text}' for each in events if (text := event_defect(each))]
+        if wrong:
+            raise ProfileError(profile.settings.scheduler_name, wrong)
         found[name] = events
     return found

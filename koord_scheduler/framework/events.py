@@ -3,12 +3,15 @@
 Source: Kubernetes, k8s.io/kube-scheduler/framework ClusterEvent, QueueingHintFn.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, IntFlag, StrEnum, auto
 from functools import lru_cache
 
 from koord.cluster.facts import ClusterPod
+from koord.component.plugins.shape import is_coroutine_function
+from koord.util.nearest import nearest
 
 
 class Action(IntFlag):
@@ -133,3 +136,30 @@ class HintedEvent:
 
     event: ClusterEvent
     hint: HintFn | None = None
+
+
+def event_defect(found: object) -> str:
+    """Return what is wrong with what a plugin has registered; "": it is a HintedEvent as it ought.
+
+    A kind that is none of ours is named in full, so that a slip of the pen is not taken for one.
+    """
+    if not isinstance(found, HintedEvent) or not isinstance(found.event, ClusterEvent):
+        return f"wanted HintedEvent(ClusterEvent(…)), found {found!r:.120}"
+    event, hint = found.event, found.hint
+    if not isinstance(event.action, Action) or not event.action:
+        return f"wanted an Action, such as Action.ADD, found {event.action!r:.80}"
+    if not isinstance(event.resource, str) or (
+        event.resource not in set(EventResource) and not _FULL_NAME.fullmatch(event.resource)
+    ):
+        known = ", ".join(EventResource)
+        close = nearest(str(event.resource), list(EventResource))
+        return (
+            f"wanted events of {known}, or of a kind as resource.version.group, found "
+            f"{event.resource!r:.80}; the nearest is {close}"
+        )
+    if hint is not None and (not callable(hint) or is_coroutine_function(hint)):
+        return f"wanted def hint(pod, old, new) for events of {event.resource}, found {hint!r:.80}"
+    return ""
+
+
+_FULL_NAME = re.compile(r"[a-z0-9-]+\.v[a-z0-9]+(\.[a-z0-9-]+)+")

@@ -49,8 +49,8 @@ class PluginRegistry(Registry[Registration]):
                 a plugin: see koordlet.plugin.shape.
         """
         found = Registration(feature, plugin, self.origin(), spec=spec)
-        self._add(found, defect_of(feature, spec, plugin))
-        plugin.name = feature
+        if self._add(found, defect_of(feature, spec, plugin)):
+            plugin.name = feature
 
     def register_class(self, name: str, plugin: type[ExtensionPlugin]) -> None:
         """Register a class under a gate of its own, unless it names gates and no spec."""

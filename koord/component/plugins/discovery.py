@@ -52,22 +52,27 @@ def discover(
 ) -> list[str]:
     """Register all installed plugins; return what went wrong beside that, one sentence each.
 
-    An entry point that cannot be imported, is not done within so many seconds, or registers a name
-    twice, does not keep others away. Its plugin is registered as one that could not be loaded,
-    unless another one has its name.
+    An entry point that cannot be imported, or is not done within so many seconds, does not keep
+    others away; nor does a plugin that is refused keep others of its entry point away. Each is
+    registered as one that could not be loaded, unless another one has its name.
     """
     problems = []
     entries = entry_points(group=registry.group) if found is None else found
     for each in sorted(installed(entries), key=lambda each: _order(each, registry.shipped)):
         view = registry.from_source(each.source, each.version, each.distribution)
+        view.refused = []
+        refused: list[BaseException] = []
         try:
             with time_limit(seconds):
                 _register(each, view)
+            refused += view.refused or ()
         except (Exception, SystemExit, PluginBlocked) as err:  # third-party code
-            text = error_text(err)
-            problem = text if isinstance(err, PluginError) else f"{each.source}: {text}"
-            log.error("plugin.refused", entry_point=each.entry.name, error=problem)  # noqa: TRY400 - the message says it all
-            name = err.name if isinstance(err, PluginError) and err.name else each.entry.name
+            refused += [*(view.refused or ()), err]
+        for error in refused:
+            text = error_text(error)
+            problem = text if isinstance(error, PluginError) else f"{each.source}: {text}"
+            log.error("plugin.refused", entry_point=each.entry.name, error=problem)
+            name = error.name if isinstance(error, PluginError) and error.name else each.entry.name
             if not view.register_unloadable(name, problem):
                 problems.append(problem)
     return problems

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from koord.component.plugins.errors import PluginError
 from koord.component.plugins.registry import Origin, Registered, Registry
+from koord.component.plugins.shape import class_defect
 
 F = TypeVar("F", bound=Callable[[Any, Any], Any])
 
@@ -21,9 +22,10 @@ class FactoryRegistry(Registry[Registered[F]]):
 
         Raises:
             PluginError: the name is taken (the first one stays) or cannot be one, or this cannot
-                be called with args and handle.
+                be called with args and handle, or is a class that does not have the methods of its
+                interfaces as they have them. While entry points are registered it is noted instead.
         """
-        self._add(Registered(name, factory, self.origin()), _defect(name, factory))
+        self._add(Registered(name, factory, self.origin()), _defect(name, factory, self.base))
 
     def unregister(self, name: str) -> None:
         """Take a plugin out.
@@ -72,12 +74,14 @@ class FactoryRegistry(Registry[Registered[F]]):
         return ", ".join(sorted(self._entries))
 
 
-def _defect(name: object, factory: object) -> str:
+def _defect(name: object, factory: object, base: type) -> str:
     """Return why this cannot be registered; empty: it can."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         return "wanted a name of letters, digits, '-', '_' and '.', at most 63"
     if not callable(factory):
         return f"wanted a factory(args, handle), found {factory!r:.80}"
+    if isinstance(factory, type) and (wrong := class_defect(factory, base)):
+        return wrong
     try:
         inspect.signature(factory).bind(None, None)
     except TypeError as err:

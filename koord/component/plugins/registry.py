@@ -60,6 +60,8 @@ class Registry(ABC, Generic[R]):
     def __init__(self) -> None:
         self._entries: dict[str, R] = {}
         self._origin: Origin | None = None
+        self.refused: list[PluginError] | None = None
+        """What could not be registered, while entry points are; None: it is raised instead."""
 
     @abstractmethod
     def register_class(self, name: str, plugin: type[Any]) -> None:
@@ -103,23 +105,28 @@ class Registry(ABC, Generic[R]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def _add(self, registration: R, defect: str = "") -> None:
-        """Add a plugin, unless it has a defect.
+    def _add(self, registration: R, defect: str = "") -> bool:
+        """Add a plugin, unless it has a defect; return whether it was added.
 
         Raises:
-            PluginError: it has one, or the name is taken; the first plugin stays.
+            PluginError: it has one, or the name is taken; the first plugin stays. With refused it
+                is noted there.
         """
         name, source = registration.name, registration.source
-        if defect:
-            raise PluginError(f"plugin {name} from {source}: {defect}", name)
-        first = self._entries.get(name)
+        first = self._entries.get(name) if not defect else None
         if first is not None:
-            raise PluginError(
-                f"plugin {name} from {source}: wanted a free name, found it registered by "
-                f"{first.source}, which stays; rename or uninstall one of the two",
-                name,
+            defect = (
+                f"wanted a free name, found it registered by {first.source}, which stays; rename "
+                "or uninstall one of the two"
             )
-        self._entries[name] = registration
+        if not defect:
+            self._entries[name] = registration
+            return True
+        error = PluginError(f"plugin {name} from {source}: {defect}", name)
+        if self.refused is None:
+            raise error
+        self.refused.append(error)
+        return False
 
     def _caller(self) -> str:
         """File and line of the first frame that is none of this registry's methods."""

@@ -14,7 +14,8 @@ def defects(thing: object, interface: type, names: Sequence[str] = ()) -> Iterat
     """
     for name in names or _methods(interface):
         wanted, found = vars(interface)[name], getattr(thing, name, None)
-        if getattr(found, "__func__", found) is not wanted:  # not inherited as it is
+        inherited = getattr(found, "__func__", found) is wanted
+        if not inherited or getattr(wanted, "__isabstractmethod__", False):
             yield from _method_defects(thing, name, wanted, found)
 
 

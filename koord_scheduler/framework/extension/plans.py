@@ -6,7 +6,7 @@ Source: Koordinator, pkg/scheduler/frameworkext/interface.go.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
@@ -96,9 +96,10 @@ class NodePlans:
         answer = self._answer(loaded, state, work)
         if answer is None:
             return ()
-        if isinstance(answer, Sequence) and all(isinstance(name, str) for name in answer):
-            return answer
-        wrong = PluginError(f"wanted names of nodes, found {answer!r:.80}", loaded.name)
+        names = answer if isinstance(answer, Sequence) and not isinstance(answer, str) else (None,)
+        if all(isinstance(name, str) for name in names):
+            return cast("Sequence[str]", names)
+        wrong = PluginError(f"wanted a list of names of nodes, found {answer!r:.80}", loaded.name)
         raise PointFailed(self._calls.failed(loaded, Point.PRE_FILTER, wrong))
 
     def _answer(self, loaded: Loaded, state: CycleState, work: Callable[[], object]) -> object:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from koord.component.plugins.code import PluginCode
 from koord.component.plugins.errors import PluginError
+from koord.component.plugins.shape import class_defect
 from koord.util.errors import KoordError, error_text
 from koord.util.logs import get_logger
 from koord_scheduler.config.points import Point
@@ -189,6 +190,8 @@ class ProfilePlugins:
             raise PluginError(
                 f'plugin "{name}" does not exist; registered are: {known or "none"}', name
             )
+        if entry.error:
+            raise PluginError(f'plugin "{name}" cannot be used: {entry.error}', name)
         code = PluginCode(
             name,
             self.services.clock,
@@ -208,6 +211,8 @@ class ProfilePlugins:
                 f'plugin "{name}" from {entry.source} could not be made: {error_text(err)}',
                 name,
             ) from err
+        if isinstance(plugin, Plugin) and (defect := class_defect(type(plugin), Plugin)):
+            raise PluginError(f'plugin "{name}" from {entry.source}: {defect}', name)
         if not isinstance(plugin, Plugin):
             raise PluginError(
                 f'plugin "{name}" from {entry.source}: wanted a Plugin, found {plugin!r:.80}', name

@@ -91,7 +91,7 @@ async def test_everything_that_is_wrong_with_a_profile_is_said_at_once(
     """And what was made is closed."""
     kit.add("Other", Recording)
     kit.registry.register("Bad", Bad)
-    kit.registry.register("Nameless", Nameless)  # type: ignore[arg-type]
+    kit.registry.register("Nameless", lambda args, handle: Nameless(args, handle))  # type: ignore[arg-type,return-value]
     with pytest.raises(ProfileError) as caught:
         await kit.profile("shop", **{"deschedule": ("B",), **settings})
 

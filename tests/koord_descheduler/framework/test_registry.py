@@ -2,15 +2,24 @@
 
 import sys
 import types
+from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 
 import pytest
 from frameworkkit import Both, Recording
 
+from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.component.plugins.discovery import discover
 from koord.component.plugins.errors import PluginError
 from koord_descheduler.framework.registry import PluginRegistry
-from koord_descheduler.plugin import Plugin
+from koord_descheduler.plugin import (
+    BalancePlugin,
+    DeschedulePlugin,
+    EvictPlugin,
+    FilterPlugin,
+    Handle,
+    Plugin,
+)
 
 
 def test_a_name_twice_is_refused_with_both_sources() -> None:
@@ -61,7 +70,7 @@ def test_a_name_that_no_profile_could_use_is_refused(name: object) -> None:
         PluginRegistry().register(name, Both)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("factory", [None, "text", lambda: None, lambda args: None, Plugin])
+@pytest.mark.parametrize("factory", [None, "text", lambda: None, lambda args: None])
 def test_a_factory_that_cannot_take_args_and_handle_is_refused(factory: object) -> None:
     """When it is registered, not in the middle of a start."""
     with pytest.raises(PluginError, match=r"wanted a factory\(args, handle\)"):
@@ -98,3 +107,72 @@ def test_entry_points_are_classes_or_functions_that_register(
     number = registry.get("Number")
     assert number is not None
     assert "wanted a class derived from Plugin" in number.error
+
+
+class SyncBalance(BalancePlugin):
+    def __init__(self, args: object, handle: Handle) -> None: ...
+
+    def balance(self, nodes: Sequence[ClusterNode]) -> None:  # type: ignore[override]
+        """As one writes it who has not read on."""
+
+
+class SyncDeschedule(DeschedulePlugin):
+    def __init__(self, args: object, handle: Handle) -> None: ...
+
+    def deschedule(self, nodes: Sequence[ClusterNode]) -> None:  # type: ignore[override]
+        """The same."""
+
+
+class AsyncFilter(FilterPlugin):
+    def __init__(self, args: object, handle: Handle) -> None: ...
+
+    async def filter(self, pod: ClusterPod) -> bool:  # type: ignore[override]
+        return True
+
+    def pre_eviction_filter(self, pod: ClusterPod) -> bool:
+        return True
+
+
+class Unfinished(FilterPlugin):
+    def __init__(self, args: object, handle: Handle) -> None: ...
+
+    def filter(self, pod: ClusterPod) -> bool:
+        return True
+
+
+class WithoutOptions(EvictPlugin):
+    def __init__(self, args: object, handle: Handle) -> None: ...
+
+    async def evict(self, pod: ClusterPod) -> bool:  # type: ignore[override]
+        return True
+
+
+class WithoutInterface(Plugin):
+    def __init__(self, args: object, handle: Handle) -> None: ...
+
+    async def balance(self, nodes: Sequence[ClusterNode]) -> None: ...
+
+
+class NoPlugin:
+    def __init__(self, args: object, handle: Handle) -> None: ...
+
+
+WRONG = {
+    SyncBalance: "wanted async def balance(self, nodes), found a plain function; write async def",
+    SyncDeschedule: "wanted async def deschedule(self, nodes), found a plain function",
+    AsyncFilter: "wanted def filter(self, pod), found async def; it is not awaited: write def",
+    Unfinished: "wanted def pre_eviction_filter(self, pod), found none: it is abstract still",
+    WithoutOptions: "wanted async def evict(self, pod, options), found evict(self, pod",
+    WithoutInterface: "wanted a class with an interface of koord_descheduler.plugin",
+    NoPlugin: "wanted a class derived from interfaces of koord_descheduler.plugin",
+}
+
+
+@pytest.mark.parametrize("plugin", WRONG)
+def test_a_wrong_form_is_named_where_it_is_registered(plugin: type) -> None:
+    """And not when the first round calls it."""
+    with pytest.raises(PluginError) as refused:
+        PluginRegistry().register("Odd", plugin)
+
+    assert str(refused.value).startswith("plugin Odd from ")
+    assert WRONG[plugin] in str(refused.value)

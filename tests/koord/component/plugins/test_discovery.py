@@ -104,6 +104,25 @@ def test_a_defect_is_said_by_the_stand_in(site: Path):
     assert (odd.plugin, registry.get("Good").error) == (Score, "")
 
 
+def test_a_refused_name_does_not_take_the_others_of_its_package_along(site: Path):
+    """Neither those before it nor those after it, whether the name is taken or the shape wrong."""
+    install(site, "homemade", {"First": "Pack"})
+    install(site, "acme", {"all": "register"})
+    (site / "acme_scores.py").write_text(
+        MODULE.format(here=__name__)
+        + "    registry.register('Odd', NoScore)\n    registry.register('Third', Pack)\n"
+    )
+    registry = Scores()
+
+    (problem,) = discover(registry, found(site))
+
+    assert [each.name for each in registry] == ["First", "Second", "Third", "Odd"]
+    assert "plugin First from all = acme_scores:register (acme 1.0): wanted a free name" in problem
+    assert [each.name for each in registry if each.error] == ["Odd"]
+    with pytest.raises(PluginError, match="wanted a free name"):
+        registry.register("First", Score)
+
+
 def test_a_module_that_blocks_for_good_is_interrupted(site: Path):
     """The daemon used to hang before it listened, for one plugin."""
     install(site, "acme", {"Stuck": "Spread"})
