@@ -32,6 +32,7 @@ BENCHMARKS = (
     "extender",
     "plugincosts",
     "watchevents",
+    "oddobjects",
     "requests",
     "lownodeload",
     "rebalancing",

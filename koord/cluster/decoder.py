@@ -1,6 +1,7 @@
 """Pages and watch events of the API server, each object of whichever kind decoded once.
 
-A malformed object costs only itself: it is reported by name, whatever is beside it counts.
+What the API server took is never refused whole: what cannot be read of it, or is beyond a bound, is
+left out and named (see parts). Only what has no name is no object, and costs only itself.
 """
 
 from collections.abc import Callable
@@ -11,10 +12,12 @@ import msgspec
 from msgspec import Raw
 
 from koord.cluster import wire
+from koord.cluster.parts import UNREADABLE, Faults, read_parts
 from koord.cluster.podspecs import Sharing
 from koord.util.errors import InvalidObject
 
-LARGEST_OBJECT = 4 << 20  # bytes; etcd stores 1.5 MiB
+LARGEST_OBJECT = 16 << 20
+"""Bytes. etcd stores 1.5 MiB, in which JSON writes one byte as six (\\u003c for <)."""
 LARGEST_PAGE = 256 << 20  # bytes
 
 T = TypeVar("T")
@@ -29,11 +32,21 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """An object of which a part was left out: its key and uid, and what is missing and why."""
+
+    key: str
+    uid: str
+    faults: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
     """A part of a list. continue_ asks for the next one; "" in the last."""
 
     objects: tuple[T, ...]
     rejected: tuple[Rejected, ...]
+    cut: tuple[Cut, ...]  # of the objects
     resource_version: str
     continue_: str
 
@@ -42,7 +55,8 @@ class Page(Generic[T]):
 class Event(Generic[T]):
     """A watch event: ADDED, MODIFIED or DELETED with its object, BOOKMARK or ERROR without.
 
-    object is an InvalidObject where it is malformed; key and uid say which one it is even so.
+    object is an InvalidObject where it is none; key and uid say which one it is even so. faults:
+    what was left out of it.
     """
 
     type: str
@@ -50,6 +64,7 @@ class Event(Generic[T]):
     uid: str = ""
     resource_version: str = ""
     object: T | InvalidObject | None = None
+    faults: tuple[str, ...] = ()
     code: int = 0  # of an ERROR: the HTTP status, 410 when the watch has expired
 
 
@@ -66,27 +81,33 @@ Identity = wire.Metadata | wire.Identity
 class Kind(Generic[T]):
     """A kind of objects: its name in messages, and how one is read."""
 
-    def __init__(self, name: str, shape: type[R], keep: Callable[[R, Sharing], T]) -> None:
-        """keep takes the object as msgspec has it, and what pods share."""
+    def __init__(self, name: str, shape: type[R], keep: Callable[[R, Sharing, Faults], T]) -> None:
+        """keep takes the object as msgspec has it, what pods share, and where faults are noted."""
         self.name = name
         decoder = msgspec.json.Decoder(shape)
 
-        def read(data: Raw, sharing: Sharing) -> tuple[Identity, T]:
-            found = decoder.decode(data)
-            return found.metadata, keep(found, sharing)
+        def read(data: Raw, sharing: Sharing, faults: Faults) -> tuple[Identity, T]:
+            try:
+                found = decoder.decode(data)
+            except UNREADABLE as err:
+                try:
+                    found = read_parts(shape, data, name, faults)
+                except UNREADABLE:
+                    raise err from None  # it names the place
+            return found.metadata, keep(found, sharing, faults)
 
         self._read = read
 
-    def read(self, data: Raw, sharing: Sharing) -> tuple[Identity, T | InvalidObject]:
+    def read(
+        self, data: Raw, sharing: Sharing, faults: Faults
+    ) -> tuple[Identity, T | InvalidObject]:
         """Return which object it is, and what is kept of it, or why nothing is."""
         size = len(memoryview(data))
         if size > LARGEST_OBJECT:
             return self._refuse(data, f"at most {LARGEST_OBJECT} bytes", f"{size} bytes")
         try:
-            return self._read(data, sharing)
-        except InvalidObject as err:
-            return _identify(data), err
-        except (msgspec.DecodeError, RecursionError, UnicodeError) as err:
+            return self._read(data, sharing, faults)
+        except UNREADABLE as err:
             return self._refuse(data, "what Kubernetes has there", str(err))
 
     def _refuse(self, data: Raw, wanted: str, found: str) -> tuple[Identity, InvalidObject]:
@@ -116,30 +137,42 @@ class Decoder:
             raise InvalidObject(where, wanted=wanted, found=f"{len(data)} bytes")
         try:
             found = _LIST.decode(data)
-        except (msgspec.DecodeError, RecursionError, UnicodeError) as err:
+        except UNREADABLE as err:
             raise InvalidObject(where, wanted="a list of objects", found=str(err)) from err
         objects: list[T] = []
         rejected: list[Rejected] = []
+        cut: list[Cut] = []
         for item in found.items or ():
-            identity, value = kind.read(item, self._sharing)
+            faults = Faults()
+            identity, value = kind.read(item, self._sharing, faults)
             if isinstance(value, InvalidObject):
                 rejected.append(Rejected(_key(identity), value))
-            else:
-                objects.append(value)
+                continue
+            objects.append(value)
+            if faults:
+                cut.append(Cut(_key(identity), identity.uid or "", tuple(faults)))
         meta = found.metadata or wire.PageMeta()
         return Page(
-            tuple(objects), tuple(rejected), meta.resource_version or "", meta.continue_ or ""
+            tuple(objects),
+            tuple(rejected),
+            tuple(cut),
+            meta.resource_version or "",
+            meta.continue_ or "",
         )
 
-    def object(self, kind: Kind[T], data: bytes) -> T:
-        """Return what is kept of one object.
+    def object(self, kind: Kind[T], data: bytes, faults: Faults | None = None) -> T:
+        """Return what is kept of one object. faults: where is noted what was left out.
 
         Raises:
-            InvalidObject: it is malformed, or too large.
+            InvalidObject: it is none, or too large; without faults also where a part is left out.
         """
-        _, value = kind.read(Raw(data), self._sharing)
+        noted = Faults() if faults is None else faults
+        identity, value = kind.read(Raw(data), self._sharing, noted)
         if isinstance(value, InvalidObject):
             raise value
+        if faults is None and noted:
+            where, found = f"{kind.name} {_key(identity)}", "; ".join(noted)
+            raise InvalidObject(where, wanted="what Kubernetes has there", found=found)
         return value
 
     def event(self, kind: Kind[T], line: bytes) -> Event[T]:
@@ -153,15 +186,23 @@ class Decoder:
             found = _EVENT.decode(line)
             if found.type == "ERROR":
                 return Event("ERROR", code=_STATUS.decode(found.object).code or 0)
-        except (msgspec.DecodeError, RecursionError, UnicodeError) as err:
+        except UNREADABLE as err:
             raise InvalidObject(where, wanted="a watch event", found=str(err)) from err
         if found.type == "BOOKMARK":
             version = _identify(found.object).resource_version or ""
             return Event("BOOKMARK", resource_version=version)
         if found.type not in ("ADDED", "MODIFIED", "DELETED"):
             raise InvalidObject(where, wanted="ADDED, MODIFIED or DELETED", found=found.type)
-        meta, value = kind.read(found.object, self._sharing)
-        return Event(found.type, _key(meta), meta.uid or "", meta.resource_version or "", value)
+        faults = Faults()
+        meta, value = kind.read(found.object, self._sharing, faults)
+        return Event(
+            found.type,
+            _key(meta),
+            meta.uid or "",
+            meta.resource_version or "",
+            value,
+            tuple(faults),
+        )
 
 
 _LIST = msgspec.json.Decoder(wire.ObjectList)
@@ -174,7 +215,7 @@ def _identify(data: Raw) -> wire.Identity:
     """Which object it is, as far as that can be read."""
     try:
         return _IDENTIFIED.decode(data).metadata
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
+    except UNREADABLE:
         return wire.Identity()
 
 

@@ -7,9 +7,10 @@ from functools import lru_cache
 from itertools import islice
 from sys import intern
 from types import MappingProxyType
+from typing import TypeVar
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from koord.api.decoding.annotation import annotation_fields
 from koord.api.nodes.reservation import NODE_RESERVATION, reserved_amounts
@@ -32,7 +33,9 @@ from koord.cluster.facts import (
     Taint,
     Workload,
 )
-from koord.cluster.podspecs import Sharing, read_amount, read_amounts
+from koord.cluster.parts import FEW, UNREADABLE, Faults, Part, kept_amounts, kept_labels, within
+from koord.cluster.podamounts import LARGEST_ALLOCATABLE, LARGEST_AMOUNT, read_amount, read_amounts
+from koord.cluster.podspecs import Sharing
 from koord.cluster.selectors import equalities, read_selector
 from koord.cluster.usage import AggregatedUsage, PodMetric, Usage
 from koord.cluster.workloads import controller_of
@@ -63,9 +66,10 @@ KEPT_ANNOTATIONS = frozenset(
 )
 KEPT_NODE_ANNOTATIONS = frozenset({"scheduling.koordinator.sh/usage-thresholds"})
 SCHEDULER_NAME = "scheduling.koordinator.sh/scheduler-name"  # a label in place of the spec's
-_ALWAYS_USED = ("cpu", "memory")  # resources
 RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"  # an annotation of nodes
+_ALWAYS_USED = {"cpu", "memory"}  # resources
 _MOST_DISRUPTED = 2000  # pods in the status of a PodDisruptionBudget; the API allows as many
+_LONGEST_SHARED = 16  # items of a list that is read once for all objects that have it
 _LONGEST_ANNOTATION = 256  # characters; a longer one is cut
 _LONGEST_NODE_ANNOTATION = 4096  # as above
 _LONGEST_OF = dict.fromkeys(SCHEDULING_HINTS, 32_768)  # as above, of those that list nodes
@@ -89,26 +93,44 @@ class UsageReport:
         return self.node
 
 
+K = TypeVar("K")
+T = TypeVar("T")
+_State = tuple[ContainerKind, int, str | None, str | None, int]
+
 _AMOUNTS = msgspec.json.Decoder(wire.Amounts | None)
-_LABELS = msgspec.json.Decoder(wire.Labels | None)
-_LABEL_SELECTOR = msgspec.json.Decoder(wire.LabelSelector | None)
+_ITEMS = msgspec.json.Decoder(list[Raw])
+_LABELS: Part[wire.Labels] = Part("selector", wire.Labels)
+_LABEL_SELECTOR: Part[wire.LabelSelector] = Part("selector", wire.LabelSelector)
+_TAINTS: Part[list[wire.Taint]] = Part("taints", list[wire.Taint])
 
 
-def _read_pod(found: wire.Pod, sharing: Sharing) -> ClusterPod:
+def _read_pod(found: wire.Pod, sharing: Sharing, faults: Faults) -> ClusterPod:
+    malformed = tuple(faults)  # what the API server could not have taken
     meta, spec, status = found.metadata, found.spec or wire.Spec(), found.status or wire.PodStatus()
     namespace = intern(meta.namespace or "default")
-    where = f"pod {namespace}/{meta.name}"
     volumes = spec.volumes or ()
-    labels = meta.labels or {}
-    found_conditions = status.conditions or ()
-    conditions, ready = _conditions(
-        tuple([(one.type, one.status, one.reason or "") for one in found_conditions])
+    labels = kept_labels(meta.labels, faults)
+    found_conditions = status.conditions or []
+    if len(found_conditions) > FEW:
+        found_conditions = within(found_conditions, _texts_of_condition, "conditions", faults)
+    conditions, ready = _shared(
+        _conditions, tuple([(one.type, one.status, one.reason or "") for one in found_conditions])
     )
+    rules = sharing.spec(spec, status, namespace)
+    if rules.faults:
+        faults.take(rules.faults)
+    claims = [name for one in volumes if (name := _claim_name(one, meta.name))]
+    if malformed or len(claims) > FEW:
+        own = Faults()
+        claims = within(claims, lambda name: (name,), "volumes", own)
+        if malformed or own:
+            rules = structs.replace(rules, unread=(*malformed, *rules.unread, *own))
+            faults.take(own)
     return ClusterPod(
         name=meta.name,
         uid=meta.uid or "",
         label_set=sharing.label_set(namespace, labels),
-        spec=sharing.spec(spec, namespace, where),
+        spec=rules,
         node=intern(spec.node_name or ""),
         phase=intern(status.phase or ""),
         qos=intern(status.qos_class or ""),
@@ -118,20 +140,22 @@ def _read_pod(found: wire.Pod, sharing: Sharing) -> ClusterPod:
         if spec.scheduling_gates
         else (),
         nominated_node=intern(status.nominated_node_name or ""),
-        created=_time(meta.creation_timestamp, where),
-        started=_time(status.start_time, where),
+        created=_time(meta.creation_timestamp, "creationTimestamp", faults),
+        started=_time(status.start_time, "startTime", faults),
         ready=ready,
         status_reason=intern(status.reason or ""),
         scheduler_name=intern(labels.get(SCHEDULER_NAME) or spec.scheduler_name or ""),
-        containers=_containers_of(status),
+        containers=_containers_of(status, faults),
         conditions=conditions,
-        condition_times=_times([one.last_transition_time for one in found_conditions], where),
+        condition_times=_times(
+            [one.last_transition_time for one in found_conditions], "lastTransitionTime", faults
+        ),
         deleting=meta.deletion_timestamp is not None,
         local_storage=any(
             wire.given(one.empty_dir) or wire.given(one.host_path) for one in volumes
         ),
-        claims=tuple([name for one in volumes if (name := _claim_name(one, meta.name))]),
-        owners=_owners_of(meta),
+        claims=tuple(claims),
+        owners=_owners_of(meta, faults),
         annotations=_kept_annotations(meta, KEPT_ANNOTATIONS, _LONGEST_ANNOTATION)
         if meta.annotations
         else (),
@@ -147,9 +171,9 @@ def _kept_annotations(
     )
 
 
-def _containers_of(found: wire.PodStatus) -> tuple[ContainerState, ...]:
+def _containers_of(found: wire.PodStatus, faults: Faults) -> tuple[ContainerState, ...]:
     """States of the containers that do not simply run."""
-    states = []
+    states: list[_State] = []
     for kind, statuses in (
         (ContainerKind.REGULAR, found.container_statuses),
         (ContainerKind.INIT, found.init_container_statuses),
@@ -169,13 +193,27 @@ def _containers_of(found: wire.PodStatus) -> tuple[ContainerState, ...]:
                         0 if ended is None else ended.exit_code or 0,
                     )
                 )
-    return _container_states(tuple(states)) if states else ()
+    if not states:
+        return ()
+    if len(states) > FEW:
+        states = within(states, _texts_of_state, "containerStatuses", faults)
+    return _shared(_container_states, tuple(states))
+
+
+def _texts_of_state(one: _State) -> tuple[str, ...]:
+    return one[2] or "", one[3] or ""
+
+
+def _shared(read: Callable[[tuple[K, ...]], T], found: tuple[K, ...]) -> T:
+    """What a cached function makes of a list; of a long one it is not kept."""
+    if len(found) <= _LONGEST_SHARED:
+        return read(found)
+    plain: Callable[[tuple[K, ...]], T] = vars(read)["__wrapped__"]
+    return plain(found)
 
 
 @lru_cache(maxsize=4096)  # init containers that have ended well, and the like, are all the same
-def _container_states(
-    found: tuple[tuple[ContainerKind, int, str | None, str | None, int], ...],
-) -> tuple[ContainerState, ...]:
+def _container_states(found: tuple[_State, ...]) -> tuple[ContainerState, ...]:
     return tuple(ContainerState(*one) for one in found)
 
 
@@ -195,15 +233,21 @@ def _claim_name(found: wire.PodVolume, pod: str) -> str:
     return f"{pod}-{found.name}" if wire.given(found.ephemeral) else ""
 
 
-def _owners_of(meta: wire.Metadata) -> tuple[Owner, ...]:
-    return _owners(
-        tuple(
-            [
-                (one.kind or "", one.name or "", one.uid or "", bool(one.controller))
-                for one in meta.owner_references or ()
-            ]
-        )
-    )
+def _texts_of_condition(one: wire.PodCondition) -> tuple[str, ...]:
+    return one.type, one.status, one.reason or ""
+
+
+def _owners_of(meta: wire.Metadata, faults: Faults) -> tuple[Owner, ...]:
+    if not meta.owner_references:
+        return ()
+    found = [
+        (one.kind or "", one.name or "", one.uid or "", bool(one.controller))
+        for one in meta.owner_references
+    ]
+    if len(found) > FEW:  # the controller counts whatever else is cut
+        found.sort(key=lambda one: not one[3])
+        found = within(found, lambda one: one[:3], "ownerReferences", faults)
+    return _shared(_owners, tuple(found))
 
 
 @lru_cache(maxsize=16_384)  # the pods of a ReplicaSet share theirs
@@ -211,28 +255,30 @@ def _owners(found: tuple[tuple[str, str, str, bool], ...]) -> tuple[Owner, ...]:
     return tuple(Owner(*one) for one in found)
 
 
-def _read_node(found: wire.Node, sharing: Sharing) -> ClusterNode:
+def _read_node(found: wire.Node, sharing: Sharing, faults: Faults) -> ClusterNode:
     meta = found.metadata
     spec, status = found.spec or wire.NodeSpec(), found.status or wire.NodeStatus()
-    where = f"node {meta.name}"
-    amounts = read_amounts(status.allocatable or {}, where)
+    amounts = read_amounts(status.allocatable, "allocatable", faults)
+    if LARGEST_AMOUNT in amounts.values():
+        amounts = {name: min(amount, LARGEST_ALLOCATABLE) for name, amount in amounts.items()}
     for name, reserved in _reserved(meta.annotations or {}).items():
         if name in amounts:
             amounts[name] = max(amounts[name] - reserved, 0)
-    conditions = _node_conditions(
-        tuple([(one.type, one.status) for one in status.conditions or ()])
+    conditions = _shared(
+        _node_conditions, tuple([(one.type, one.status) for one in status.conditions or ()])
     )
+    taints = _TAINTS.read(spec.taints, faults)
     return ClusterNode(
         name=meta.name,
         uid=meta.uid or "",
-        labels=MappingProxyType(meta.labels or {}),
-        taints=tuple(Taint(one.key, one.effect, one.value or "") for one in spec.taints or ()),
-        unschedulable=bool(spec.unschedulable),
+        labels=MappingProxyType(kept_labels(meta.labels, faults)),
+        taints=tuple(Taint(one.key, one.effect, one.value or "") for one in taints or ()),
+        unschedulable=bool(spec.unschedulable) or _are_unread(spec.taints, taints),
         ready=all(status == "True" for type_, status in conditions if type_ == "Ready"),
-        allocatable=tuple(sorted(amounts.items())),
-        raw_allocatable=_raw_allocatable(meta.annotations or {}, where),
+        allocatable=kept_amounts(amounts, "allocatable", faults),
+        raw_allocatable=_raw_allocatable(meta.annotations or {}),
         conditions=conditions,
-        images=sharing.images.read(status.images),
+        images=sharing.images.read(status.images, faults),
         annotations=_kept_annotations(meta, KEPT_NODE_ANNOTATIONS, _LONGEST_NODE_ANNOTATION),
         internal_ip=next(
             (one.address or "" for one in status.addresses or () if one.type == "InternalIP"), ""
@@ -245,9 +291,12 @@ def _node_conditions(found: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str
     return found
 
 
-def _raw_allocatable(
-    annotations: Mapping[str, str], where: str
-) -> tuple[tuple[str, int], ...] | None:
+def _are_unread(found: Raw, taints: list[wire.Taint] | None) -> bool:
+    """Whether a node has a taint that cannot be read: nothing new is to come there."""
+    return wire.given(found) and (taints is None or len(taints) < len(_ITEMS.decode(found)))
+
+
+def _raw_allocatable(annotations: Mapping[str, str]) -> tuple[tuple[str, int], ...] | None:
     """The allocatable before it was amplified.
 
     None: nothing says so, or it is null or malformed, which as in Koordinator counts as nothing.
@@ -257,10 +306,11 @@ def _raw_allocatable(
         return None
     try:
         found = _AMOUNTS.decode(text)
-        amounts = None if found is None else read_amounts(found, where)
-    except (InvalidObject, msgspec.DecodeError, RecursionError):
+        if found is None:
+            return None
+        return tuple(sorted((name, read_amount(name, each)) for name, each in found.items()))
+    except (*UNREADABLE, ValueError):
         return None
-    return None if amounts is None else tuple(sorted(amounts.items()))
 
 
 def _reserved(annotations: Mapping[str, str]) -> dict[str, int]:
@@ -283,44 +333,51 @@ def _reserved(annotations: Mapping[str, str]) -> dict[str, int]:
     }
 
 
-def _read_namespace(found: wire.Named, _: Sharing) -> ClusterNamespace:
-    return ClusterNamespace(found.metadata.name, MappingProxyType(found.metadata.labels or {}))
+def _read_namespace(found: wire.Named, _: Sharing, faults: Faults) -> ClusterNamespace:
+    labels = kept_labels(found.metadata.labels, faults)
+    return ClusterNamespace(found.metadata.name, MappingProxyType(labels))
 
 
-def _read_budget(found: wire.Budget, _: Sharing) -> DisruptionBudget:
+def _read_budget(found: wire.Budget, _: Sharing, faults: Faults) -> DisruptionBudget:
     meta, spec = found.metadata, found.spec or wire.BudgetSpec()
     namespace = meta.namespace or "default"
-    selector = read_selector(spec.selector, f"PodDisruptionBudget {namespace}/{meta.name}")
     status = found.status or wire.BudgetStatus()
+    own = Faults()
+    selector, allowed = _label_selector(spec.selector, own), status.disruptions_allowed or 0
+    if own:  # whichever pods it is for: none of them may be disrupted
+        faults.take(own)
+        selector, allowed = (), 0
     disrupted = frozenset(islice(status.disrupted_pods or (), _MOST_DISRUPTED))
-    return DisruptionBudget(
-        namespace, meta.name, selector, status.disruptions_allowed or 0, disrupted
-    )
+    return DisruptionBudget(namespace, meta.name, selector, allowed, disrupted)
 
 
-def _read_priority_class(found: wire.PriorityClass, _: Sharing) -> PriorityClass:
+def _read_priority_class(found: wire.PriorityClass, _: Sharing, faults: Faults) -> PriorityClass:
     return PriorityClass(found.metadata.name, found.value or 0, bool(found.global_default))
 
 
-def _read_service(found: wire.Service, _: Sharing) -> ClusterService:
+def _read_service(found: wire.Service, _: Sharing, faults: Faults) -> ClusterService:
     meta, labels = found.metadata, (found.spec or wire.ServiceSpec()).selector
     namespace = intern(meta.namespace or "default")
     return ClusterService(namespace, meta.name, equalities(labels) if labels else None)
 
 
-def _selector_of_labels(found: Raw, where: str) -> Selector | None:
-    labels = _LABELS.decode(found)
+def _selector_of_labels(found: Raw, faults: Faults) -> Selector | None:
+    labels = _LABELS.read(found, faults)
     return None if labels is None else equalities(labels)
 
 
-def _label_selector(found: Raw, where: str) -> Selector | None:
-    return read_selector(_LABEL_SELECTOR.decode(found), where)
+def _label_selector(found: Raw, faults: Faults) -> Selector | None:
+    try:
+        return read_selector(_LABEL_SELECTOR.read(found, faults), "selector")
+    except InvalidObject as err:
+        faults.note("selector", str(err))
+        return None
 
 
 def _workload(
-    kind: str, read: Callable[[Raw, str], Selector | None] = _label_selector
+    kind: str, read: Callable[[Raw, Faults], Selector | None] = _label_selector
 ) -> Kind[Workload]:
-    def keep(found: wire.Workload, _: Sharing) -> Workload:
+    def keep(found: wire.Workload, _: Sharing, faults: Faults) -> Workload:
         meta, spec = found.metadata, found.spec or wire.WorkloadSpec()
         replicas = spec.replicas
         return Workload(
@@ -329,28 +386,29 @@ def _workload(
             name=meta.name,
             uid=meta.uid or "",
             replicas=1 if replicas is None else replicas,  # Kubernetes' default
-            controller=controller_of(_owners_of(meta)),
-            selector=read(spec.selector, f"{kind} {meta.namespace}/{meta.name}"),
+            controller=controller_of(_owners_of(meta, faults)),
+            selector=read(spec.selector, faults),
         )
 
     return Kind(kind, wire.Workload, keep)
 
 
-def _read_usage(found: wire.NodeMetric, _: Sharing) -> UsageReport:
-    where = f"NodeMetric {found.metadata.name}"
+def _read_usage(found: wire.NodeMetric, _: Sharing, faults: Faults) -> UsageReport:
     status = found.status or wire.NodeMetricStatus()
     metric = status.node_metric or wire.NodeUsage()
     policy = (found.spec or wire.NodeMetricSpec()).metric_collect_policy
     interval = None if policy is None else policy.report_interval_seconds
     return UsageReport(
         node=found.metadata.name,
-        update_time=_time(status.update_time, where),
-        usage=_usage(metric.node_usage, where),
-        system_usage=_usage(metric.system_usage, where),
+        update_time=_time(status.update_time, "updateTime", faults),
+        usage=_usage(metric.node_usage, faults),
+        system_usage=_usage(metric.system_usage, faults),
         host_usage=_total(
-            [_usage(one.usage, where) for one in status.host_application_metric or ()]
+            [_usage(one.usage, faults) for one in status.host_application_metric or ()]
         ),
-        aggregated=tuple(_aggregated(one, where) for one in metric.aggregated_node_usages or ()),
+        aggregated=tuple(
+            filter(None, [_aggregated(one, faults) for one in metric.aggregated_node_usages or ()])
+        ),
         pods=tuple(
             [
                 PodMetric(
@@ -361,22 +419,23 @@ def _read_usage(found: wire.NodeMetric, _: Sharing) -> UsageReport:
                     intern(one.qos or ""),
                 )
                 for one in status.pods_metric or ()
-                if (usage := _usage(one.pod_usage, where, in_part=True)) is not None
+                if (usage := _usage(one.pod_usage, faults, in_part=True)) is not None
             ]
         ),
         interval=None if interval is None else float(interval),
     )
 
 
-def _aggregated(found: wire.Aggregated, where: str) -> AggregatedUsage:
+def _aggregated(found: wire.Aggregated, faults: Faults) -> AggregatedUsage | None:
+    """The figures of one window; None: it is not clear of which one."""
     types = found.usage or wire.UsageByType()
     try:
         duration = goduration.parse(found.duration or "0s")
     except ValueError as err:
-        wanted = "a duration like 5m0s"
-        raise InvalidObject(f"{where}: duration", wanted=wanted, found=found.duration) from err
+        faults.note("duration", str(err))
+        return None
     windows = (types.avg, types.p50, types.p90, types.p95, types.p99)
-    return AggregatedUsage(duration, *(_usage(one, where) for one in windows))
+    return AggregatedUsage(duration, *(_usage(one, faults) for one in windows))
 
 
 def _total(found: Iterable[Usage | None]) -> Usage | None:
@@ -386,37 +445,59 @@ def _total(found: Iterable[Usage | None]) -> Usage | None:
     return Usage(sum(one.cores for one in known), sum(one.memory_bytes for one in known))
 
 
-def _usage(found: wire.ResourceMap | None, where: str, *, in_part: bool = False) -> Usage | None:
+def _usage(
+    found: wire.ResourceMap | None, faults: Faults, *, in_part: bool = False
+) -> Usage | None:
     """The amounts of a ResourceMap; None: it lacks cpu or memory, as a cold window does.
 
-    in_part: what it lacks is 0, as in Koordinator; None: it lacks everything.
+    in_part: what it lacks is 0, as in Koordinator; None: it lacks everything. What cannot be read
+    is not there.
     """
     resources = None if found is None else found.resources
     if not resources:
         return None
-    cpu, memory = resources.get("cpu"), resources.get("memory")
-    others: tuple[tuple[str, int], ...] = ()
-    if len(resources) > (cpu is not None) + (memory is not None):
-        rest = {name: text for name, text in resources.items() if name not in _ALWAYS_USED}
-        others = tuple(read_amounts(rest, where).items())
-    milli = 0 if cpu is None else read_amount("cpu", cpu, where)
-    count = 0 if memory is None else read_amount("memory", memory, where)
+    if resources.keys() == _ALWAYS_USED:
+        usage = _plain_usage(resources)
+        if usage is not None:
+            return usage
+    said = read_amounts(resources, "usage", faults)
+    amounts = {name: amount for name, amount in said.items() if amount < LARGEST_AMOUNT}
+    if not amounts:
+        return None
+    cpu, memory = amounts.pop("cpu", None), amounts.pop("memory", None)
     if not in_part and (cpu is None or memory is None):
         return None
-    return Usage(milli / 1000, float(count), others)
+    return Usage((cpu or 0) / 1000, float(memory or 0), tuple(amounts.items()))
 
 
-def _time(text: str | None, where: str) -> float | None:
-    return _times((text,), where)[0]
+def _plain_usage(resources: wire.Amounts) -> Usage | None:
+    """Cpu and memory, as nearly all have them; None: there is something wrong with one."""
+    try:
+        milli = read_amount("cpu", resources["cpu"])
+        count = read_amount("memory", resources["memory"])
+    except ValueError:
+        return None
+    return Usage(milli / 1000, float(count)) if milli < LARGEST_AMOUNT > count else None
 
 
-def _times(texts: Iterable[str | None], where: str) -> tuple[float | None, ...]:
-    """Unix seconds; None where there is no text."""
+def _time(text: str | None, name: str, faults: Faults) -> float | None:
+    return _times((text,), name, faults)[0]
+
+
+def _times(texts: Iterable[str | None], name: str, faults: Faults) -> tuple[float | None, ...]:
+    """Unix seconds; None where there is no text, or none that is a time."""
     try:
         return tuple([_timestamp(text) if text else None for text in texts])
     except (ValueError, OverflowError) as err:
-        wanted = "times like 2026-07-24T06:52:45Z"
-        raise InvalidObject(where, wanted=wanted, found=list(texts)) from err
+        faults.note(name, str(err))
+        return tuple([_readable_time(text) for text in texts])
+
+
+def _readable_time(text: str | None) -> float | None:
+    try:
+        return _timestamp(text) if text else None
+    except (ValueError, OverflowError):
+        return None
 
 
 @lru_cache(maxsize=4096)  # a pod has few times, and they are near those of the next one

@@ -15,6 +15,7 @@ from msgspec import Raw
 
 from koord.cluster import decoding, wire
 from koord.cluster.decoder import Decoder, Kind
+from koord.cluster.parts import Faults
 from koord.cluster.state import ClusterState
 from koord.cluster.storage import kinds as storage
 from koord.util.documents import decode
@@ -54,8 +55,8 @@ _NEXT_DOCUMENT = re.compile(rb"\}[ \t\r]*\n[ \t\r\n]*\{")
 class _Head(wire.Wire):
     """What says how an object is read."""
 
-    api_version: wire.Name | None = None
-    kind: wire.Name | None = None
+    api_version: str | None = None
+    kind: str | None = None
 
 
 class _Document(_Head):
@@ -78,6 +79,8 @@ class Dump:
     skipped: Counter[str] = field(default_factory=Counter)  # of kinds that are not read, by kind
     rejected: list[InvalidObject] = field(default_factory=list)  # the first MOST_NAMED
     rejections: int = 0  # all of them
+    cut: list[str] = field(default_factory=list)  # what was left out, of the first MOST_NAMED
+    cuts: int = 0  # objects of which something was left out
 
     @property
     def newest_report(self) -> float | None:
@@ -147,12 +150,22 @@ class DumpReader:
         if kind is None:
             self._skip(head, group, where)
             return
+        faults = Faults()
         try:
-            self.dump.cluster.put(kind, self._decoder.object(kind, data))
+            item = self._decoder.object(kind, data, faults)
         except InvalidObject as err:
             self.reject(err)
-        else:
-            self.dump.objects[kind.name] += 1
+            return
+        self.dump.cluster.put(kind, item)
+        self.dump.objects[kind.name] += 1
+        faults.take(self.dump.cluster.left_out(item))
+        if faults:
+            self._note_cut(f"{kind.name} {item.key}: {'; '.join(faults)}")
+
+    def _note_cut(self, text: str) -> None:
+        self.dump.cuts += 1
+        if len(self.dump.cut) < MOST_NAMED:
+            self.dump.cut.append(text)
 
     def _skip(self, head: _Head, group: str, where: str) -> None:
         if not head.kind:

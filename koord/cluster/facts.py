@@ -151,6 +151,9 @@ class PodSpec(Struct, frozen=True, eq=False, weakref=True):
     resource_claims: bool = False  # it has claims of dynamic resources
     ephemeral_volumes: tuple[str, ...] = ()  # names of volumes whose claims are made for each pod
     disks: tuple[Disk, ...] = ()
+    has_huge: bool = False  # one of its requests is so large that sums need care; see placement
+    unread: tuple[str, ...] = ()  # parts that could not be read; with any, it fits no node
+    faults: tuple[str, ...] = ()  # all that was left out of it or cut, the unread parts too
 
     @property
     def about_pods(self) -> bool:

@@ -5,7 +5,6 @@ from functools import cached_property, lru_cache
 from hashlib import blake2b
 from weakref import WeakValueDictionary
 
-import msgspec
 import numpy as np
 from msgspec import Raw
 from numpy.typing import NDArray
@@ -13,12 +12,13 @@ from numpy.typing import NDArray
 from koord.cluster import wire
 from koord.cluster.columns import Column, FrozenColumn, Ids, read_only
 from koord.cluster.facts import NO_IMAGES, Image, ImageSet
+from koord.cluster.parts import Faults, Part
 
 MOST_COLUMNS = 64  # that a view keeps; 40 KB each at 5,000 nodes
 _NUMBER_BYTES = 4
 _NAMES_OF_AN_IMAGE = 4  # rarely more
 
-_IMAGES = msgspec.json.Decoder(wire.NodeImages | None)
+_IMAGES: Part[list[wire.NodeImage]] = Part("images", list[wire.NodeImage], 2 << 20)
 
 
 class ImageSets:
@@ -27,12 +27,8 @@ class ImageSets:
     def __init__(self) -> None:
         self._sets: WeakValueDictionary[bytes, ImageSet] = WeakValueDictionary()
 
-    def read(self, found: Raw) -> ImageSet:
-        """Return the one set of nodes with this list of images.
-
-        Raises:
-            msgspec.ValidationError: it is malformed.
-        """
+    def read(self, found: Raw, faults: Faults) -> ImageSet:
+        """Return the one set of nodes with this list of images, without what is malformed in it."""
         if found is wire.NOTHING:
             return NO_IMAGES
         key = blake2b(found, digest_size=16).digest()
@@ -40,7 +36,7 @@ class ImageSets:
         if known is None:
             images = [
                 _image(tuple(one.names or ()), max(one.size_bytes or 0, 0))
-                for one in _IMAGES.decode(found) or ()
+                for one in _IMAGES.read(found, faults) or ()
             ]
             known = self._sets[key] = ImageSet(tuple(images))
         return known

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from koord.cluster.columns import Column, FrozenColumn, Ids, read_only
 from koord.cluster.facts import PODS, ClusterPod, HostPort, LabelSet, PodSpec
+from koord.cluster.podamounts import LARGEST_AMOUNT
 
 BASE_RESOURCES = (PODS, "cpu", "memory", "ephemeral-storage")  # columns that are always there
 
@@ -131,8 +132,7 @@ class Placement:
         self._amounts = Column(np.int64, _NONZERO + width)
         for row in range(len(self._pods)):
             self._amounts.append(0)
-            for pod in self.pods(row):
-                self._count(row, pod, 1)
+            self._amounts.writable(row)[:] = amounts_of(self.pods(row), resources)
 
     def add(self, row: int, pod: ClusterPod) -> None:
         """Put a pod on a row."""
@@ -243,7 +243,11 @@ class Placement:
 
     def _count(self, row: int, pod: ClusterPod, times: int) -> None:
         """Count what a pod takes, times 1 or -1. What no node has is not counted."""
-        if not pod.finished:
+        if pod.finished:
+            return
+        if pod.spec.has_huge:
+            self._amounts.writable(row)[:] = amounts_of(self.pods(row), self.resources)
+        else:
             _add(self._amounts.writable(row), pod.spec, self.resources, times)
 
 
@@ -257,12 +261,17 @@ def _has_volumes(pod: ClusterPod) -> bool:
 
 
 def amounts_of(pods: Iterable[ClusterPod], resources: Mapping[str, int]) -> tuple[int, ...]:
-    """What pods take together, as a row of a placement's amounts."""
+    """What pods take together, as a row of a placement's amounts.
+
+    Pods with huge requests take LARGEST_AMOUNT together at most, more than any node has: so sums
+    over the pods of a node, and over all nodes, stay below 64 bits.
+    """
     amounts = [0] * (_NONZERO + len(resources))
+    huge = amounts.copy()
     for pod in pods:
         if not pod.finished:
-            _add(amounts, pod.spec, resources, 1)
-    return tuple(amounts)
+            _add(huge if pod.spec.has_huge else amounts, pod.spec, resources, 1)
+    return tuple(one + min(other, LARGEST_AMOUNT) for one, other in zip(amounts, huge, strict=True))
 
 
 def _add(

@@ -1,6 +1,6 @@
 """Selectors and affinity terms, from the wire to what is evaluated."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from koord.api.labelselector import Requirement
 from koord.cluster import wire
@@ -49,58 +49,57 @@ def read_node_terms(found: wire.NodeSelector) -> tuple[NodeTerm, ...]:
     return tuple(filter(None, map(_node_term, found.node_selector_terms or ())))
 
 
-def read_preferred_nodes(found: wire.NodeAffinity) -> tuple[PreferredTerm, ...]:
+def read_preferred_nodes(found: Iterable[wire.PreferredTerm]) -> tuple[PreferredTerm, ...]:
     """Return the preferred terms that some node can match.
 
     Source: Kubernetes, component-helpers nodeaffinity.PreferredSchedulingTerms.
     """
     return tuple(
         PreferredTerm(one.weight, term)
-        for one in found.preferred_during_scheduling_ignored_during_execution or ()
+        for one in found
         if one.weight and (term := _node_term(one.preference)) is not None
     )
 
 
-def read_affinity(
-    found: wire.PodAffinity | None, namespace: str, where: str
-) -> tuple[AffinityTerm, ...]:
-    """Return the required terms of a pod (anti-)affinity. Raises as read_selector."""
-    terms = (found and found.required_during_scheduling_ignored_during_execution) or ()
-    return tuple(_affinity_term(one, namespace, where) for one in terms)
-
-
-def read_preferred_affinity(
-    found: wire.PodAffinity | None, namespace: str, where: str
-) -> tuple[PreferredAffinityTerm, ...]:
-    """Return the preferred terms of a pod (anti-)affinity. Raises as read_selector.
+def read_affinity_term(found: wire.PodAffinityTerm, namespace: str) -> AffinityTerm:
+    """Return a required term of a pod (anti-)affinity; namespace is the pod's own.
 
     matchLabelKeys and mismatchLabelKeys are in the selectors already: the API server merges them.
+
+    Raises:
+        InvalidObject: Kubernetes would refuse it.
     """
-    terms = (found and found.preferred_during_scheduling_ignored_during_execution) or ()
-    for one in terms:
-        if not 1 <= one.weight <= _HEAVIEST:
-            raise InvalidObject(f"{where}: weight", wanted=f"1 to {_HEAVIEST}", found=one.weight)
-    return tuple(
-        PreferredAffinityTerm(one.weight, _affinity_term(one.pod_affinity_term, namespace, where))
-        for one in terms
+    namespaces = tuple(found.namespaces or ())
+    if not namespaces and found.namespace_selector is None:
+        namespaces = (namespace,)
+    return AffinityTerm(
+        topology_key=found.topology_key,
+        selector=read_selector(found.label_selector, "labelSelector"),
+        namespaces=namespaces,
+        namespace_selector=read_selector(found.namespace_selector, "namespaceSelector"),
     )
 
 
-def read_spread(
-    found: Iterable[wire.Spread], when_unsatisfiable: str, where: str
-) -> Iterator[SpreadConstraint]:
-    """Yield the constraints of a kind: DoNotSchedule or ScheduleAnyway. Raises as read_selector."""
-    for one in found:
-        if one.when_unsatisfiable == when_unsatisfiable:
-            yield SpreadConstraint(
-                topology_key=one.topology_key,
-                max_skew=one.max_skew,
-                selector=read_selector(one.label_selector, where),
-                min_domains=1 if one.min_domains is None else one.min_domains,
-                honor_affinity=one.node_affinity_policy in (None, "", "Honor"),
-                honor_taints=one.node_taints_policy == "Honor",
-                match_label_keys=tuple(one.match_label_keys or ()),
-            )
+def read_preferred_term(found: wire.WeightedAffinityTerm, namespace: str) -> PreferredAffinityTerm:
+    """Return a preferred term, as read_affinity_term does."""
+    if not 1 <= found.weight <= _HEAVIEST:
+        raise InvalidObject("weight", wanted=f"1 to {_HEAVIEST}", found=found.weight)
+    return PreferredAffinityTerm(
+        found.weight, read_affinity_term(found.pod_affinity_term, namespace)
+    )
+
+
+def read_spread(found: wire.Spread) -> SpreadConstraint:
+    """Return a topology spread constraint. Raises as read_affinity_term."""
+    return SpreadConstraint(
+        topology_key=found.topology_key,
+        max_skew=found.max_skew,
+        selector=read_selector(found.label_selector, "labelSelector"),
+        min_domains=1 if found.min_domains is None else found.min_domains,
+        honor_affinity=found.node_affinity_policy in (None, "", "Honor"),
+        honor_taints=found.node_taints_policy == "Honor",
+        match_label_keys=tuple(found.match_label_keys or ()),
+    )
 
 
 def whole_number(text: str) -> int | None:
@@ -110,18 +109,6 @@ def whole_number(text: str) -> int | None:
         return None
     number = int(text)
     return number if -(2**63) <= number < 2**63 else None
-
-
-def _affinity_term(found: wire.PodAffinityTerm, namespace: str, where: str) -> AffinityTerm:
-    namespaces = tuple(found.namespaces or ())
-    if not namespaces and found.namespace_selector is None:
-        namespaces = (namespace,)
-    return AffinityTerm(
-        topology_key=found.topology_key,
-        selector=read_selector(found.label_selector, where),
-        namespaces=namespaces,
-        namespace_selector=read_selector(found.namespace_selector, where),
-    )
 
 
 def _check(found: wire.Expression, where: str) -> None:

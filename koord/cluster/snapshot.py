@@ -12,7 +12,6 @@ from koord.cluster.images import NodeImages
 from koord.cluster.placement import Placement
 from koord.cluster.storage.facts import Claim, Volume
 from koord.cluster.view import Traits, View
-from koord.util.errors import InvalidObject
 
 MOST_RESOURCES = 128  # kinds of resources that the nodes of a cluster have together
 
@@ -95,12 +94,7 @@ class Snapshot:
         return self._namespaces.keys()
 
     def put_node(self, node: ClusterNode) -> None:
-        """Take over a node that was added or modified.
-
-        Raises:
-            InvalidObject: with its resources, the cluster would have too many kinds of them;
-                nothing is changed.
-        """
+        """Take over a node that was added or modified."""
         self._provide(node)
         row = self._rows.get(node.name)
         if row is None:
@@ -116,6 +110,16 @@ class Snapshot:
             self._images.put(row, node.images)
         self._write_allocatable(row, node)
         self._touch(row)
+
+    def left_out(self, node: ClusterNode) -> tuple[str, ...]:
+        """Return the resources of a node that have no column, as the cluster has too many kinds.
+
+        A pod that requests one fits nowhere.
+        """
+        known = self._placement.resources
+        if len(known) < MOST_RESOURCES:
+            return ()
+        return tuple([name for name, _ in node.allocatable if name not in known])
 
     def remove_node(self, name: str) -> None:
         """Forget a node; the last row takes its place. One that is not known is none."""
@@ -247,14 +251,12 @@ class Snapshot:
                 del self._waiting[pod.node]
 
     def _provide(self, node: ClusterNode) -> None:
-        """Have a column for each resource of a node."""
+        """Have a column for each resource of a node, as long as there is room for more of them."""
         known = self._placement.resources
         new = [name for name, _ in node.allocatable if name not in known]
+        new = new[: MOST_RESOURCES - len(known)]
         if not new:
             return
-        if len(known) + len(new) > MOST_RESOURCES:
-            wanted = f"at most {MOST_RESOURCES} kinds of resources in the cluster"
-            raise InvalidObject(f"node {node.name}", wanted=wanted, found=", ".join(new))
         resources = {**known, **{name: len(known) + at for at, name in enumerate(new)}}
         self._placement.widen(resources)
         narrow, self._allocatable = self._allocatable, Column(np.int64, len(resources))
@@ -267,7 +269,9 @@ class Snapshot:
         amounts = self._allocatable.writable(row)
         amounts[:] = 0
         for name, amount in node.allocatable:
-            amounts[self._placement.resources[name]] = amount
+            column = self._placement.resources.get(name)
+            if column is not None:
+                amounts[column] = amount
 
     def _touch(self, row: int) -> None:
         self._changes += 1

@@ -15,7 +15,7 @@ from koord.cluster.facts import (
     Workload,
 )
 from koord.cluster.services import ServiceTable
-from koord.cluster.snapshot import Snapshot
+from koord.cluster.snapshot import MOST_RESOURCES, Snapshot
 from koord.cluster.storage import kinds as storage
 from koord.cluster.storage.facts import Volume
 from koord.cluster.storage.objects import StorageObjects
@@ -143,12 +143,17 @@ class ClusterState:
         return found
 
     def put(self, kind: Kind[T], item: T) -> None:
-        """Take over an object that was added or modified.
-
-        Raises:
-            InvalidObject: it cannot be kept, as Snapshot.put_node says; nothing is changed.
-        """
+        """Take over an object that was added or modified."""
         self._tables[kind].put(item)
+
+    def left_out(self, item: object) -> tuple[str, ...]:
+        """Return what of an object that was put is not kept, for people."""
+        if not isinstance(item, ClusterNode):
+            return ()
+        return tuple(
+            f"allocatable: {name}: the cluster has {MOST_RESOURCES} kinds of resources"
+            for name in self.snapshot.left_out(item)
+        )
 
     def remove(self, kind: Kind[Any], key: str, uid: str = "") -> None:
         """Forget an object; of a pod with another uid nothing is forgotten."""

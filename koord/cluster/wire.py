@@ -1,24 +1,17 @@
-"""API objects as msgspec reads them: only the fields that are needed, each list bounded.
+"""API objects as msgspec reads them: only the fields that are needed.
 
-Every field may be absent or null, as Go has it. A Raw is JSON that is read later, if at all.
+Every field may be absent or null, as Go has it. A Raw is JSON that is read later, if at all, and
+then bounded in bytes. Numbers of items are not bounded: the API server does not bound them either.
 """
 
-from typing import Annotated, TypeVar
+from typing import Annotated, ClassVar
 
 from msgspec import Meta, Raw, Struct
 
-_MANY = Meta(max_length=1024)  # more containers, terms, ports and so on than any object has
-_TEXT = Meta(max_length=4096)  # characters
-
-Text = Annotated[str, _TEXT]
-Name = Annotated[str, Meta(max_length=253)]  # as Kubernetes bounds them
-Texts = Annotated[list[Text], Meta(max_length=8192)]
-Labels = Annotated[dict[Text, Text], _MANY]
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]  # as Go has them
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Amounts = Annotated[dict[Text, Text | int | float], Meta(max_length=256)]
-T = TypeVar("T")
-ManyOf = Annotated[list[T], _MANY]
+Labels = dict[str, str]
+Amounts = dict[str, str | int | float]
 NULL = b"null"
 NOTHING = Raw(NULL)
 
@@ -31,31 +24,39 @@ def given(found: Raw) -> bool:
 class Wire(Struct, rename="camel", gc=False):
     """Base of what is read and converted at once."""
 
+    deciding: ClassVar[frozenset[str]] = frozenset()
+    """Fields without which nothing can be said of the object: the API server could not have taken
+    one of another type."""
+    whole: ClassVar[bool] = False
+    """Whether what is left of it would say something else when a part is missing."""
+
 
 class OwnerReference(Wire):
-    kind: Name | None = None
-    name: Name | None = None
-    uid: Name | None = None
+    kind: str | None = None
+    name: str | None = None
+    uid: str | None = None
     controller: bool | None = None
 
 
 class Metadata(Wire):
-    name: Annotated[Name, Meta(min_length=1)]
-    namespace: Name | None = None
-    uid: Name | None = None
-    resource_version: Text | None = None
+    deciding = frozenset({"namespace", "uid", "deletion_timestamp"})
+
+    name: Annotated[str, Meta(min_length=1)]
+    namespace: str | None = None
+    uid: str | None = None
+    resource_version: str | None = None
     labels: Labels | None = None
-    annotations: Annotated[dict[Text, str], _MANY] | None = None
-    owner_references: ManyOf[OwnerReference] | None = None
-    creation_timestamp: Text | None = None
-    deletion_timestamp: Text | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[OwnerReference] | None = None
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
 
 
 class Identity(Wire):
-    name: Name | None = None
-    namespace: Name | None = None
-    uid: Name | None = None
-    resource_version: Text | None = None
+    name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    resource_version: str | None = None
 
 
 class Identified(Wire):
@@ -65,26 +66,27 @@ class Identified(Wire):
 
 
 class Container(Wire):
+    name: str = ""
     image: Raw = NOTHING
     resources: Raw = NOTHING
     ports: Raw = NOTHING
-    restart_policy: Text | None = None
+    restart_policy: str | None = None
 
 
 class ClaimSource(Wire):
-    claim_name: Name
+    claim_name: str
 
 
 class ImageSource(Wire):
-    reference: Text | None = None
+    reference: str | None = None
 
 
 class SchedulingGate(Wire):
-    name: Name
+    name: str
 
 
 class PodVolume(Wire):
-    name: Name
+    name: str
     image: ImageSource | None = None
     persistent_volume_claim: ClaimSource | None = None
     ephemeral: Raw = NOTHING
@@ -97,14 +99,16 @@ class PodVolume(Wire):
 
 
 class Spec(Wire):
-    node_name: Name | None = None
-    scheduler_name: Name | None = None
+    deciding = frozenset({"node_name", "priority", "containers", "init_containers"})
+
+    node_name: str | None = None
+    scheduler_name: str | None = None
     priority: Int32 | None = None
-    preemption_policy: Text | None = None
-    scheduling_gates: ManyOf[SchedulingGate] | None = None
-    containers: ManyOf[Container] | None = None
-    init_containers: ManyOf[Container] | None = None
-    volumes: ManyOf[PodVolume] | None = None
+    preemption_policy: str | None = None
+    scheduling_gates: list[SchedulingGate] | None = None
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    volumes: list[PodVolume] | None = None
     overhead: Raw = NOTHING
     resources: Raw = NOTHING
     tolerations: Raw = NOTHING
@@ -115,11 +119,11 @@ class Spec(Wire):
 
 
 class Waiting(Wire):
-    reason: Text | None = None
+    reason: str | None = None
 
 
 class Terminated(Wire):
-    reason: Text | None = None
+    reason: str | None = None
     exit_code: Int32 | None = None
 
 
@@ -129,30 +133,38 @@ class ContainerState(Wire):
 
 
 class ContainerStatus(Wire):
+    name: str = ""
+    resources: Raw = NOTHING
+    allocated_resources: Raw = NOTHING
     restart_count: Int32 | None = None
     state: ContainerState | None = None
 
 
 class PodCondition(Wire):
-    type: Text
-    status: Text
-    reason: Text | None = None
-    last_transition_time: Text | None = None
+    type: str
+    status: str
+    reason: str | None = None
+    last_transition_time: str | None = None
 
 
 class PodStatus(Wire):
-    phase: Text | None = None
-    nominated_node_name: Name | None = None
-    qos_class: Text | None = None
-    reason: Text | None = None
-    start_time: Text | None = None
-    conditions: ManyOf[PodCondition] | None = None
-    container_statuses: ManyOf[ContainerStatus] | None = None
-    init_container_statuses: ManyOf[ContainerStatus] | None = None
-    ephemeral_container_statuses: ManyOf[ContainerStatus] | None = None
+    deciding = frozenset({"phase"})
+
+    phase: str | None = None
+    nominated_node_name: str | None = None
+    qos_class: str | None = None
+    reason: str | None = None
+    start_time: str | None = None
+    resize: str | None = None  # of Kubernetes 1.32 and older
+    conditions: list[PodCondition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+    ephemeral_container_statuses: list[ContainerStatus] | None = None
 
 
 class Pod(Wire):
+    deciding = frozenset({"spec", "status"})
+
     metadata: Metadata
     spec: Spec | None = None
     status: PodStatus | None = None
@@ -164,131 +176,149 @@ class Resources(Wire):
 
 
 class Port(Wire, rename={"host_port": "hostPort", "host_ip": "hostIP"}):
+    whole = True
+
     host_port: Int32 | None = None
-    protocol: Text | None = None
-    host_ip: Text | None = None
+    protocol: str | None = None
+    host_ip: str | None = None
 
 
 class Disk(Wire, rename={"volume_id": "volumeID", "pd_name": "pdName", "read_only": "readOnly"}):
     """A disk in a pod: the fields of all its kinds."""
 
-    pd_name: Text | None = None
-    volume_id: Text | None = None
-    iqn: Text | None = None
-    monitors: Texts | None = None
-    pool: Text | None = None
-    image: Text | None = None
+    whole = True
+
+    pd_name: str | None = None
+    volume_id: str | None = None
+    iqn: str | None = None
+    monitors: list[str] | None = None
+    pool: str | None = None
+    image: str | None = None
     read_only: bool | None = None
 
 
 class Toleration(Wire):
-    key: Text | None = None
-    operator: Text | None = None
-    value: Text | None = None
-    effect: Text | None = None
+    whole = True
+
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
 
 
 class Expression(Wire):
-    key: Text
-    operator: Text
-    values: Texts | None = None
+    key: str
+    operator: str
+    values: list[str] | None = None
 
 
 class LabelSelector(Wire):
+    whole = True
+
     match_labels: Labels | None = None
-    match_expressions: ManyOf[Expression] | None = None
+    match_expressions: list[Expression] | None = None
 
 
 class NodeSelectorTerm(Wire):
-    match_expressions: ManyOf[Expression] | None = None
-    match_fields: ManyOf[Expression] | None = None
+    whole = True
+
+    match_expressions: list[Expression] | None = None
+    match_fields: list[Expression] | None = None
 
 
 class NodeSelector(Wire):
-    node_selector_terms: ManyOf[NodeSelectorTerm] | None = None
+    node_selector_terms: list[NodeSelectorTerm] | None = None
 
 
 class PreferredTerm(Wire):
+    whole = True
+
     weight: Int64
     preference: NodeSelectorTerm
 
 
-class NodeAffinity(Wire):
-    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
-    preferred_during_scheduling_ignored_during_execution: ManyOf[PreferredTerm] | None = None
-
-
 class PodAffinityTerm(Wire):
-    topology_key: Text
+    whole = True
+
+    topology_key: str
     label_selector: LabelSelector | None = None
-    namespaces: Texts | None = None
+    namespaces: list[str] | None = None
     namespace_selector: LabelSelector | None = None
 
 
 class WeightedAffinityTerm(Wire):
+    whole = True
+
     weight: Int64
     pod_affinity_term: PodAffinityTerm
 
 
-class PodAffinity(Wire):
-    required_during_scheduling_ignored_during_execution: ManyOf[PodAffinityTerm] | None = None
-    preferred_during_scheduling_ignored_during_execution: ManyOf[WeightedAffinityTerm] | None = None
+class Terms(Wire):
+    """Terms of a node affinity, or of a pod (anti-)affinity."""
+
+    required_during_scheduling_ignored_during_execution: Raw = NOTHING
+    preferred_during_scheduling_ignored_during_execution: Raw = NOTHING
 
 
 class Affinity(Wire):
-    node_affinity: NodeAffinity | None = None
-    pod_affinity: PodAffinity | None = None
-    pod_anti_affinity: PodAffinity | None = None
+    node_affinity: Terms | None = None
+    pod_affinity: Terms | None = None
+    pod_anti_affinity: Terms | None = None
 
 
 class Spread(Wire):
-    topology_key: Text
+    whole = True
+
+    topology_key: str
     max_skew: Int32
-    when_unsatisfiable: Text
+    when_unsatisfiable: str
     label_selector: LabelSelector | None = None
     min_domains: Int32 | None = None
-    node_affinity_policy: Text | None = None
-    node_taints_policy: Text | None = None
-    match_label_keys: Texts | None = None
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
+    match_label_keys: list[str] | None = None
 
 
 class Taint(Wire):
-    key: Text
-    effect: Text
-    value: Text | None = None
+    whole = True
+
+    key: str
+    effect: str
+    value: str | None = None
 
 
 class NodeSpec(Wire):
-    taints: ManyOf[Taint] | None = None
+    taints: Raw = NOTHING
     unschedulable: bool | None = None
 
 
 class Condition(Wire):
-    type: Text
-    status: Text
+    type: str
+    status: str
 
 
 class NodeAddress(Wire):
-    type: Text | None = None
-    address: Text | None = None
+    type: str | None = None
+    address: str | None = None
 
 
 class NodeStatus(Wire):
+    deciding = frozenset({"allocatable"})
+
     allocatable: Amounts | None = None
-    addresses: ManyOf[NodeAddress] | None = None
-    conditions: ManyOf[Condition] | None = None
+    addresses: list[NodeAddress] | None = None
+    conditions: list[Condition] | None = None
     images: Raw = NOTHING
 
 
 class NodeImage(Wire):
-    names: ManyOf[Text] | None = None
+    names: list[str] | None = None
     size_bytes: Int64 | None = None
 
 
-NodeImages = Annotated[list[NodeImage], Meta(max_length=8192)]
-
-
 class Node(Wire):
+    deciding = frozenset({"spec", "status"})
+
     metadata: Metadata
     spec: NodeSpec | None = None
     status: NodeStatus | None = None
@@ -324,12 +354,12 @@ class Service(Wire):
 
 
 class BudgetSpec(Wire):
-    selector: LabelSelector | None = None
+    selector: Raw = NOTHING
 
 
 class BudgetStatus(Wire):
     disruptions_allowed: Int32 | None = None
-    disrupted_pods: Annotated[dict[Text, Raw], Meta(max_length=8192)] | None = None
+    disrupted_pods: dict[str, Raw] | None = None
 
 
 class Budget(Wire):
@@ -351,22 +381,22 @@ class UsageByType(Wire):
 
 
 class Aggregated(Wire):
-    duration: Text | None = None
+    duration: str | None = None
     usage: UsageByType | None = None
 
 
 class NodeUsage(Wire):
     node_usage: ResourceMap | None = None
     system_usage: ResourceMap | None = None
-    aggregated_node_usages: ManyOf[Aggregated] | None = None
+    aggregated_node_usages: list[Aggregated] | None = None
 
 
 class PodUsage(Wire):
-    name: Text
-    namespace: Text
+    name: str
+    namespace: str
     pod_usage: ResourceMap | None = None
-    priority: Text | None = None
-    qos: Text | None = None
+    priority: str | None = None
+    qos: str | None = None
 
 
 class HostUsage(Wire):
@@ -374,10 +404,10 @@ class HostUsage(Wire):
 
 
 class NodeMetricStatus(Wire):
-    update_time: Text | None = None
+    update_time: str | None = None
     node_metric: NodeUsage | None = None
-    pods_metric: Annotated[list[PodUsage], Meta(max_length=16384)] | None = None
-    host_application_metric: ManyOf[HostUsage] | None = None
+    pods_metric: list[PodUsage] | None = None
+    host_application_metric: list[HostUsage] | None = None
 
 
 class CollectPolicy(Wire):
@@ -395,21 +425,21 @@ class NodeMetric(Wire):
 
 
 class PageMeta(Wire, rename={"resource_version": "resourceVersion", "continue_": "continue"}):
-    resource_version: Text | None = None
-    continue_: Text | None = None
+    resource_version: str | None = None
+    continue_: str | None = None
 
 
 class ObjectList(Wire):
     """A page of a list: its items are read one by one."""
 
     metadata: PageMeta | None = None
-    items: Annotated[list[Raw], Meta(max_length=1_000_000)] | None = None
+    items: list[Raw] | None = None
 
 
 class Event(Wire):
     """A watch event."""
 
-    type: Text
+    type: str
     object: Raw
 
 

@@ -12,11 +12,14 @@ from functools import partial
 from typing import Any
 
 from koord.cluster.decoder import Decoder, Event, Kind, Page
+from koord.cluster.decoding import NODE
 from koord.cluster.state import ClusterState
 from koord.controlplane.kinds import SERVED, Served
 from koord.kube import listwatch
 from koord.kube.client import ApiClient
 from koord.kube.errors import BadAnswer, KubeError, api_error
+from koord.kube.eventobjects import Event as KubeEvent
+from koord.kube.eventobjects import EventType, ObjectRef
 from koord.kube.listwatch import ListWatch
 from koord.kube.watch import WatchLimits, WatchLines
 from koord.util.clock import Clock
@@ -27,9 +30,17 @@ from koord.util.slices import in_slices
 from koord.util.stop import Stop
 
 MOST_NAMED = 5  # objects that health names
-MOST_LOGGED = 100  # objects of one kind that are not understood, each with a log line of its own
+MOST_LOGGED = 100
+"""Objects of one kind that are not understood, or not read in full, with a log line each; of the
+latter also with an event."""
 
 log = get_logger("koord.controlplane")
+
+Announce = Callable[[KubeEvent], None]
+
+
+def _keep_quiet(_: KubeEvent) -> None:
+    """Nobody is interested."""
 
 
 class ClusterFeed:
@@ -43,11 +54,25 @@ class ClusterFeed:
         *,
         served: Mapping[Kind[Any], Served] = SERVED,
         draw: Callable[[], float] = random.random,
+        announce: Announce = _keep_quiet,
+        component: str = "",
     ) -> None:
-        """served: the kinds that are followed. draw returns a number from 0 to 1."""
+        """served: the kinds that are followed. draw returns a number from 0 to 1.
+
+        announce gets an event, in the name of component, about an object that is not read in full.
+        """
         decoder = Decoder()
         self._kinds = {
-            kind.name: _KindFeed(client, state, decoder, kind, place, clock, draw)
+            kind.name: _KindFeed(
+                client,
+                state,
+                decoder,
+                kind,
+                place,
+                clock,
+                draw,
+                _CutObjects(kind.name, place.resource.api_version, announce, component),
+            )
             for kind, place in served.items()
         }
 
@@ -99,7 +124,9 @@ class _KindFeed:
         place: Served,
         clock: Clock,
         draw: Callable[[], float],
+        cut: "_CutObjects",
     ) -> None:
+        self._cut = cut
         self._client = client
         self._state = state
         self._decoder = decoder
@@ -126,7 +153,7 @@ class _KindFeed:
         if self._rejected:
             named = "; ".join([*self._rejected.values()][:MOST_NAMED])
             return PartHealth(Status.DEGRADED, f"{len(self._rejected)} not understood: {named}")
-        return OK
+        return self._cut.health()
 
     async def catch_up(self, seconds: float) -> None:
         """As ClusterFeed.catch_up."""
@@ -146,8 +173,10 @@ class _KindFeed:
         pages = self._client.pages_read(self._path, self._read_page, query, size=self._page_size)
         async for page in pages:
             version = page.resource_version
+            cut = {each.key: each for each in page.cut}
             async for item in in_slices(page.objects):
-                self._put(item.key, item)
+                found = cut.get(item.key)
+                self._put(item, *((found.uid, found.faults) if found else ("", ())))
                 if not is_first:
                     listed.add(item.key)
             for each in page.rejected:
@@ -193,7 +222,7 @@ class _KindFeed:
         elif isinstance(event.object, InvalidObject):
             self._reject(event.key, event.object)
         else:
-            self._put(event.key, event.object)
+            self._put(event.object, event.uid, event.faults)
         return event.resource_version
 
     async def _read_page(self, data: bytes) -> Page[Any]:
@@ -203,24 +232,26 @@ class _KindFeed:
         except InvalidObject as err:
             raise BadAnswer(self._path, wanted="a list", found=str(err)) from err
 
-    def _put(self, key: str, item: Any) -> None:
-        try:
-            self._state.put(self._kind, item)
-        except InvalidObject as err:
-            self._reject(key, err)
-        else:
-            if self._rejected:
-                self._rejected.pop(key, None)
+    def _put(self, item: Any, uid: str, faults: tuple[str, ...]) -> None:
+        self._state.put(self._kind, item)
+        if self._kind is NODE:
+            faults = (*faults, *self._state.left_out(item))
+        if faults or self._cut:
+            self._cut.note(item.key, uid, faults)
+        if self._rejected:
+            self._rejected.pop(item.key, None)
 
     def _remove(self, event: Event[Any]) -> None:
         self._state.remove(self._kind, event.key, event.uid)
         self._rejected.pop(event.key, None)
+        self._cut.forget(event.key)
 
     async def _forget_all_but(self, listed: Collection[str]) -> None:
         """Forget what a whole list lacks."""
         async for key in in_slices(tuple(self._state.keys(self._kind)), 1000):
             if key not in listed:
                 self._state.remove(self._kind, key)
+                self._cut.forget(key)
         for key in [key for key in self._rejected if key not in listed]:
             del self._rejected[key]
 
@@ -229,3 +260,53 @@ class _KindFeed:
         if self._rejected.get(key) != reason and len(self._rejected) < MOST_LOGGED:
             log.warning("object.rejected", watched=self._kind.name, object=key, error=reason)
         self._rejected[key] = reason
+
+
+class _CutObjects:
+    """The objects of one kind that are not read in full: each with one log line and one event."""
+
+    def __init__(self, name: str, api_version: str, announce: Announce, component: str) -> None:
+        self._name = name
+        self._api_version = api_version
+        self._announce = announce
+        self._component = component
+        self._faults: dict[str, str] = {}  # by key, of the first MOST_LOGGED
+        self._others: set[str] = set()  # keys
+
+    def __len__(self) -> int:
+        return len(self._faults) + len(self._others)
+
+    def health(self) -> PartHealth:
+        """Ok, and which they are."""
+        if not self:
+            return OK
+        named = "; ".join(f"{key}: {text}" for key, text in [*self._faults.items()][:MOST_NAMED])
+        return PartHealth(Status.OK, f"{len(self)} not read in full: {named}")
+
+    def note(self, key: str, uid: str, faults: tuple[str, ...]) -> None:
+        """Note what was left out of an object, as it is now."""
+        if not faults:
+            self.forget(key)
+        elif key in self._faults:
+            self._faults[key] = faults[0]
+        elif len(self._faults) < MOST_LOGGED:
+            self._faults[key] = faults[0]
+            self._others.discard(key)
+            self._report(key, uid, faults)
+        else:
+            self._others.add(key)
+
+    def forget(self, key: str) -> None:
+        """The object is gone, or read in full."""
+        self._faults.pop(key, None)
+        self._others.discard(key)
+
+    def _report(self, key: str, uid: str, faults: tuple[str, ...]) -> None:
+        log.warning("object.cut", watched=self._name, object=key, left_out=faults)
+        namespace, _, name = key.rpartition("/")
+        kind = self._name[0].upper() + self._name[1:]
+        about = ObjectRef(self._api_version, kind, name, namespace, uid)
+        message = f"left out, all else counts: {'; '.join(faults)}"
+        self._announce(
+            KubeEvent(about, EventType.WARNING, "PartsLeftOut", message, self._component)
+        )

@@ -95,6 +95,7 @@ def connect(
     events_client = ApiClient(of_events, clock, encode=encode_quickly)
     of_lease = make(limits=replace(limits, connections=_LEASE_CONNECTIONS, qps=0))
     count = EventMetrics(registry, program.prefix).count
+    recorder = EventRecorder(events_client, hostname, clock, count=count, limits=events)
     return Connection(
         server=config.server,
         transport=transport,
@@ -102,9 +103,16 @@ def connect(
         events_client=events_client,
         lease_client=ApiClient(of_lease, clock),
         state=state,
-        feed=ClusterFeed(client, state, clock, served=served),
+        feed=ClusterFeed(
+            client,
+            state,
+            clock,
+            served=served,
+            announce=recorder.emit,
+            component=program.name,
+        ),
         informers=LiveInformers(client, clock),
-        events=EventRecorder(events_client, hostname, clock, count=count, limits=events),
+        events=recorder,
         guard=TokenGuard(Reviews(client, clock), clock, registry, name=program.prefix),
     )
 

@@ -22,6 +22,8 @@ def dump_report(dump: Dump) -> Json:
         "skipped": dict(sorted(dump.skipped.items())),
         "rejections": dump.rejections,
         "rejected": [str(one) for one in dump.rejected],
+        "cuts": dump.cuts,
+        "cut": dump.cut,
     }
 
 
@@ -48,6 +50,10 @@ def dump_view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
     more = report["rejections"] - len(report["rejected"])
     if more:
         yield prose(f"malformed, left out: {more} more", "yellow")
+    for text in report["cut"]:
+        yield prose(f"read in part, left out of {text}", "yellow")
+    if report["cuts"] > len(report["cut"]):
+        yield prose(f"read in part: {report['cuts'] - len(report['cut'])} more", "yellow")
 
 
 def moment(seconds: float) -> str:

@@ -14,7 +14,7 @@ from koord.kube.answers import (
     read_object,
     read_page,
 )
-from koord.kube.errors import ServerError, TooManyRequests
+from koord.kube.errors import AnswerTooLarge, ServerError, TooManyRequests
 from koord.kube.transport import METADATA, WHOLE, Call, Transport
 from koord.kube.watch import WatchEvent, WatchLimits, WatchLines, watch, watch_lines
 from koord.util.clock import Clock
@@ -23,6 +23,7 @@ MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 PAGE_SIZE = 100  # objects; a page of pods is about a megabyte
+_SMALLER = 4  # times; what a page is made smaller by where it is too large
 # Not ASCII only: names in other scripts would be three times as long.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 ATTEMPTS = 4  # of a request that the server asks to repeat later
@@ -106,16 +107,28 @@ class ApiClient:
         size: int = PAGE_SIZE,
         accept: str = WHOLE,
     ) -> AsyncIterator[P]:
-        """Yield a list page by page, each as read makes it of the bytes. Raises what pages does."""
-        asked = {**(query or {}), "limit": str(size)}
+        """Yield a list page by page, each as read makes it of the bytes. Raises what pages does.
+
+        Where a page is too large, because some of its objects are, smaller ones are asked for.
+        """
+        asked, whole = dict(query or {}), size
         while True:
+            asked["limit"] = str(size)
             call = Call("GET", path, asked, accept=accept)
-            page = await read(await self._patiently(call, ATTEMPTS))
+            try:
+                data = await self._patiently(call, ATTEMPTS)
+            except AnswerTooLarge:
+                if size == 1:
+                    raise
+                size = max(size // _SMALLER, 1)
+                continue
+            page = await read(data)
+            size = min(size * _SMALLER, whole)
             yield page
             if not page.continue_:
                 return
             # The token says of which state the list is; to ask for one as well is an error.
-            asked = {**asked, "continue": page.continue_}
+            asked["continue"] = page.continue_
             asked.pop("resourceVersion", None)
             asked.pop("resourceVersionMatch", None)
 

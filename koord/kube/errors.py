@@ -43,6 +43,10 @@ class BadAnswer(KubeError):
         super().__init__(f"{where}: wanted {wanted}, found {found}")
 
 
+class AnswerTooLarge(BadAnswer):
+    """The answer has more bytes than are read of one."""
+
+
 class ApiError(KubeError):
     """The server refused a request. The fields are those of its Status object.
 

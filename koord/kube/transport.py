@@ -16,7 +16,7 @@ from koord.kube.access.credentials import Credential, Credentials, credentials_o
 from koord.kube.access.tls import TlsContexts
 from koord.kube.answers import refusal
 from koord.kube.deadline import Deadline
-from koord.kube.errors import BadAnswer, KubeError, Unauthorized
+from koord.kube.errors import AnswerTooLarge, BadAnswer, KubeError, Unauthorized
 from koord.kube.neterrors import translated
 from koord.util.clock import Clock
 from koord.util.logs import get_logger
@@ -262,9 +262,9 @@ def check_head(status: int, encoding: str, where: str) -> None:
         raise BadAnswer(where, wanted="plain bytes, as asked for", found=encoding)
 
 
-def too_large(where: str, limit: int) -> BadAnswer:
+def too_large(where: str, limit: int) -> AnswerTooLarge:
     """The error for an answer of more bytes than the limit."""
-    return BadAnswer(where, wanted=f"at most {limit} bytes", found="more")
+    return AnswerTooLarge(where, wanted=f"at most {limit} bytes", found="more")
 
 
 def _connector(limits: Limits) -> aiohttp.TCPConnector:

@@ -29,6 +29,7 @@ _TEXTS = {
     Misfit.TOPOLOGY_SPREAD: "its topology spread",
     Misfit.POD_AFFINITY: "its pod affinity",
     Misfit.POD_ANTI_AFFINITY: "pod anti-affinity",
+    Misfit.UNREAD: "a part of the pod that cannot be read",
 }
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from koord.cluster.decoder import Decoder
 from koord.cluster.decoding import POD
 from koord.cluster.facts import ClusterPod
+from koord.cluster.parts import Faults
 from koord.cluster.view import View
 from koord.util.clock import Clock
 from koord.util.logs import LimitedLog, get_logger
@@ -163,7 +164,7 @@ class PluginHost:
         return status
 
     def _pod(self, data: bytes) -> ClusterPod:
-        return self._decoder.object(POD, data)
+        return self._decoder.object(POD, data, Faults())
 
     def _cycle(self, pod: ClusterPod) -> ProfileCycle:
         """The profile that has the pod's scheduler name, or else the first one."""

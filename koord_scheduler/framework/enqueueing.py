@@ -25,7 +25,7 @@ from koord_scheduler.framework.interfaces import (
 )
 from koord_scheduler.framework.profiles.profile import ProfileError, ProfilePlugins
 from koord_scheduler.framework.queuedpod import QueuedPod
-from koord_scheduler.framework.status import SUCCESS, Status
+from koord_scheduler.framework.status import SUCCESS, UNREAD, Status
 
 EVERYTHING = (HintedEvent(WILDCARD),)
 """Of a plugin that does not say what helps, and of an extender."""
@@ -76,6 +76,8 @@ class Enqueueing:
 
     def events(self, profile: str, plugin: str) -> tuple[HintedEvent, ...]:
         """What may help a pod that a plugin has rejected."""
+        if plugin == UNREAD:  # nothing but another spec, for which a look now and then will do
+            return ()
         return self._events[profile].get(plugin, EVERYTHING)
 
     def interested(self, profile: str, plugin: str, event: ClusterEvent) -> bool:

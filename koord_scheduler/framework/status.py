@@ -46,6 +46,10 @@ _TITLES = {
 _REJECTED = (Code.UNSCHEDULABLE, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, Code.PENDING)
 
 
+UNREAD = "UnreadParts"
+"""The name, in place of a plugin's, of what rejects pods that could not be read in full."""
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """What a plugin says. Where a plugin may return None, that is Success."""

@@ -23,7 +23,8 @@ Args = kubernetes_args.RemovePodsViolatingNodeTaintsArgs
 class RemovePodsViolatingNodeTaints(JudgePlugin):
     """Names the pods that do not tolerate a taint of their node, node by node.
 
-    NoExecute is left to Kubernetes itself, which evicts by it.
+    NoExecute is left to Kubernetes itself, which evicts by it. A pod that could not be read in full
+    stays: its tolerations may be what is missing.
     """
 
     def __init__(self, args: Args, handle: Handle) -> None:
@@ -38,7 +39,7 @@ class RemovePodsViolatingNodeTaints(JudgePlugin):
             if not taints:
                 continue
             for pod in view.pods(row):
-                if pod.finished or not self._wanted(pod):
+                if pod.finished or pod.spec.unread or not self._wanted(pod):
                     continue
                 key = taints, pod.spec
                 if key not in known:

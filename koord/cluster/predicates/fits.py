@@ -37,9 +37,16 @@ class Misfit(IntEnum):
     TOPOLOGY_SPREAD = 7
     POD_AFFINITY = 8
     POD_ANTI_AFFINITY = 9
+    UNREAD = 10  # a part of the pod could not be read
+
+
+def is_read(pod: ClusterPod, view: View) -> Mask:
+    """All nodes, if the pod could be read in full; else none; shape (nodes,)."""
+    return np.full(len(view), not pod.spec.unread)
 
 
 RULES: Mapping[Misfit, Predicate] = {
+    Misfit.UNREAD: is_read,
     Misfit.UNSCHEDULABLE: is_schedulable,
     Misfit.TAINTS: tolerates_taints,
     Misfit.NODE_AFFINITY: matches_node_affinity,

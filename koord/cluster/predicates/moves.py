@@ -107,4 +107,10 @@ class Moves:
         return allowed
 
 
-_ABOUT_NODES = (Misfit.UNSCHEDULABLE, Misfit.TAINTS, Misfit.NODE_AFFINITY, Misfit.VOLUMES)
+_ABOUT_NODES = (
+    Misfit.UNREAD,
+    Misfit.UNSCHEDULABLE,
+    Misfit.TAINTS,
+    Misfit.NODE_AFFINITY,
+    Misfit.VOLUMES,
+)

@@ -4,10 +4,13 @@ from collections.abc import Iterable, Mapping
 from sys import intern
 from types import MappingProxyType
 
+from msgspec import Raw
+
 from koord.api.labelselector import Requirement
 from koord.api.pods.requests import amount
 from koord.cluster.decoder import Kind
-from koord.cluster.facts import NodeTerm
+from koord.cluster.facts import NodeTerm, Selector
+from koord.cluster.parts import Faults, Part
 from koord.cluster.podspecs import Sharing
 from koord.cluster.selectors import read_node_terms, read_selector
 from koord.cluster.storage import wire
@@ -23,7 +26,7 @@ from koord.cluster.storage.facts import (
     Volume,
     VolumeAttachment,
 )
-from koord.cluster.wire import Metadata
+from koord.cluster.wire import LabelSelector, Metadata
 from koord.util.errors import InvalidObject
 
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"  # annotations: of claims
@@ -31,6 +34,10 @@ BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"  # of volumes
 SELECTED_NODE = "volume.kubernetes.io/selected-node"  # of claims
 _OLD_CLASS = "volume.beta.kubernetes.io/storage-class"  # an annotation; it wins over the spec's
 LARGEST_SIZE = 2**62  # bytes; sums of a few stay below 64 bits
+
+NOTHING_MATCHES: Selector = (Requirement("", "In", ()),)
+_SELECTOR: Part[LabelSelector] = Part("selector", LabelSelector)
+_NODE_AFFINITY: Part[wire.VolumeAffinity] = Part("nodeAffinity", wire.VolumeAffinity)
 
 MIGRATED: Mapping[str, str] = {
     "aws_elastic_block_store": "ebs.csi.aws.com",
@@ -42,10 +49,9 @@ MIGRATED: Mapping[str, str] = {
 """Kinds of volumes that Kubernetes hands to CSI drivers. Source: csi-translation-lib."""
 
 
-def _read_claim(found: wire.Claim, _: Sharing) -> Claim:
+def _read_claim(found: wire.Claim, _: Sharing, faults: Faults) -> Claim:
     meta, spec = found.metadata, found.spec or wire.ClaimSpec()
     namespace = intern(meta.namespace or "default")
-    where = f"PersistentVolumeClaim {namespace}/{meta.name}"
     annotations = meta.annotations or {}
     requests = (spec.resources and spec.resources.requests) or {}
     return Claim(
@@ -55,8 +61,8 @@ def _read_claim(found: wire.Claim, _: Sharing) -> Claim:
         _class_of(meta, spec.storage_class_name),
         uid=meta.uid or "",
         access_modes=_interned(spec.access_modes),
-        request=_size(requests.get("storage"), where),
-        selector=read_selector(spec.selector, where),
+        request=_size(requests.get("storage"), faults, unread=LARGEST_SIZE),
+        selector=_selector(spec.selector, faults),
         is_block=spec.volume_mode == "Block",
         attributes_class=intern(spec.volume_attributes_class_name or ""),
         phase=intern((found.status or wire.Phase()).phase or ""),
@@ -75,18 +81,19 @@ def _read_claim(found: wire.Claim, _: Sharing) -> Claim:
     )
 
 
-def _read_volume(found: wire.Volume, _: Sharing) -> Volume:
+def _read_volume(found: wire.Volume, _: Sharing, faults: Faults) -> Volume:
     meta, spec = found.metadata, found.spec or wire.VolumeSpec()
-    where = f"PersistentVolume {meta.name}"
-    terms = None if spec.node_affinity is None else spec.node_affinity.required
+    terms = _NODE_AFFINITY.read(spec.node_affinity, own := Faults())
+    required = None if terms is None else terms.required
+    faults.take(own)
     reference = spec.claim_ref
     driver, handle = _driver_of(spec)
     return Volume(
         meta.name,
-        None if terms is None else read_node_terms(terms),
+        () if own else None if required is None else read_node_terms(required),
         uid=meta.uid or "",
         storage_class=_class_of(meta, spec.storage_class_name),
-        capacity=_size((spec.capacity or {}).get("storage"), where) or 0,
+        capacity=_size((spec.capacity or {}).get("storage"), faults) or 0,
         access_modes=_interned(spec.access_modes),
         is_block=spec.volume_mode == "Block",
         attributes_class=intern(spec.volume_attributes_class_name or ""),
@@ -115,7 +122,7 @@ def _driver_of(spec: wire.VolumeSpec) -> tuple[str, str]:
     return "", ""
 
 
-def _read_class(found: wire.StorageClass, _: Sharing) -> StorageClass:
+def _read_class(found: wire.StorageClass, _: Sharing, faults: Faults) -> StorageClass:
     mode = found.volume_binding_mode
     return StorageClass(
         found.metadata.name,
@@ -137,7 +144,7 @@ def _topologies(found: Iterable[wire.TopologyTerm]) -> tuple[NodeTerm, ...]:
     )
 
 
-def _read_csi_node(found: wire.CsiNode, _: Sharing) -> CsiNode:
+def _read_csi_node(found: wire.CsiNode, _: Sharing, faults: Faults) -> CsiNode:
     drivers = (found.spec or wire.CsiNodeSpec()).drivers or ()
     return CsiNode(
         found.metadata.name,
@@ -152,27 +159,26 @@ def _read_csi_node(found: wire.CsiNode, _: Sharing) -> CsiNode:
     )
 
 
-def _read_csi_driver(found: wire.CsiDriver, _: Sharing) -> CsiDriver:
+def _read_csi_driver(found: wire.CsiDriver, _: Sharing, faults: Faults) -> CsiDriver:
     return CsiDriver(
         found.metadata.name, bool((found.spec or wire.CsiDriverSpec()).storage_capacity)
     )
 
 
-def _read_capacity(found: wire.StorageCapacity, _: Sharing) -> StorageCapacity:
+def _read_capacity(found: wire.StorageCapacity, _: Sharing, faults: Faults) -> StorageCapacity:
     meta = found.metadata
     namespace = intern(meta.namespace or "default")
-    where = f"CSIStorageCapacity {namespace}/{meta.name}"
     return StorageCapacity(
         namespace,
         meta.name,
         intern(found.storage_class_name),
-        read_selector(found.node_topology, where),
-        _size(found.capacity, where),
-        _size(found.maximum_volume_size, where),
+        _selector(found.node_topology, faults),
+        _size(found.capacity, faults),
+        _size(found.maximum_volume_size, faults),
     )
 
 
-def _read_attachment(found: wire.VolumeAttachment, _: Sharing) -> VolumeAttachment:
+def _read_attachment(found: wire.VolumeAttachment, _: Sharing, faults: Faults) -> VolumeAttachment:
     spec = found.spec
     source = spec.source or wire.AttachmentSource()
     return VolumeAttachment(
@@ -192,17 +198,33 @@ def _interned(found: Iterable[str] | None) -> tuple[str, ...]:
     return tuple(map(intern, found or ()))
 
 
-def _size(found: str | float | None, where: str) -> int | None:
-    """Bytes of a quantity, rounded up; None: there is none."""
+def _selector(found: Raw, faults: Faults) -> Selector | None:
+    """A selector; of one that cannot be read it is one that nothing matches."""
+    own = Faults()
+    try:
+        selector = read_selector(_SELECTOR.read(found, own), "selector")
+    except InvalidObject as err:
+        own.note("selector", str(err))
+    faults.take(own)
+    return NOTHING_MATCHES if own else selector
+
+
+def _size(found: str | float | None, faults: Faults, *, unread: int = 0) -> int | None:
+    """Bytes of a quantity, rounded up, at most LARGEST_SIZE; None: there is none.
+
+    unread: of a text that is no quantity.
+    """
     if found is None:
         return None
     try:
         size = amount("storage", str(found))
     except ValueError as err:
-        raise InvalidObject(f"{where}: storage", wanted="a quantity", found=found) from err
-    if not 0 <= size <= LARGEST_SIZE:
-        raise InvalidObject(f"{where}: storage", wanted=f"0 to {LARGEST_SIZE}", found=found)
-    return size
+        faults.note("storage", str(err))
+        return unread
+    counted = min(max(size, 0), LARGEST_SIZE)
+    if counted != size:
+        faults.note("storage", f"{found} counts as {counted}")
+    return counted
 
 
 CLAIM = Kind("PersistentVolumeClaim", wire.Claim, _read_claim)

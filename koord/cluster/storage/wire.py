@@ -1,22 +1,8 @@
 """Storage objects as msgspec reads them: as koord.cluster.wire."""
 
-from typing import Annotated
+from msgspec import Raw
 
-from msgspec import Meta
-
-from koord.cluster.wire import (
-    Amounts,
-    LabelSelector,
-    ManyOf,
-    Metadata,
-    Name,
-    NodeSelector,
-    Text,
-    Texts,
-    Wire,
-)
-
-Handle = Annotated[str, Meta(max_length=4096)]
+from koord.cluster.wire import NOTHING, Amounts, Metadata, NodeSelector, Wire
 
 
 class ClaimResources(Wire):
@@ -24,17 +10,17 @@ class ClaimResources(Wire):
 
 
 class ClaimSpec(Wire):
-    volume_name: Name | None = None
-    storage_class_name: Name | None = None
-    access_modes: Texts | None = None
+    volume_name: str | None = None
+    storage_class_name: str | None = None
+    access_modes: list[str] | None = None
     resources: ClaimResources | None = None
-    selector: LabelSelector | None = None
-    volume_mode: Text | None = None
-    volume_attributes_class_name: Name | None = None
+    selector: Raw = NOTHING
+    volume_mode: str | None = None
+    volume_attributes_class_name: str | None = None
 
 
 class Phase(Wire):
-    phase: Text | None = None
+    phase: str | None = None
 
 
 class Claim(Wire):
@@ -48,31 +34,31 @@ class VolumeAffinity(Wire):
 
 
 class ClaimReference(Wire):
-    namespace: Name | None = None
-    name: Name | None = None
-    uid: Name | None = None
+    namespace: str | None = None
+    name: str | None = None
+    uid: str | None = None
 
 
 class Csi(Wire, rename="camel"):
-    driver: Name
-    volume_handle: Handle
+    driver: str
+    volume_handle: str
 
 
 class InTree(Wire, rename={"volume_id": "volumeID", "pd_name": "pdName", "disk_uri": "diskURI"}):
     """A volume of a kind that is migrated to a CSI driver: the names that such kinds have."""
 
-    volume_id: Handle | None = None
-    pd_name: Handle | None = None
-    disk_uri: Handle | None = None
+    volume_id: str | None = None
+    pd_name: str | None = None
+    disk_uri: str | None = None
 
 
 class VolumeSpec(Wire):
-    node_affinity: VolumeAffinity | None = None
-    storage_class_name: Name | None = None
+    node_affinity: Raw = NOTHING
+    storage_class_name: str | None = None
     capacity: Amounts | None = None
-    access_modes: Texts | None = None
-    volume_mode: Text | None = None
-    volume_attributes_class_name: Name | None = None
+    access_modes: list[str] | None = None
+    volume_mode: str | None = None
+    volume_attributes_class_name: str | None = None
     claim_ref: ClaimReference | None = None
     csi: Csi | None = None
     aws_elastic_block_store: InTree | None = None
@@ -89,19 +75,19 @@ class Volume(Wire):
 
 
 class TopologyExpression(Wire):
-    key: Text
-    values: Texts | None = None
+    key: str
+    values: list[str] | None = None
 
 
 class TopologyTerm(Wire):
-    match_label_expressions: ManyOf[TopologyExpression] | None = None
+    match_label_expressions: list[TopologyExpression] | None = None
 
 
 class StorageClass(Wire):
     metadata: Metadata
-    provisioner: Text | None = None
-    volume_binding_mode: Text | None = None
-    allowed_topologies: ManyOf[TopologyTerm] | None = None
+    provisioner: str | None = None
+    volume_binding_mode: str | None = None
+    allowed_topologies: list[TopologyTerm] | None = None
 
 
 class Count(Wire):
@@ -109,13 +95,13 @@ class Count(Wire):
 
 
 class NodeDriver(Wire):
-    name: Name
+    name: str
     allocatable: Count | None = None
-    topology_keys: Texts | None = None
+    topology_keys: list[str] | None = None
 
 
 class CsiNodeSpec(Wire):
-    drivers: ManyOf[NodeDriver] | None = None
+    drivers: list[NodeDriver] | None = None
 
 
 class CsiNode(Wire):
@@ -134,19 +120,19 @@ class CsiDriver(Wire):
 
 class StorageCapacity(Wire):
     metadata: Metadata
-    storage_class_name: Name
-    node_topology: LabelSelector | None = None
-    capacity: Text | int | float | None = None
-    maximum_volume_size: Text | int | float | None = None
+    storage_class_name: str
+    node_topology: Raw = NOTHING
+    capacity: str | int | float | None = None
+    maximum_volume_size: str | int | float | None = None
 
 
 class AttachmentSource(Wire):
-    persistent_volume_name: Name | None = None
+    persistent_volume_name: str | None = None
 
 
 class AttachmentSpec(Wire):
-    attacher: Name
-    node_name: Name
+    attacher: str
+    node_name: str
     source: AttachmentSource | None = None
 
 

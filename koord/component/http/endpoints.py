@@ -1,7 +1,6 @@
 """Handlers of the endpoints that every daemon has: metrics and health."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
 
 from aiohttp import web
 
@@ -16,13 +15,6 @@ from koord.util.health import Health, Status, worst
 from koord.util.ttlcache import TtlCache
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class AskHealth(Protocol):
-    """Returns the parts that count for /livez or /readyz, as Health.parts."""
-
-    async def __call__(self, *, live: bool, ready: bool) -> Parts: ...
-
 
 _FORMS = (healthtext.brief, healthtext.verbose, healthtext.as_json)
 
@@ -43,16 +35,11 @@ def metrics_handler(exposition: Exposition, view: View = View.ALL) -> Handler:
 
 
 def health_handler(
-    health: Health,
-    clock: Clock,
-    *,
-    live: bool = False,
-    ready: bool = False,
-    ask: AskHealth | None = None,
+    health: Health, clock: Clock, *, live: bool = False, ready: bool = False
 ) -> Handler:
     """Return the handler of /healthz, /livez or /readyz: the parts that count there.
 
-    It is worked out once a second at most. ask: on another event loop; None: here.
+    It is worked out once a second at most.
     """
     pages: TtlCache[Callable[[Parts], str], tuple[str, int]] = TtlCache(clock, len(_FORMS))
 
@@ -61,10 +48,7 @@ def health_handler(
         try:
             text, status = pages[write]
         except KeyError:
-            if ask is None:
-                parts = health.parts(live=live, ready=ready)
-            else:
-                parts = await ask(live=live, ready=ready)
+            parts = health.parts(live=live, ready=ready)
             status = _status(parts)
             text = write(parts)
             pages.put(write, (text, status), FRESH_SECONDS)

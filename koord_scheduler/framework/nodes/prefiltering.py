@@ -19,7 +19,7 @@ from koord_scheduler.framework.nodeinfo import NodeInfo
 from koord_scheduler.framework.nodes.prepared import Prepared
 from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.results import PreFilterResult
-from koord_scheduler.framework.status import SUCCESS, Code, Status
+from koord_scheduler.framework.status import SUCCESS, UNREAD, Code, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,14 @@ PreFilterAnswer = PreFilterResult | Status
 
 KindPreFiltered = Prepared[PreFilterAnswer, tuple[PreFiltered, frozenset[str]]]
 """Of equal pods the answers of the plugins, and what came of them: also who skips Filter."""
+
+
+def unread_status(pod: ClusterPod) -> Status:
+    """Why such a pod fits no node: with what is missing it might fit fewer than it seems."""
+    parts = "; ".join(pod.spec.unread)
+    return Status(
+        Code.UNSCHEDULABLE_AND_UNRESOLVABLE, (f"the pod cannot be read in full: {parts}",), UNREAD
+    )
 
 
 class PreFiltering:
@@ -89,6 +97,8 @@ class PreFiltering:
     def _pre_filter(
         self, state: CycleState, pod: ClusterPod, nodes: View, kept: KindPreFiltered | None
     ) -> PreFiltered:
+        if pod.spec.unread:
+            return PreFiltered(unread_status(pod))
         try:
             if kept is not None:
                 known = kept.result(self._keys.ask(pod, nodes), state)

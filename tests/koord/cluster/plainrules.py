@@ -272,6 +272,7 @@ def apart(pod: Json, node: Json, cluster: Cluster) -> bool:
 
 
 RULES: dict[str, Callable[[Any, Any, Cluster], bool]] = {
+    "UNREAD": lambda pod, node, cluster: True,  # all of them can be read
     "UNSCHEDULABLE": schedulable,
     "TAINTS": taints,
     "NODE_AFFINITY": affinity,

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from koord.cluster.decoder import Decoder
 from koord.cluster.decoding import NODE
 from koord.cluster.facts import NO_IMAGES, PodSpec
-from koord.cluster.podspecs import LARGEST_AMOUNT
+from koord.cluster.podamounts import LARGEST_AMOUNT
 from koord.cluster.snapshot import Snapshot
+from koord.util.errors import InvalidObject
 
 MI = 1 << 20
 DEFAULT_CPU, DEFAULT_MEMORY = 100, 200 * MI
@@ -134,11 +135,15 @@ def test_an_image_is_found_by_each_of_its_names():
 
 
 @pytest.mark.parametrize("images", ['"x"', '[{"names":[1]}]', '[{"sizeBytes":"1"}]', "[[]]"])
-def test_malformed_images_cost_the_node(images: str):
+def test_malformed_images_cost_the_images(images: str):
+    """The node counts, as one without them."""
     status = b'{"images":' + images.encode() + b"}"
     line = b'{"type":"ADDED","object":{"metadata":{"name":"x"},"status":' + status + b"}}"
     found = Decoder().event(NODE, line)
-    assert isinstance(found.object, Exception)
+    assert found.object is not None
+    assert not isinstance(found.object, InvalidObject)
+    assert not any(one.names for one in found.object.images.images)
+    assert "images" in found.faults[0]
 
 
 NAMES = st.sampled_from("abcd")

@@ -14,7 +14,6 @@ from koord.cluster.columns import CHUNK
 from koord.cluster.facts import PODS
 from koord.cluster.snapshot import MOST_RESOURCES, Snapshot
 from koord.cluster.view import View
-from koord.util.errors import InvalidObject
 
 Content = dict[str, tuple[dict[str, int], dict[str, int], list[str]]]
 
@@ -333,13 +332,17 @@ def test_a_what_if_refuses_what_cannot_be():
 
 
 def test_kinds_of_resources_are_bounded():
-    """A node with too many is refused whole; what was known of it stays."""
+    """Of a node with too many some are left out; all else of it counts, and so do other nodes."""
     snapshot = Cluster([node("a")]).snapshot()
-    many = {f"x.io/{number}": "1" for number in range(MOST_RESOURCES)}
+    resources = {f"x.io/{number:03}": "1" for number in range(MOST_RESOURCES)}
+    many = read_node(node("b", allocatable={"cpu": "4", **resources}))
+    snapshot.put_node(many)
 
-    with pytest.raises(InvalidObject, match="node a: wanted at most 128 kinds"):
-        snapshot.put_node(read_node(node("a", allocatable=many)))
-    assert content(snapshot.view())["a"][0]["cpu"] == 4000
+    kept = content(snapshot.view())["b"][0]
+    assert kept["cpu"] == content(snapshot.view())["a"][0]["cpu"] == 4000
+    assert len(snapshot.view().resources) == MOST_RESOURCES
+    assert kept["x.io/000"] == 1
+    assert snapshot.left_out(many) == tuple(list(resources)[MOST_RESOURCES - 4 :])
 
 
 def test_churn_leaves_nothing_behind():

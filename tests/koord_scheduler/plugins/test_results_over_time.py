@@ -29,7 +29,7 @@ from koord.cluster.facts import (
     Taint,
     Toleration,
 )
-from koord.cluster.podspecs import LARGEST_AMOUNT
+from koord.cluster.podamounts import LARGEST_AMOUNT
 from koord.cluster.snapshot import Snapshot
 from koord.cluster.view import View
 from koord.component.plugins.args import args_type_of
