@@ -6,6 +6,7 @@ generation only the pods that came or went are counted.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import nullcontext
 from enum import Enum
 from threading import Lock
 from typing import Any, Generic, Protocol, TypeVar
@@ -23,12 +24,13 @@ from koord.cluster.facts import (
     selects,
 )
 from koord.cluster.selectorindex import LabelSetIndex, TermIndex
-from koord.util.timebudget import in_time
+from koord.util.timebudget import in_time, unbilled
 
 MOST_BYTES = 16 << 20  # of answers of each of the two kinds; one is 20 kB at 5,000 nodes
 MOST_TERMS = 16  # of a question that is kept
 _LINK_BYTES = 250  # of a group that an answer counts
 _ENTRY_BYTES = 500  # of an answer without anything
+_MANY_ROWS = 256  # more than the attempts between two questions change
 _FEW_ROWS = 8  # that are counted one by one sooner than as arrays
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"  # the label that every namespace has
 
@@ -174,9 +176,11 @@ class Census:
             self._resize(length)
         changed = generations.other_rows(self._generations)
         self._generations = generations
-        for row in changed:
-            if row < length:
-                self._recount(row, rows.pods(row))
+        # After a restart that is the whole cluster: not what the pod costs that comes first.
+        with unbilled() if len(changed) > _MANY_ROWS else nullcontext():
+            for row in changed:
+                if row < length:
+                    self._recount(row, rows.pods(row))
 
     def _resize(self, length: int) -> None:
         self._forget_questions()  # their columns have another length

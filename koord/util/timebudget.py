@@ -8,7 +8,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, Token
 from typing import TypeVar
 
@@ -70,9 +70,14 @@ class TimeBudget:
         finally:
             self._since = self._now()
 
+    @property
+    def counts_here(self) -> bool:
+        """Whether this is the thread whose seconds it counts, and it counts now."""
+        return threading.get_ident() == self._thread and self._since is not None
+
     def check(self) -> None:
         """Raise OutOfTime if it is over. Another thread than the one that it counts may go on."""
-        if threading.get_ident() == self._thread and self.is_over:
+        if self.counts_here and self.is_over:
             raise OutOfTime(f"wanted an end within {self._seconds:g} s of computing")
 
     def _pause(self) -> None:
@@ -103,10 +108,17 @@ def time_is_over() -> bool:
     return budget is not None and budget.is_over
 
 
+def unbilled() -> AbstractContextManager[None]:
+    """Return a block that the computation that runs does not pay for: others cause its work."""
+    budget = _BUDGET.get()
+    if budget is None or not budget.counts_here:
+        return nullcontext()
+    return budget.paused()
+
+
 async def rest() -> None:
     """Let others on the event loop run; the computation that runs does not pay for it."""
-    budget = _BUDGET.get()
-    with nullcontext() if budget is None else budget.paused():
+    with unbilled():
         await asyncio.sleep(0)
 
 

@@ -13,6 +13,7 @@ from koord.util.timebudget import (
     in_time,
     rest,
     time_is_over,
+    unbilled,
 )
 
 
@@ -98,3 +99,21 @@ def test_another_thread_is_not_ended() -> None:
         thread.start()
         thread.join()
     assert not failed
+
+
+def test_work_that_others_cause_is_not_billed() -> None:
+    """As the count of a whole cluster, which the first pod that asks would pay."""
+    watch = Watch()
+    budget = TimeBudget(1.0, watch)
+    with unbilled():
+        watch.seconds += 1
+    with budget:
+        watch.seconds += 0.25
+        with unbilled():
+            watch.seconds += 100
+            with unbilled():
+                watch.seconds += 100
+            check_time()
+        watch.seconds += 0.25
+        check_time()
+    assert budget.spent == 0.5
