@@ -36,7 +36,7 @@ _ENDPOINTS = {
     "renewed its lease for its duration and 20 s, or a kind was not listed yet. `?verbose`, "
     "`?format=json`",
     "`/healthz/leaderElection`, `/healthz/ping`": "one check alone",
-    "`/livez`": "200 while the process turns",
+    "`/livez`": "200 while the event loop turns at least once a minute",
     "`/readyz`": "200 once the cluster is known",
     "`/metrics`": "the families below; text 0.0.4 or OpenMetrics",
 }

@@ -16,9 +16,9 @@ from koord.component.tasks import Run
 from koord.controlplane.connection import Connection
 from koord.controlplane.effective import effective_text
 from koord.controlplane.flags import CONFIG_VERBOSITY
-from koord.controlplane.lifecycle import Lifecycle, add_common_components, lead, new_elector
+from koord.controlplane.lifecycle import Lifecycle, add_common_components, new_elector
 from koord.controlplane.program import Program
-from koord.controlplane.serving import HttpSources, Servers
+from koord.controlplane.serving import HomeLoop, HttpSources, Servers
 from koord.controlplane.settings import CommonSettings
 from koord.util.clock import Clock
 from koord.util.health import Health
@@ -38,7 +38,8 @@ class CommonParts:
         clock: Clock,
     ) -> None:
         self.components = ComponentSet(Health())
-        self.lifecycle = Lifecycle(self.components, clock)
+        self._home = HomeLoop(self.components.health)
+        self.lifecycle = Lifecycle(self.components, self._home, clock)
         self._program = program
         self._settings = settings
         self._connection = connection
@@ -55,6 +56,7 @@ class CommonParts:
         self._elector = new_elector(
             self._settings.configuration.leader_election,
             self._connection,
+            self._home,
             work,
             self._clock,
             hostname=hostname,
@@ -71,8 +73,8 @@ class CommonParts:
         return self._elector is not None and self._elector.follows
 
     async def lead(self, work: Run, stop: Stop) -> None:
-        """Work while this replica leads; see lifecycle.lead."""
-        await lead(self._elector, work, stop)
+        """Work while this replica leads; see Lifecycle.lead."""
+        await self.lifecycle.lead(self._elector, work, stop)
 
     def serve(
         self,
@@ -95,6 +97,7 @@ class CommonParts:
             guard=self._connection.guard,
             configuration=configuration,
             page=page() if self._settings.options.status_page.value else None,
+            home=self._home,
         )
         self._servers = Servers(plain, self._settings.options, sources, lambda: create(sources))
         add_common_components(self.components, self._connection, self._exposition, self._elector)

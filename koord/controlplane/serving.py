@@ -1,9 +1,11 @@
 """HTTP and HTTPS: metrics and health for all, the configuration for clients that may see it."""
 
+import asyncio
 import ssl
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
 from aiohttp import web
 
@@ -17,16 +19,26 @@ from koord.component.http.endpoints import (
 )
 from koord.component.http.exposition import Exposition
 from koord.component.http.guard import Guard
-from koord.component.http.middleware import MAX_BODY, limits
+from koord.component.http.healthtext import Parts
+from koord.component.http.middleware import MAX_BODY, STREAMED, limits
 from koord.component.http.responses import json_body, json_bytes
 from koord.component.http.site import HttpServer
 from koord.component.http.sockets import Address
+from koord.component.otherloops import OtherLoop
 from koord.component.page.serving import Page, add_page
+from koord.component.page.source import Answer, PageSource
 from koord.controlplane.flags import TLS_VERSIONS, ControlPlaneFlags
 from koord.util.address import is_loopback
 from koord.util.clock import Clock
 from koord.util.health import Health
 from koord.util.logs import get_logger
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PATIENCE = 0.3  # seconds for the loop of all parts to say how they are
+PART = "eventLoop"  # the part of health that says whether that loop turns
+_ANSWERED_HERE = STREAMED | {"/healthz", "/livez", "/readyz"}
 
 log = get_logger("koord.server")
 
@@ -41,21 +53,102 @@ class HttpSources:
     guard: Guard  # decides which clients may read more than health and metrics
     configuration: Callable[[], object]  # the document of the configuration in force, as JSON
     page: Page | None = None  # None: it is switched off
+    home: "HomeLoop"
 
 
 def create_app(sources: HttpSources) -> web.Application:
     """Return an application, to which a daemon adds its own endpoints."""
-    app = web.Application(middlewares=[limits(sources.clock)], client_max_size=MAX_BODY)
+    home = sources.home
+    middlewares = [limits(sources.clock), home.middleware]
+    app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY)
     get, health, clock = app.router.add_get, sources.health, sources.clock
     get("/metrics", metrics_handler(sources.exposition))
-    get("/healthz", health_handler(health, clock))
+    get("/healthz", health_handler(health, clock, ask=home.health))
     get("/healthz/{check}", check_handler(health))
-    get("/livez", health_handler(health, clock, live=True))
-    get("/readyz", health_handler(health, clock, ready=True))
+    get("/livez", health_handler(health, clock, live=True, ask=home.health))
+    get("/readyz", health_handler(health, clock, ready=True, ask=home.health))
     get("/configz", guarded(sources.guard, _configz(sources.configuration)))
     if sources.page is not None:
-        add_page(app, sources.page, clock, guard=sources.guard)
+        page = replace(sources.page, source=_AtHome(sources.page.source, home))
+        add_page(app, page, clock, guard=_guard_at_home(sources.guard, home))
     return app
+
+
+class HomeLoop:
+    """The event loop that all parts of a daemon are on, for listeners that may be on another one.
+
+    Health is answered whatever that loop computes; all else is answered there.
+    """
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+        self._loop: OtherLoop | None = None  # None: listeners are on the same one
+        self._known: dict[tuple[bool, bool], Parts] = {}
+
+    @property
+    def loop(self) -> OtherLoop | None:
+        """That loop; None: listeners are on it."""
+        return self._loop
+
+    def leave(self, loop: OtherLoop) -> None:
+        """Listeners are on another loop from now on."""
+        self._loop = loop
+        self._health.register(PART, loop.health, live=True)
+
+    async def call(self, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Await what a function returns on that loop."""
+        if self._loop is None:
+            return await work(*args, **kwargs)
+        return await self._loop.call(work, *args, **kwargs)
+
+    async def health(self, *, live: bool, ready: bool) -> Parts:
+        """The parts as they are, or, while that loop computes, as they were last."""
+        key = live, ready
+        try:
+            async with asyncio.timeout(PATIENCE):
+                self._known[key] = await self.call(self._parts, live=live, ready=ready)
+        except TimeoutError:
+            assert self._loop is not None  # noqa: S101 - the same loop would have answered
+            known = self._known.get(key)
+            parts = self._health.parts(live=live, ready=ready) if known is None else known
+            return parts if ready else {**parts, PART: self._loop.health()}
+        return self._known[key]
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Have handlers run on that loop, but those that answer in pieces, and health."""
+        if self._loop is None or request.path in _ANSWERED_HERE:
+            return await handler(request)
+        await request.read()
+        return await self._loop.call(handler, request)
+
+    async def _parts(self, *, live: bool, ready: bool) -> Parts:
+        return self._health.parts(live=live, ready=ready)
+
+
+def _guard_at_home(guard: Guard, home: HomeLoop) -> Guard:
+    async def check(request: web.Request) -> None:
+        await home.call(guard, request)
+
+    return check
+
+
+class _AtHome:
+    """A page's source that is asked on its own loop."""
+
+    def __init__(self, source: PageSource, home: HomeLoop) -> None:
+        self._source = source
+        self._home = home
+        self.title, self.view = source.title, source.view
+
+    async def snapshot(self) -> Answer:
+        return await self._home.call(self._source.snapshot)
+
+    async def changes(self, since: float) -> Answer:
+        return await self._home.call(self._source.changes, since)
+
+    async def detail(self, kind: str, name: str) -> Mapping[str, Any] | None:
+        return await self._home.call(self._source.detail, kind, name)
 
 
 class Servers:

@@ -16,7 +16,7 @@ from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.queuedpod import QueuedPod
 from koord_scheduler.framework.status import Status
 
-ATTEMPT_SECONDS = 1.0  # of computing that the cycle of a pod may take: a thousand usual ones
+ATTEMPT_SECONDS = 0.5  # of computing that the cycle of a pod may take: hundreds of usual ones
 
 
 def attempt_budget() -> TimeBudget:

@@ -1,10 +1,9 @@
 """Checks whether an object has the shape of a plugin, when it is registered."""
 
-import inspect
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from koord.component.features import FeatureSpec
+from koord.component.plugins.shape import defects
 from koord.util.snakecase import snake_case
 from koordlet.executor import claimable
 from koordlet.executor.claims.claim import ClaimScope
@@ -13,11 +12,7 @@ from koordlet.plugin import publisher
 from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.limits import Limits
 
-_PLAIN = {
-    "init_flags": ("flags",),
-    "setup": ("client", "metric_cache", "states_informer"),
-}
-_ASYNC: dict[str, tuple[str, ...]] = {"run": ("stop",), "stop": ()}
+_METHODS = ("init_flags", "setup", "run", "stop")
 MOST_OWN_FILES = 16  # that a plugin declares
 _GATES = ("gates", "modes", "needs")
 
@@ -38,10 +33,7 @@ def _defects(feature: object, spec: object, plugin: ExtensionPlugin) -> Iterator
     for wanted in (spec, plugin.spec):
         if wanted is not None and not isinstance(wanted, FeatureSpec):
             yield f"wanted a FeatureSpec or None as spec, found {wanted!r}"
-    for name, parameters in _PLAIN.items():
-        yield from _method_defects(plugin, name, parameters, is_async=False)
-    for name, parameters in _ASYNC.items():
-        yield from _method_defects(plugin, name, parameters, is_async=True)
+    yield from defects(plugin, ExtensionPlugin, _METHODS)
     for name in _GATES:
         value = getattr(plugin, name)
         if not isinstance(value, tuple) or not all(isinstance(gate, str) for gate in value):
@@ -51,31 +43,6 @@ def _defects(feature: object, spec: object, plugin: ExtensionPlugin) -> Iterator
     yield from _claim_defects(plugin.may_claim)
     if defect := publisher.defect_of(plugin.publishes, snake_case(str(feature))):
         yield defect
-
-
-def _method_defects(
-    plugin: object, name: str, parameters: tuple[str, ...], *, is_async: bool
-) -> Iterator[str]:
-    method = getattr(plugin, name)
-    head = f"{'async ' if is_async else ''}def {name}({', '.join(('self', *parameters))})"
-    if not callable(method):
-        yield f"wanted {head}, found {method!r}"
-    elif inspect.isasyncgenfunction(method):
-        yield f"wanted {head}, found an async generator; take the yield out of {name}"
-    elif is_async and not inspect.iscoroutinefunction(method):
-        yield f"wanted {head}, found a plain function; write async def, and await in it"
-    elif not is_async and inspect.iscoroutinefunction(method):
-        yield f"wanted {head}, found async def; what has to wait belongs into run"
-    elif not _takes(method, len(parameters)):
-        yield f"wanted {head}, found {name}{inspect.signature(method)}"
-
-
-def _takes(method: Callable[..., Any], count: int) -> bool:
-    try:
-        inspect.signature(method).bind(*range(count))
-    except TypeError:
-        return False
-    return True
 
 
 def _limits_defects(limits: object) -> Iterator[str]:

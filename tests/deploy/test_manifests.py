@@ -193,7 +193,8 @@ def test_the_default_may_do_little() -> None:
     others = {"pods", "pods/eviction", "events", "configmaps", "leases", "persistentvolumeclaims"}
     others |= {"devices"}
     assert others.isdisjoint(default)
-    assert default["nodemetrics"] == {"get", "list", "watch"}
+    marked = "write-own-node-only"  # for admission.yaml
+    assert default["nodemetrics"] == {"get", "list", "watch", marked}
     assert default["nodeslos"] == {"list", "watch"}
 
     assert role("pods-from-api-server")["pods"] == {"list", "watch"}

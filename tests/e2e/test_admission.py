@@ -29,6 +29,8 @@ HAPPENED = Event(
 AGENT = "the agent"  # stands for the DaemonSet's ServiceAccount
 KOORDINATORS = "system:serviceaccount:koordinator-system:koordlet"
 MANAGER = "system:serviceaccount:koordinator-system:koord-manager"
+ARGO = "system:serviceaccount:argocd:argocd-application-controller"
+ROLE = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
 NODE_CLAIM = "authentication.kubernetes.io/node-name"
 SLO, TOPOLOGY = "slo.koordinator.sh", "topology.node.k8s.io"
 SCHEDULING = "scheduling.koordinator.sh"
@@ -41,6 +43,16 @@ PLURALS = {
     EVENT: "events",
     "Eviction": "pods",
 }
+
+
+def bound(role: str, account: str) -> dict[str, Any]:
+    """A ClusterRoleBinding of one service account."""
+    _, _, namespace, name = account.split(":")
+    return {
+        "metadata": {"name": f"{role}-of-{name}"},
+        "roleRef": {**ROLE, "name": role},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
+    }
 
 
 def asks(
@@ -145,16 +157,29 @@ def decide(plugin: Path, applied: dict[str, list[dict[str, Any]]]) -> Any:
     [daemonset] = applied["DaemonSet"]
     account = daemonset["spec"]["template"]["spec"]["serviceAccountName"]
     agent = f"system:serviceaccount:{daemonset['metadata']['namespace']}:{account}"
-    stranger = {
-        "metadata": {"name": "koord-manager"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "it"},
-    }  # without subjects, as a binding may be
+    others = [bound("all", ARGO), bound("manager", MANAGER)]
+    others.append({"metadata": {"name": "it"}, "roleRef": {**ROLE, "name": "it"}})  # of nobody
+    rules = [
+        ("all", ["*"], ["*"], ["*"]),
+        ("manager", [SLO], ["nodemetrics", "nodeslos"], ["create", "update", "patch", "delete"]),
+    ]
+    roles = [
+        {"metadata": {"name": name},
+         "rules": [{"apiGroups": groups, "resources": resources, "verbs": verbs}]}
+        for name, groups, resources, verbs in rules
+    ]  # fmt: skip
+    # A binding may lose what tools add to it: the rights alone make an agent.
+    bindings = [
+        {**each, "metadata": {"name": each["metadata"]["name"]}}
+        for each in applied["ClusterRoleBinding"]
+    ]
 
     def decide(*requests: dict[str, Any]) -> list[str]:
         question = {
             "policy": policy,
             "binding": binding,
-            "roleBindings": [*applied["ClusterRoleBinding"], stranger],
+            "roles": [*applied["ClusterRole"], *roles],
+            "roleBindings": [*bindings, *others],
             "requests": [
                 each | {"user": agent} if each["user"] == AGENT else each for each in requests
             ],
@@ -184,6 +209,8 @@ ALLOWED = {
     "the manager, any node": asks("CREATE", METRIC, "n2", user=MANAGER, node=""),
     "the manager, any event": tells("n2", user=MANAGER, node=""),
     "Koordinator's own koordlet": evicts({}, user=KOORDINATORS),
+    "an account that may do anything": asks("CREATE", METRIC, "n2", user=ARGO),
+    "its evictions": evicts({}, user=ARGO),
     "kubectl drain": evicts({}, user="admin", node=""),
 }
 OTHERS = "of this node only"

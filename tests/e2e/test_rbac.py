@@ -10,6 +10,7 @@ from rights import Right, allows, rights_of, role
 # Rights without a request, and why they are there.
 NOT_ASKED_FOR = {
     Right("update", "", "nodes/finalizers"): "an admission plugin of some clusters wants it",
+    Right("write-own-node-only", "slo.koordinator.sh", "nodemetrics"): "admission.yaml asks for it",
 }
 # What the components add, by the test file whose requests need it.
 COMPONENTS = {

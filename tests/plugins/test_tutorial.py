@@ -3,6 +3,9 @@
 import asyncio
 import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -142,6 +145,47 @@ def test_the_tables_match_the_code():
     assert f"asked for less than {ENDING_FOR / 60:g} minutes ago".replace("2", "two") in TEXT
     assert PATIENCE == 10
     assert "within ten seconds" in TEXT
+
+
+def test_the_program_of_the_scheduler_tutorial_runs_beside_its_package_once_that_is_removed(
+    tmp_path: Path,
+):
+    """What a build leaves in the directory is found as a package is; the page says so."""
+    page = PAGES["writing-scheduler-plugins.md"]
+    for name, content in BLOCK.findall(page):
+        if name in ("pyproject.toml", "main.py", "roomy.yaml"):
+            (tmp_path / name).write_text(content)
+    first = next(content for name, content in BLOCK.findall(page) if name == "roomy_nodes.py")
+    (tmp_path / "roomy_nodes.py").write_text(first)
+    build = "import sys; sys.argv = ['x', '-q', 'build']; import setuptools; setuptools.setup()"
+    egg_info = build.replace("'build'", "'egg_info'")
+    for code in (egg_info, build):
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
+
+    (left,) = re.findall(r"`rm -r ([^`]+)`", page)
+    for one in left.split():
+        assert (tmp_path / one).is_dir(), one
+    refused = _main(tmp_path)
+    assert (refused.returncode, "wanted a free name" in refused.stderr) == (1, True)
+    assert not (tmp_path / "effective.yaml").exists()
+
+    for one in left.split():
+        shutil.rmtree(tmp_path / one)
+    done = _main(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "RoomyNodes" in (tmp_path / "effective.yaml").read_text()
+
+
+def _main(directory: Path) -> subprocess.CompletedProcess[str]:
+    """Run the tutorial's program so far that its configuration is read."""
+    flags = ["--config=roomy.yaml", "--write-config-to=effective.yaml"]
+    return subprocess.run(
+        [sys.executable, "main.py", *flags],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def _run_pytest(python: WarmPython, directory: Path, name: str) -> None:

@@ -1,6 +1,7 @@
 """Handlers of the endpoints that every daemon has: metrics and health."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
 
 from aiohttp import web
 
@@ -15,6 +16,13 @@ from koord.util.health import Health, Status, worst
 from koord.util.ttlcache import TtlCache
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class AskHealth(Protocol):
+    """Returns the parts that count for /livez or /readyz, as Health.parts."""
+
+    async def __call__(self, *, live: bool, ready: bool) -> Parts: ...
+
 
 _FORMS = (healthtext.brief, healthtext.verbose, healthtext.as_json)
 
@@ -35,11 +43,16 @@ def metrics_handler(exposition: Exposition, view: View = View.ALL) -> Handler:
 
 
 def health_handler(
-    health: Health, clock: Clock, *, live: bool = False, ready: bool = False
+    health: Health,
+    clock: Clock,
+    *,
+    live: bool = False,
+    ready: bool = False,
+    ask: AskHealth | None = None,
 ) -> Handler:
     """Return the handler of /healthz, /livez or /readyz: the parts that count there.
 
-    It is worked out once a second at most.
+    It is worked out once a second at most. ask: on another event loop; None: here.
     """
     pages: TtlCache[Callable[[Parts], str], tuple[str, int]] = TtlCache(clock, len(_FORMS))
 
@@ -48,7 +61,10 @@ def health_handler(
         try:
             text, status = pages[write]
         except KeyError:
-            parts = health.parts(live=live, ready=ready)
+            if ask is None:
+                parts = health.parts(live=live, ready=ready)
+            else:
+                parts = await ask(live=live, ready=ready)
             status = _status(parts)
             text = write(parts)
             pages.put(write, (text, status), FRESH_SECONDS)

@@ -50,6 +50,8 @@ class LeaseClient(Protocol):
 
     async def replace(self, path: str, body: Object, *, attempts: int) -> Object: ...
 
+    async def close(self) -> None: ...
+
 
 class LeaderElector:
     """One candidate. It runs the work once, while it leads."""
@@ -67,8 +69,12 @@ class LeaderElector:
         announce: Announce = lambda event: None,
         component: str,
         draw: Callable[[], float] = random.random,
+        hindrance: Callable[[], str] = lambda: "",
     ) -> None:
-        """announce takes an event on the Lease at each change, in the name of component."""
+        """announce takes an event on the Lease at each change, in the name of component.
+
+        hindrance: why this replica had better not lead any more; "": nothing.
+        """
         self._client = client
         self._config = config
         self._work = work
@@ -77,6 +83,7 @@ class LeaderElector:
         self._announce = announce
         self._component = component
         self._draw = draw  # a number from 0 to 1
+        self._hindrance = hindrance
         self._seen = ObservedLease(clock, LONGEST_DURATION)
         self._lease: Object = {}  # as it was stored with us as its holder; empty: it was not
         self._renewed_at: float | None = None  # boot time; None: we are not the leader
@@ -131,6 +138,10 @@ class LeaderElector:
         finally:
             if self._may_hold:
                 await self._release()
+
+    async def close(self) -> None:
+        """Close the connections of the client, on the event loop that they are on."""
+        await self._client.close()
 
     async def _acquire(self, stop: Stop) -> bool:
         """Try until the lease is ours. Returns False when stop comes first."""
@@ -189,6 +200,8 @@ class LeaderElector:
         """
         while True:
             await self._clock.sleep(max(min(self._config.retry_period, self._left()), 0.0))
+            if hindrance := self._hindrance():
+                raise self._lost(f"found {hindrance}")
             if (left := self._left()) > 0:
                 await self._attempt(min(self._patience, left))
             if self._seen.holder not in ("", self._config.identity):

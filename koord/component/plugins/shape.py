@@ -5,6 +5,8 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+_MISSING = object()
+
 
 def defects(thing: object, interface: type, names: Sequence[str] = ()) -> Iterator[str]:
     """Yield what is wrong with the methods of an object, or of a class, one sentence each.
@@ -13,7 +15,7 @@ def defects(thing: object, interface: type, names: Sequence[str] = ()) -> Iterat
     abstract class or a protocol. names: those that are looked at; by default all public ones.
     """
     for name in names or _methods(interface):
-        wanted, found = vars(interface)[name], getattr(thing, name, None)
+        wanted, found = vars(interface)[name], getattr(thing, name, _MISSING)
         inherited = getattr(found, "__func__", found) is wanted
         if not inherited or getattr(wanted, "__isabstractmethod__", False):
             yield from _method_defects(thing, name, wanted, found)
@@ -65,7 +67,7 @@ def _method_defects(thing: object, name: str, wanted: Any, found: Any) -> Iterat
     is_async = inspect.iscoroutinefunction(wanted)
     parameters = tuple(inspect.signature(wanted).parameters)
     head = f"{'async ' if is_async else ''}def {name}({', '.join(parameters)})"
-    if found is None:
+    if found is _MISSING:
         yield f"wanted {head}, found none"
     elif getattr(found, "__isabstractmethod__", False):
         yield f"wanted {head}, found none: it is abstract still"

@@ -14,6 +14,7 @@ from koord.component.plugins.args import takes_args
 from koord.component.plugins.discovery import discover
 from koord.controlplane.testing.cluster import FakeCluster
 from koord.controlplane.testing.server import ScriptedServer
+from koord.controlplane.testing.services import FakeInformers
 from koord_descheduler.config.points import Point
 from koord_descheduler.config.read import parse_configuration
 from koord_descheduler.config.v1alpha2 import GROUP_VERSION, KIND
@@ -151,6 +152,12 @@ class ProfileHarness:
             for each in self._profiles
             if name in each.plugins and profile in ("", each.name)
         )
+
+    @property
+    def informers(self) -> FakeInformers:
+        """The kinds that plugins follow beside the cluster; apply puts an object into one."""
+        assert isinstance(self.services.informers, FakeInformers)  # noqa: S101 - the kit's
+        return self.services.informers
 
     @property
     def evicted(self) -> list[Evicted]:

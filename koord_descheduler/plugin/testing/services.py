@@ -4,7 +4,7 @@ from prometheus_client import CollectorRegistry
 
 from koord.controlplane.testing.cluster import FakeCluster
 from koord.controlplane.testing.server import ScriptedServer
-from koord.controlplane.testing.services import CapturedEvents, NoInformers
+from koord.controlplane.testing.services import CapturedEvents, FakeInformers
 from koord.kube.client import ApiClient
 from koord_descheduler.framework.decisions import Decisions
 from koord_descheduler.framework.handle import Services
@@ -23,7 +23,7 @@ def fake_services(
     return Services(
         client=ApiClient(transport, cluster.clock, draw=lambda: 0.0),
         events=CapturedEvents(),
-        informers=NoInformers(),
+        informers=FakeInformers(),
         cluster=cluster.state,
         decisions=Decisions(),
         migrations=Migrations(),

@@ -1,22 +1,23 @@
 """Runs plugins on a fake cluster: one in a profile of its own, or the profiles of a file."""
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
+from koord.cluster.decoder import Kind
 from koord.cluster.decoding import POD
 from koord.cluster.facts import ClusterPod
 from koord.component.plugins.discovery import discover
 from koord.controlplane.testing.cluster import FakeCluster
 from koord.controlplane.testing.server import ScriptedServer
-from koord.controlplane.testing.services import CapturedEvents
+from koord.controlplane.testing.services import CapturedEvents, FakeInformers
 from koord.kube.eventobjects import Event
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.cache.assumed import SchedulerState
@@ -27,9 +28,10 @@ from koord_scheduler.config.v1 import GROUP_VERSION, KIND
 from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.calls import PointFailed
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.diagnosis import NodeStatuses
+from koord_scheduler.framework.diagnosis import ABSENT, NodeStatuses
 from koord_scheduler.framework.enqueueing import Enqueueing, Worth
 from koord_scheduler.framework.events import ClusterEvent
+from koord_scheduler.framework.extension.control import SchedulerControl
 from koord_scheduler.framework.interfaces import BindPlugin, Plugin, QueueSortPlugin
 from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.profiles.announcing import announce
@@ -41,6 +43,10 @@ from koord_scheduler.framework.status import SUCCESS, Code, Status
 from koord_scheduler.plugin.testing.costs import costs
 from koord_scheduler.plugin.testing.services import fake_services
 from koord_scheduler.scheduling.attempt import ProfileCycle
+from koord_scheduler.scheduling.control import CacheAndQueue
+
+if TYPE_CHECKING:
+    from koord_scheduler.queue.schedulingqueue import SchedulingQueue
 
 SORT, BINDER = "OldestFirst", "RecordingBinder"
 
@@ -80,6 +86,8 @@ class Decided:
     feasible: tuple[str, ...]  # nodes by name
     scores: Mapping[str, Mapping[str, int]]  # normalized, times weight: by plugin, by node
     rejected: Mapping[str, Status]  # by node
+    filtered: tuple[str, ...]  # nodes that Filter was asked about: all, or those of PreFilter
+    candidates: tuple[str, ...]  # of the rejected nodes those that evictions may make feasible
     statuses: NodeStatuses | None = field(repr=False, compare=False)  # for PostFilter
 
     @property
@@ -101,6 +109,7 @@ class Scheduled:
     status: Status  # Success, or what ended it, with the plugin that it comes from
     decided: Decided
     nominated: str | None = None  # by PostFilter
+    victims: tuple[ClusterPod, ...] = ()  # that PostFilter says it evicts
 
 
 class ProfileHarness:
@@ -160,8 +169,11 @@ class ProfileHarness:
                 plugins = await build_profile(settings, self.registry, self.services)
                 self._profiles[settings.scheduler_name] = _Made(settings, plugins)
             self._enqueueing = Enqueueing([made.plugins for made in self._profiles.values()])
+            self.services.control.set(self._control())
             announce(self.services)
-            self._state.observe(self.services.changes.notify)
+            for key in self._state.snapshot.pod_keys():
+                self._nominate(None, self._state.pod(key))
+            self._state.observe(self._changed)
             await self.services.hooks.run()
         except BaseException:
             await self._close()
@@ -174,12 +186,20 @@ class ProfileHarness:
         await self._close()
 
     def decide(self, pod: ClusterPod) -> Decided:
-        """Where a pod would go now. Nothing is changed.
+        """Where a pod would go now, looking at all nodes that PreFilter names. Nothing is changed.
 
         Raises:
             AssertionError: what is reused from equal pods differs from what is computed anew.
         """
-        return self._decide(self._profile(pod), pod, CycleState())
+        nominator = self.services.nominator
+        is_new = bool(pod.nominated_node) and nominator.node_of(pod.key) is None
+        if is_new:
+            nominator.nominate(pod, pod.nominated_node)
+        try:
+            return self._decide(self._profile(pod), pod, CycleState())
+        finally:
+            if is_new:
+                nominator.forget(pod.key)
 
     async def schedule(self, pod: ClusterPod) -> Scheduled:
         """Schedule a pod, from PreFilter to PostBind; then it is on its node, or as it was.
@@ -231,6 +251,12 @@ class ProfileHarness:
         )
 
     @property
+    def informers(self) -> FakeInformers:
+        """The kinds that plugins follow beside the cluster; apply puts an object into one."""
+        assert isinstance(self.services.informers, FakeInformers)  # noqa: S101 - the kit's
+        return self.services.informers
+
+    @property
     def bound(self) -> Mapping[str, str]:
         """What RecordingBinder has bound: node by pod, of all profiles."""
         made = [each.plugins.plugins.get(BINDER) for each in self._profiles.values()]
@@ -260,7 +286,7 @@ class ProfileHarness:
     def _decide(self, made: "_Made", pod: ClusterPod, state: CycleState) -> Decided:
         decided = made.decide(made.cycle.search, pod, state, self._state, reuse=True)
         if made.settings.percentage_of_nodes_to_score is None:
-            anew = NodeSearch(made.plugins, self.services.nominator)
+            anew = NodeSearch(made.plugins, self.services.nominator, choosing=True)
             made.plugins.complete(made.cycle.search)
             fresh = made.decide(anew, pod, CycleState(), self._state, reuse=False)
             if fresh != decided:
@@ -274,11 +300,38 @@ class ProfileHarness:
         self, made: "_Made", pod: ClusterPod, state: CycleState, decided: Decided
     ) -> Scheduled:
         statuses, nominated = decided.statuses, None
+        victims: tuple[ClusterPod, ...] = ()
         if statuses is not None and made.binding.has_post_filters:
             nodes = self._state.view()
             result = await made.binding.post_filter(state, pod, nodes, statuses)
-            nominated = result.nominated_node
-        return Scheduled(node=None, status=decided.status, decided=decided, nominated=nominated)
+            nominated, victims = result.nominated_node, result.victims
+        return Scheduled(
+            node=None,
+            status=decided.status,
+            decided=decided,
+            nominated=nominated,
+            victims=victims,
+        )
+
+    def _changed(self, kind: Kind[Any], old: object, new: object) -> None:
+        """Notify plugins of a change, as the scheduler does."""
+        self._nominate(old, new)
+        self.services.changes.notify(kind, old, new)
+
+    def _nominate(self, old: object, new: object) -> None:
+        """Take over what the status of a pod says, as the scheduler does."""
+        pod, nominator = new if isinstance(new, ClusterPod) else old, self.services.nominator
+        if not isinstance(pod, ClusterPod):
+            return
+        if new is not None and pod.nominated_node and not pod.node and not pod.finished:
+            nominator.nominate(pod, pod.nominated_node)
+        else:
+            nominator.forget(pod.key)
+
+    def _control(self) -> SchedulerControl:
+        """What handle.scheduler() returns: the cluster, and a queue that records."""
+        queue = cast("SchedulingQueue", _RecordedQueue(self._state, self.activated))
+        return CacheAndQueue(self._state, queue, self.services.forgotten)
 
     def _roll_back(
         self, binding: PodBinding, state: CycleState, pod: ClusterPod, node: str
@@ -373,13 +426,29 @@ class PluginHarness(ProfileHarness):
         return self.is_retried(pod, self.name, event, old, new)
 
 
+class _RecordedQueue:
+    """Records which pods plugins have tried again: by uid."""
+
+    def __init__(self, state: SchedulerState, activated: list[str]) -> None:
+        self._state = state
+        self._activated = activated
+
+    def activate(self, uids: Iterable[str]) -> None:
+        self._activated.extend(uids)
+
+    def happened(self, event: ClusterEvent) -> None:
+        """Everything has: all pods that wait."""
+        pods = map(self._state.pod, self._state.snapshot.pod_keys())
+        self._activated.extend(pod.uid for pod in pods if pod is not None and not pod.node)
+
+
 class _Made:
     """A profile whose plugins are made."""
 
     def __init__(self, settings: Profile, plugins: ProfilePlugins) -> None:
         self.settings = settings
         self.plugins = plugins
-        self.cycle = ProfileCycle(plugins, plugins.services.nominator)
+        self.cycle = ProfileCycle(plugins, plugins.services.nominator, choosing=True)
         self.binding = self.cycle.binding
 
     def decide(
@@ -418,7 +487,17 @@ class _Made:
                 for row in range(len(nodes))
                 if not found.feasible[row] and (one := found.statuses.status(row)) is not None
             }
+        looked, candidates = list[str](), list[str]()
+        if found.statuses is not None:
+            helps = found.statuses.having(Code.UNSCHEDULABLE)
+            for row in range(len(nodes)):
+                if found.statuses.numbers[row] != ABSENT:
+                    looked.append(nodes.node(row).name)
+                if helps[row]:
+                    candidates.append(nodes.node(row).name)
         return Decided(
+            filtered=tuple(sorted(looked)),
+            candidates=tuple(sorted(candidates)),
             node=node,
             status=status,
             feasible=tuple(sorted(feasible)),

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 
 from koord.controlplane.testing.cluster import FakeCluster
 from koord.controlplane.testing.server import ScriptedServer
-from koord.controlplane.testing.services import CapturedEvents, NoInformers
+from koord.controlplane.testing.services import CapturedEvents, FakeInformers
 from koord.kube.client import ApiClient
 from koord_scheduler.framework.handle import Services, new_services
 
@@ -23,7 +23,7 @@ def fake_services(
     return new_services(
         client=ApiClient(server or ScriptedServer(cluster), clock, draw=lambda: 0.0),
         events=CapturedEvents(),
-        informers=NoInformers(),
+        informers=FakeInformers(),
         cluster=cluster.state,
         activate=activate,
         clock=clock,

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from koord.kube.ownnode import OwnNodeCheck
 
 _FIX = (
-    "apply deploy/admission.yaml on Kubernetes 1.30 or newer; the ClusterRoleBinding with the "
-    "label koordlet/writes-own-node-only has to name this agent's ServiceAccount"
+    "apply deploy/admission.yaml on Kubernetes 1.30 or newer; this agent's ClusterRole has to have "
+    "the verb write-own-node-only for nodemetrics, as in deploy/rbac.yaml"
 )
 
 

@@ -1,5 +1,5 @@
 // Command admission says what Kubernetes' own ValidatingAdmissionPolicy plugin makes of requests: it
-// reads a policy, its binding, the ClusterRoleBindings of the cluster and a table of requests as JSON
+// reads a policy, its binding, the cluster's roles with their bindings and a table of requests as JSON
 // from standard input, and writes the answers as a JSON list, "" for an allowed request and the reason
 // for a refused one.
 package main
@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -23,7 +24,7 @@ import (
 	"k8s.io/apiserver/pkg/admission/initializer"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/informers"
@@ -36,7 +37,8 @@ const startSeconds = 30
 type question struct {
 	Policy       admissionv1.ValidatingAdmissionPolicy        `json:"policy"`
 	Binding      admissionv1.ValidatingAdmissionPolicyBinding `json:"binding"`
-	RoleBindings []rbacv1.ClusterRoleBinding                  `json:"roleBindings"` // to look for parameters in
+	Roles        []rbacv1.ClusterRole                         `json:"roles"`
+	RoleBindings []rbacv1.ClusterRoleBinding                  `json:"roleBindings"`
 	Requests     []request                                    `json:"requests"`
 }
 
@@ -102,26 +104,49 @@ func setDefaults(constraints *admissionv1.MatchResources) {
 // dropNamespaces takes out what an API server does, too: kustomize does not know these kinds to have none.
 func (q *question) dropNamespaces() {
 	q.Policy.Namespace, q.Binding.Namespace = "", ""
-	for i := range q.RoleBindings {
-		q.RoleBindings[i].Namespace = ""
+}
+
+// Authorize answers as RBAC does, for the policy's own questions: service accounts by cluster roles.
+func (q *question) Authorize(_ context.Context, asked authorizer.Attributes) (authorizer.Decision, string, error) {
+	for _, binding := range q.RoleBindings {
+		for _, subject := range binding.Subjects {
+			account := "system:serviceaccount:" + subject.Namespace + ":" + subject.Name
+			if subject.Kind == "ServiceAccount" && account == asked.GetUser().GetName() && q.grants(binding.RoleRef.Name, asked) {
+				return authorizer.DecisionAllow, "", nil
+			}
+		}
 	}
+	return authorizer.DecisionNoOpinion, "", nil
+}
+
+func (q *question) grants(name string, asked authorizer.Attributes) bool {
+	resource := asked.GetResource()
+	if asked.GetSubresource() != "" {
+		resource += "/" + asked.GetSubresource()
+	}
+	for _, role := range q.Roles {
+		for _, rule := range role.Rules {
+			if role.Name == name && has(rule.Verbs, asked.GetVerb()) && has(rule.APIGroups, asked.GetAPIGroup()) && has(rule.Resources, resource) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func has(found []string, wanted string) bool {
+	return slices.Contains(found, wanted) || slices.Contains(found, "*")
 }
 
 // start runs the plugin as an API server does, on a store that holds the policy and its binding.
 func start(ctx context.Context, asked *question) (*validating.Plugin, error) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}
-	stored := []runtime.Object{&asked.Policy, &asked.Binding, namespace}
-	for i := range asked.RoleBindings {
-		stored = append(stored, &asked.RoleBindings[i])
-	}
-	client := fake.NewClientset(stored...)
+	client := fake.NewClientset(&asked.Policy, &asked.Binding, namespace)
 	factory := informers.NewSharedInformerFactory(client, 0)
-	nobody := authorizerfactory.NewAlwaysDenyAuthorizer() // the policy asks for no permissions
 	kinds := meta.NewDefaultRESTMapper(nil)
-	kinds.Add(rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"), meta.RESTScopeRoot)
 	plugin := validating.NewPlugin(nil)
 	initializer.New(
-		client, dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()), factory, nobody,
+		client, dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()), factory, asked,
 		featuregate.NewFeatureGate(), compatibility.DefaultBuildEffectiveVersion(), ctx.Done(), kinds,
 	).Initialize(plugin)
 	plugin.SetRESTMapper(kinds)

@@ -37,6 +37,7 @@ class Candidate:
         self.fails: Exception | None = None
         self.stubborn = False  # ignores that it is cancelled
         self.let_go = asyncio.Event()
+        self.hindrance = ""
         self.events: list[Event] = []
         self.registry = CollectorRegistry()
         self.stop = Stop(clock)
@@ -52,6 +53,7 @@ class Candidate:
             announce=self.events.append,
             component="koord-descheduler",
             draw=lambda: 0.0,
+            hindrance=lambda: self.hindrance,
         )
         self.task = asyncio.create_task(self.elector.run(self.stop), name=name)
 
@@ -321,6 +323,23 @@ async def test_another_holder_ends_the_lead_at_once(
     with pytest.raises(LostLease, match="found it held by x"):
         one.task.result()
     assert spec(server)["holderIdentity"] == "x"
+
+
+async def test_a_leader_that_is_hindered_renews_no_more(
+    server: ApiServer, start: Start, clock: SimulatedClock, pass_time: Any
+) -> None:
+    """Its work does not turn any more: the lease runs out, and another replica leads."""
+    one = start("one")
+    await pass_time(lambda: one.working)
+    two = start("two")
+    await pass_time(lambda: two.elector.health().detail["holder"] == "one")
+    one.hindrance = "its event loop without a turn for 61 s"
+    await pass_time(lambda: not one.elector.leading)
+    await pass_time(one.task.done)
+    with pytest.raises(LostLease, match="found its event loop without a turn for 61 s"):
+        one.task.result()
+    await pass_time(lambda: two.working)
+    assert spec(server)["holderIdentity"] == "two"
 
 
 async def test_a_machine_that_slept_does_not_lead_when_it_wakes(
