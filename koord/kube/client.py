@@ -161,13 +161,22 @@ class ApiClient:
         return watch_lines(self._transport, path, query, limits)
 
     async def create(
-        self, path: str, body: Object, *, field_manager: str = "", attempts: int = ATTEMPTS
+        self,
+        path: str,
+        body: Object,
+        *,
+        field_manager: str = "",
+        attempts: int = ATTEMPTS,
+        dry_run: bool = False,
     ) -> Object:
         """Create an object in a collection and return it as stored.
 
-        field_manager is the name in its managedFields; "" means our user agent.
+        field_manager is the name in its managedFields; "" means our user agent. With dry_run the
+        server decides as always and stores nothing.
         """
         call = self._call("POST", path, body, field_manager=field_manager)
+        if dry_run:
+            call = call._replace(query={**call.query, "dryRun": "All"})
         return await self._ask(call, attempts=attempts)
 
     async def replace(self, path: str, body: Object, *, attempts: int = ATTEMPTS) -> Object:

@@ -16,18 +16,18 @@ PATIENCE = 5.0  # seconds for both requests; a control command waits 10 for all 
 
 # How the refusals of admission policies and webhooks are worded. RBAC's say "cannot patch": they
 # come before admission is asked.
-_BY_ADMISSION = ("denied request", "denied the request")
+BY_ADMISSION = ("denied request", "denied the request")
 
 
 @dataclass(frozen=True, slots=True)
-class OwnNodeCheck:
-    """holds: an object of another node was refused; None: that is not known. detail says why."""
+class AdmissionCheck:
+    """holds: what was tried was refused; None: that is not known. detail says why."""
 
     holds: bool | None
     detail: str
 
 
-async def check_own_node(client: ApiClient, node: str, clock: Clock) -> OwnNodeCheck:
+async def check_own_node(client: ApiClient, node: str, clock: Clock) -> AdmissionCheck:
     """Ask to patch the status of another node's NodeMetric, as a dry run and without a change.
 
     The patch is empty, so nothing would change even on a server that knows no dry runs.
@@ -38,10 +38,10 @@ async def check_own_node(client: ApiClient, node: str, clock: Clock) -> OwnNodeC
             other = await _other_node(client, node)
             if not other:
                 found = "the cluster has no NodeMetric of another node to try it on"
-                return OwnNodeCheck(None, found)
+                return AdmissionCheck(None, found)
             return await _try(client, other)
     except KubeError as err:
-        return OwnNodeCheck(None, str(err))
+        return AdmissionCheck(None, str(err))
 
 
 async def _other_node(client: ApiClient, node: str) -> str:
@@ -55,12 +55,12 @@ async def _other_node(client: ApiClient, node: str) -> str:
     return ""
 
 
-async def _try(client: ApiClient, other: str) -> OwnNodeCheck:
+async def _try(client: ApiClient, other: str) -> AdmissionCheck:
     path = NODE_METRICS.object(other, subresource="status")
     try:
         await client.patch(path, {}, MERGE_PATCH, accept=METADATA, dry_run=True)
     except Forbidden as err:
-        if not any(words in err.message for words in _BY_ADMISSION):
-            return OwnNodeCheck(None, f"refused before admission was asked: {err.message}")
-        return OwnNodeCheck(True, f"refused as wanted: {err.message}")
-    return OwnNodeCheck(False, f"a dry run of a write to the NodeMetric of {other} was allowed")
+        if not any(words in err.message for words in BY_ADMISSION):
+            return AdmissionCheck(None, f"refused before admission was asked: {err.message}")
+        return AdmissionCheck(True, f"refused as wanted: {err.message}")
+    return AdmissionCheck(False, f"a dry run of a write to the NodeMetric of {other} was allowed")

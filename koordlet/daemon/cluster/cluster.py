@@ -20,7 +20,8 @@ from koord.kube.errors import ConfigError
 from koord.kube.events import EventRecorder
 from koord.kube.eviction import PodEvictions
 from koord.kube.metrics import EventMetrics, KubeMetrics
-from koord.kube.ownnode import OwnNodeCheck, check_own_node
+from koord.kube.ownnode import AdmissionCheck, check_own_node
+from koord.kube.podallocations import check_pod_allocations
 from koord.kube.reviews import Reviews, User
 from koord.kube.transport import Limits, Transport
 from koord.util.clock import Clock
@@ -71,7 +72,8 @@ class Cluster:
     topology: Topology
     devices: Gated
     duties: ManagerDuties | None  # None: they are left to others
-    check_own_node: Callable[[], Awaitable[OwnNodeCheck]]
+    check_own_node: Callable[[], Awaitable[AdmissionCheck]]
+    check_pod_allocations: Callable[[], Awaitable[AdmissionCheck]]
 
     def add_to(self, components: ComponentSet) -> None:
         """Have run what sends to the API server, and register its health."""
@@ -163,6 +165,9 @@ def connect(
             emit=events.emit,
         ),
         check_own_node=partial(check_own_node, client, node, clock),
+        check_pod_allocations=partial(
+            check_pod_allocations, client, config.namespace or "default", clock
+        ),
     )
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from koordlet.doctor.finding import Finding
 from koordlet.doctor.support import Claimable, findings
@@ -12,7 +12,7 @@ from koordlet.host.host import Host
 from koordlet.host.paths import HostPaths
 
 if TYPE_CHECKING:
-    from koord.kube.ownnode import OwnNodeCheck
+    from koord.kube.ownnode import AdmissionCheck
 
 _FIX = (
     "apply deploy/admission.yaml on Kubernetes 1.30 or newer; this agent's ClusterRole has to have "
@@ -20,11 +20,21 @@ _FIX = (
 )
 
 
+class ClusterChecks(Protocol):
+    """Tries what the API server refuses; koordlet.daemon.cluster.cluster.Cluster."""
+
+    @property
+    def check_own_node(self) -> Callable[[], Awaitable["AdmissionCheck"]]: ...
+
+    @property
+    def check_pod_allocations(self) -> Callable[[], Awaitable["AdmissionCheck"]]: ...
+
+
 class Doctor:
     """Looks anew each time.
 
-    claimable: what plugins of third parties may claim. check_own_node asks the API server; None:
-    there is none.
+    claimable: what plugins of third parties may claim. cluster asks the API server; None: there is
+    none.
     """
 
     def __init__(
@@ -32,12 +42,12 @@ class Doctor:
         paths: HostPaths,
         run_dir: Path,
         claimable: Callable[[], Sequence[Claimable]],
-        check_own_node: Callable[[], Awaitable["OwnNodeCheck"]] | None,
+        cluster: "ClusterChecks | None",
     ) -> None:
         self._paths = paths
         self._run_dir = run_dir
         self._claimable = claimable
-        self._check_own_node = check_own_node
+        self._cluster = cluster
 
     async def look(self) -> Sequence[Mapping[str, object]]:
         """Return the findings. The kernel is looked at in a worker thread."""
@@ -45,11 +55,18 @@ class Doctor:
         found = await asyncio.to_thread(
             lambda: findings(Host(self._paths), self._run_dir, claimable)
         )
-        if self._check_own_node is not None:
-            found.append(_own_node(await self._check_own_node()))
+        if self._cluster is not None:
+            found.append(_own_node(await self._cluster.check_own_node()))
+            found.append(_allocations(await self._cluster.check_pod_allocations()))
         return [asdict(finding) for finding in found]
 
 
-def _own_node(check: "OwnNodeCheck") -> Finding:
+def _own_node(check: "AdmissionCheck") -> Finding:
     fix = _FIX if check.holds is False else ""
     return Finding("cluster", "own node's objects only", check.holds, (), check.detail, fix)
+
+
+def _allocations(check: "AdmissionCheck") -> Finding:
+    fix = "add the component pod-allocations of deploy" if check.holds is False else ""
+    name = "schedulers alone give pods CPUs and devices"
+    return Finding("cluster", name, check.holds, (), check.detail, fix)

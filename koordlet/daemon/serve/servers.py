@@ -118,7 +118,7 @@ def _ctl_sources(components: DaemonComponents, status: DaemonStatus) -> CtlSourc
             settings.paths,
             status.run_dir,
             lambda: claimable_by_others(settings.plugins.registry),
-            components.cluster.check_own_node if components.cluster else None,
+            components.cluster,
         ).look,
         record=partial(record, components),
     )

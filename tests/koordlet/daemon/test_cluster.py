@@ -520,6 +520,11 @@ async def test_the_doctor_tries_whether_other_nodes_can_be_written(
     assert "NodeMetric of other was allowed" in row["detail"]
     assert "deploy/admission.yaml" in row["fix"]
     assert server.objects.get(NODE_METRICS.collection(), "other") == before
+    row = found["schedulers alone give pods CPUs and devices"]
+    assert (row["supported"], row["needed_by"]) == (False, [])
+    assert "pod-allocations" in row["fix"]
+    [asked] = server.asked("create", "/api/v1/namespaces/default/pods")
+    assert asked.query == {"dryRun": "All"}
 
 
 async def test_plugins_share_the_client(node: Node, server: ApiServer) -> None:

@@ -45,6 +45,7 @@ type question struct {
 // request is what the API server knows of a request when it asks the plugin.
 type request struct {
 	User        string              `json:"user"`
+	Groups      []string            `json:"groups"`
 	Extra       map[string][]string `json:"extra"`
 	Operation   admission.Operation `json:"operation"`
 	Group       string              `json:"group"`
@@ -106,17 +107,27 @@ func (q *question) dropNamespaces() {
 	q.Policy.Namespace, q.Binding.Namespace = "", ""
 }
 
-// Authorize answers as RBAC does, for the policy's own questions: service accounts by cluster roles.
+// Authorize answers as RBAC does, for the policy's own questions: by cluster roles.
 func (q *question) Authorize(_ context.Context, asked authorizer.Attributes) (authorizer.Decision, string, error) {
 	for _, binding := range q.RoleBindings {
 		for _, subject := range binding.Subjects {
-			account := "system:serviceaccount:" + subject.Namespace + ":" + subject.Name
-			if subject.Kind == "ServiceAccount" && account == asked.GetUser().GetName() && q.grants(binding.RoleRef.Name, asked) {
+			if names(subject, asked.GetUser()) && q.grants(binding.RoleRef.Name, asked) {
 				return authorizer.DecisionAllow, "", nil
 			}
 		}
 	}
 	return authorizer.DecisionNoOpinion, "", nil
+}
+
+func names(subject rbacv1.Subject, who user.Info) bool {
+	switch subject.Kind {
+	case rbacv1.ServiceAccountKind:
+		return who.GetName() == "system:serviceaccount:"+subject.Namespace+":"+subject.Name
+	case rbacv1.GroupKind:
+		return slices.Contains(who.GetGroups(), subject.Name)
+	default:
+		return who.GetName() == subject.Name
+	}
 }
 
 func (q *question) grants(name string, asked authorizer.Attributes) bool {
@@ -161,7 +172,7 @@ func start(ctx context.Context, asked *question) (*validating.Plugin, error) {
 }
 
 func (r *request) attributes() admission.Attributes {
-	who := &user.DefaultInfo{Name: r.User, Extra: r.Extra}
+	who := &user.DefaultInfo{Name: r.User, Groups: r.Groups, Extra: r.Extra}
 	return admission.NewAttributesRecord(
 		r.wrap(r.Object), r.wrap(r.OldObject), r.kind(), r.Namespace, r.Name,
 		schema.GroupVersionResource{Group: r.Group, Version: r.Version, Resource: r.Resource},
