@@ -1,6 +1,8 @@
 """A cluster with storage, for tests of the plugins that are about volumes."""
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from clusters import Json
@@ -9,7 +11,9 @@ from schedulerkit import Kit
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord.controlplane.testing.objects import make_pod
+from koord.util.health import Health
 from koord.util.simulatedclock import SimulatedClock
+from koord.util.stop import Stop
 from koord_scheduler.cache.assumed import SchedulerState
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.handle import Handle
@@ -49,6 +53,18 @@ class Storage:
 
     def view(self) -> View:
         return self.cluster.state.view()
+
+    @asynccontextmanager
+    async def parts_running(self) -> AsyncIterator["asyncio.Task[None]"]:
+        """Run the shared parts of plugins; yields the task that ends when they are ready."""
+        shared, clock = self.services.shared, self.kit.clock
+        stop = Stop(clock)
+        running = asyncio.create_task(shared.run(stop, clock, Health()))
+        try:
+            yield asyncio.create_task(shared.wait_ready())
+        finally:
+            stop.set()
+            await running
 
     def node(self, name: str, **labels: str) -> None:
         """With labels whose keys have _ for /."""

@@ -520,7 +520,7 @@ async def test_all_profiles_have_the_same_queue_sort() -> None:
         Enqueueing([one, other])
 
     bad: Any = Wants("node added")  # type: ignore[arg-type]
-    with pytest.raises(ProfileError, match='plugin "W": wanted HintedEvents'):
+    with pytest.raises(ProfileError, match=r'plugin "W": wanted HintedEvent\('):
         Enqueueing([await Kit().profile(preEnqueue={"W": bad}, bind={"B": Binder()})])
 
 

@@ -141,6 +141,7 @@ async def test_the_tables_are_ready_before_the_first_cycle() -> None:
     for at in range(250):
         storage.volume(f"pv{at}", "a" if at == 249 else "b", size="2Gi")
     plugin = VolumeBinding(VolumeBindingArgs(), storage.handle())
-    await storage.services.shared.wait_ready()
-    found = await storage.search(plugin, storage.wanted("data"))
+    async with storage.parts_running() as ready:
+        await ready
+        found = await storage.search(plugin, storage.wanted("data"))
     assert found.feasible.all()
