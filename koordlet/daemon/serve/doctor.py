@@ -56,8 +56,11 @@ class Doctor:
             lambda: findings(Host(self._paths), self._run_dir, claimable)
         )
         if self._cluster is not None:
-            found.append(_own_node(await self._cluster.check_own_node()))
-            found.append(_allocations(await self._cluster.check_pod_allocations()))
+            # Both at once: koordletctl waits no longer than one of them may take, and a little.
+            own_node, allocations = await asyncio.gather(
+                self._cluster.check_own_node(), self._cluster.check_pod_allocations()
+            )
+            found += (_own_node(own_node), _allocations(allocations))
         return [asdict(finding) for finding in found]
 
 
