@@ -71,7 +71,8 @@ def by_share(pods: Iterable[Pod], share: Amount) -> list[Pod]:
 def allows(pod: Pod, feature: str) -> bool:
     """Whether the pod's policy lets this feature evict it; without a policy every one may.
 
-    A policy that is no list of names, or an empty one, allows nothing.
+    A policy that is no list of names, or an empty one, allows nothing. A null in it is no name, as
+    Go reads it.
     """
     text = pod.annotations.get(EVICTION_POLICY)
     if text is None:
@@ -80,7 +81,7 @@ def allows(pod: Pod, feature: str) -> bool:
         features = parse_json(text, EVICTION_POLICY)
     except InvalidObject:
         return False
-    return isinstance(features, list) and all(map(_is_text, features)) and feature in features
+    return isinstance(features, list) and all(map(_is_name, features)) and feature in features
 
 
 def is_enabled(pod: Pod) -> bool:
@@ -100,8 +101,8 @@ def label_priority(pod: Pod) -> int:
     return pod.effective_priority if found is None else found
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+def _is_name(value: object) -> bool:
+    return value is None or isinstance(value, str)
 
 
 def _whole_number(text: str, bound: int) -> int | None:

@@ -47,6 +47,8 @@ def names(pods) -> list[str]:
         ('"MemoryEvict"', False),
         ('{"MemoryEvict": true}', False),
         ('["MemoryEvict", 5]', False),
+        ('[null, "MemoryEvict"]', True),
+        ("[null]", False),
         ("[" * 5000, False),
     ],
 )
@@ -64,7 +66,9 @@ def test_any_policy_is_understood_or_allows_nothing(policy):
         listed = json.loads(policy)
     except ValueError:
         listed = None
-    named = isinstance(listed, list) and all(isinstance(each, str) for each in listed)
+    named = isinstance(listed, list) and all(
+        each is None or isinstance(each, str) for each in listed
+    )
     assert allows(found, "MemoryEvict") is (named and "MemoryEvict" in listed)
 
 
