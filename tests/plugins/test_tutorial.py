@@ -1,6 +1,7 @@
 """The code of the tutorials is run, so they cannot become untrue."""
 
 import asyncio
+import dataclasses
 import os
 import re
 import shutil
@@ -107,7 +108,8 @@ async def test_what_callbacks_get_is_what_the_table_says(state_type: StateType):
     states, got = StatesInformer(clock), []
     states.set_node(Node("n", labels={"a": "b"}))
     states.set_node_slo(NodeSLO())
-    states.set_node_topology(NodeTopology(**dict.fromkeys(NodeTopology.__dataclass_fields__)))
+    topology = NodeTopology(**dict.fromkeys(NodeTopology.__dataclass_fields__))
+    states.set_node_topology(dataclasses.replace(topology, kubelet_allocations=()))
     states.set_node_metric_spec(NodeMetricSpec(report_interval=30.0))
     states.set_pods(())
     states.register_callbacks(state_type, "reader", "", lambda *call: got.append(call))
