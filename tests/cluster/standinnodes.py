@@ -2,6 +2,7 @@
 
 `python -m standinnodes KUBECONFIG NUMBER` keeps so many nodes ready, with their Leases, makes the
 pods on them Running and Ready, and ends the pods that are deleted. They are called hollow-1, ….
+They have no operating system, so they do not take pods that ask for one, as our daemons' do.
 """
 
 import asyncio
@@ -34,11 +35,7 @@ _AT_ONCE = 20  # requests
 def node(number: int) -> Object:
     """A node as its kubelet registers it."""
     name = f"{PREFIX}{number}"
-    labels = {
-        "kubernetes.io/hostname": name,
-        "kubernetes.io/os": "linux",
-        "kubernetes.io/arch": "amd64",
-    }
+    labels = {"kubernetes.io/hostname": name}
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
 
 

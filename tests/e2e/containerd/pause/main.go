@@ -1,5 +1,5 @@
-// What runs in the containers of the tests: says how it found itself, and waits for its end. With an
-// argument it keeps so many CPUs busy meanwhile.
+// What runs in the containers of the tests: says how it found itself (the quota on cgroup v1), and waits
+// for its end. With an argument it keeps so many CPUs busy meanwhile.
 package main
 
 import (
@@ -14,6 +14,8 @@ import (
 func main() {
 	score, err := os.ReadFile("/proc/self/oom_score_adj")
 	fmt.Println("oom_score_adj", strings.TrimSpace(string(score)), err)
+	quota, err := os.ReadFile("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+	fmt.Println("cpu_quota", strings.TrimSpace(string(quota)), err)
 	if len(os.Args) > 1 {
 		busy, _ := strconv.Atoi(os.Args[1])
 		for range busy {

@@ -1,0 +1,111 @@
+"""What the API server's audit log says of the daemons, after all other tests."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from clusterclient import SYSTEM, Cluster, Object
+from installation import Installation
+from rights import Right, allows, rights_of
+
+CORE, POLICIES, RESERVING = "", "slo.koordinator.sh", "scheduling.koordinator.sh"
+_KUBELET = "the kubelet asks for it, as the agent's review of its own token"
+_FAULTS = "no test here makes the fault"
+# Rights that no request of these tests needed, and why they are there.
+UNUSED = {
+    "koordlet": {
+        Right("get", CORE, "nodes/pods"): _KUBELET,
+        Right("get", CORE, "nodes/configz"): _KUBELET,
+        Right("list", CORE, "pods"): "where the kubelet refuses the agent",
+        Right("watch", CORE, "pods"): "where the kubelet refuses the agent",
+        Right("update", CORE, "nodes/finalizers"): "an admission plugin wants it, not a request",
+        Right("create", "authentication.k8s.io", "tokenreviews"): "a client with a token",
+        Right("create", "authorization.k8s.io", "subjectaccessreviews"): "a client with a token",
+        Right("create", CORE, "pods/eviction"): "gates that evict are off",
+        Right("create", CORE, "events"): "nothing was wrong with the objects of the node",
+        Right("patch", CORE, "events"): "an event that is repeated",
+        Right("patch", POLICIES, "nodemetrics"): "its spec changes with the ConfigMap",
+        Right("patch", POLICIES, "nodeslos"): "its spec changes with the ConfigMap",
+        Right("get", POLICIES, "nodemetrics"): "its spec changes with the ConfigMap",
+        Right("write-own-node-only", POLICIES, "nodemetrics"): "the admission policy asks for it",
+        Right("patch", "topology.node.k8s.io", "noderesourcetopologies"): "it does not change here",
+    },
+    "koord-descheduler": {
+        Right("patch", CORE, "events"): "an event that is repeated",
+        Right("watch", "apps.kruise.io", "clonesets"): "there is no OpenKruise",
+        Right("get", RESERVING, "podmigrationjobs"): _FAULTS,
+        Right("delete", RESERVING, "podmigrationjobs"): "the scavenger's, after a while",
+        **{
+            Right(verb, RESERVING, "reservations"): "jobs evict directly here"
+            for verb in ("get", "create", "patch", "delete")
+        },
+        Right("create", CORE, "configmaps"): "the ledger of evictions",
+        Right("update", CORE, "configmaps", "koord-descheduler-ledger"): "a ledger that changes",
+    },
+    "koord-scheduler": {
+        Right("get", CORE, "pods"): _FAULTS,
+        Right("patch", CORE, "pods/status"): "each pod found a node at once",
+        Right("delete", CORE, "pods"): "no pod had to make room",
+        Right("patch", CORE, "events"): "an event that is repeated",
+        Right("patch", CORE, "persistentvolumes"): "no pod has a volume",
+        Right("patch", CORE, "persistentvolumeclaims"): "no pod has a volume",
+        Right("list", RESERVING, "clusternetworktopologies"): "a flag that is off",
+        Right("watch", RESERVING, "clusternetworktopologies"): "a flag that is off",
+    },
+}
+
+
+def requests(cluster: Cluster, daemon: str) -> Iterator[Object]:
+    """What a daemon asked of the API server itself, with the token of its pod.
+
+    Without what koordletctl doctor tries, which is to be refused and changes nothing.
+    """
+    for line in (cluster.directory / "audit.log").read_text().splitlines():
+        entry = json.loads(line)
+        its_own = entry["user"]["username"] == f"system:serviceaccount:{SYSTEM}:{daemon}"
+        its_own = its_own and entry.get("userAgent", "").startswith(daemon)
+        if its_own and "dryRun=" not in entry["requestURI"] and "objectRef" in entry:
+            yield entry
+
+
+def right_of(entry: Object) -> Right:
+    """What a request needed."""
+    asked = entry["objectRef"]
+    part = f"/{asked['subresource']}" if "subresource" in asked else ""
+    query = parse_qs(urlsplit(entry["requestURI"]).query)
+    name, _, value = query.get("fieldSelector", [""])[0].partition("=")
+    selected = value if name == "metadata.name" else ""
+    return Right(
+        entry["verb"],
+        asked.get("apiGroup", ""),
+        asked["resource"] + part,
+        asked.get("name", selected),
+    )
+
+
+@pytest.mark.parametrize("daemon", UNUSED)
+def test_nothing_was_forbidden(cluster: Cluster, installed: Installation, daemon: str) -> None:
+    """By RBAC or an admission policy."""
+    found = [
+        f"{entry['verb']} {entry['requestURI']}"
+        for entry in requests(cluster, daemon)
+        if entry.get("responseStatus", {}).get("code") in (401, 403)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("daemon", UNUSED)
+def test_a_right_that_was_not_used_has_a_reason(
+    cluster: Cluster, installed: Installation, daemon: str, request: pytest.FixtureRequest
+) -> None:
+    """All others were."""
+    here = {path.name for path in Path(__file__).parent.glob("test_*.py")}
+    if here - {item.path.name for item in request.session.items} or request.config.option.keyword:
+        pytest.skip("needs a run of all tests in tests/cluster")
+    roles = [cluster.find("clusterrole", daemon), cluster.find("role", daemon, "-n", SYSTEM)]
+    held = {right for role in roles for right in rights_of(role.get("rules", ()))}
+    used = {right_of(entry) for entry in requests(cluster, daemon)}
+    unused = {one for one in held if not any(allows(one, each) for each in used)}
+    assert sorted(unused - set(UNUSED[daemon])) == []
