@@ -163,6 +163,11 @@ def lines(annotation, machine=TWO):
         ({"LLC": {"Schemata": {"Range": [0, 100]}}}, "0=7ff;1=7ff", ""),  # as Go reads it
         ({"llc": {"schemataPerCache": [{"cacheID": 0, "range": [0, 80]}]}}, "", ""),
         ({"mb": {"schemata": {"percent": 0}}}, "", ""),
+        (
+            {"mb": {"schemata": {"percent": 50}, "schemataPerCache": [{"cacheID": 1}]}},
+            "",
+            "0=50;1=50",
+        ),
         ({}, "", ""),
         ("null", "", ""),
     ],
