@@ -45,10 +45,6 @@ class Installation:
         self._cluster.kubectl("apply", "-k", self.directory)
         self._cluster.rolled_out(*WORKLOADS)
 
-    def delete(self) -> None:
-        """Take it away, as the documentation says."""
-        self._cluster.kubectl("delete", "-k", self.directory)
-
 
 def low_node_load(high: float) -> dict[str, Any]:
     """Args with which a node is hot at once, and one that has nothing to do is cool."""
