@@ -3,6 +3,7 @@
 Written after Kubernetes' Go code, one node at a time, without anything of koord.cluster.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -39,14 +40,17 @@ def matches(requirement: Json, found: dict[str, str]) -> bool:
         return key in found
     if operator == "DoesNotExist":
         return key not in found
-    try:
-        return (
-            int(found[key]) > int(values[0])
-            if operator == "Gt"
-            else int(found[key]) < int(values[0])
-        )
-    except (KeyError, ValueError):
+    left, right = parse_int(found.get(key, "")), parse_int(values[0])
+    if left is None or right is None:
         return False
+    return left > right if operator == "Gt" else left < right
+
+
+def parse_int(text: str) -> int | None:
+    """Go's strconv.ParseInt(text, 10, 64): None where it has an error."""
+    if not re.fullmatch(r"[+-]?[0-9]+", text) or not -(2**63) <= int(text) < 2**63:
+        return None
+    return int(text)
 
 
 def selects(selector: Json | None, found: dict[str, str]) -> bool:
