@@ -23,6 +23,7 @@ from koord_descheduler.framework.limiter import EvictionLimiter
 from koord_descheduler.framework.metrics import FrameworkMetrics
 from koord_descheduler.framework.profile import ProfilePlugins
 from koord_descheduler.framework.status import Status
+from koord_descheduler.rules.fittime import FitTime
 
 FEWEST_NODES = 2
 
@@ -43,6 +44,7 @@ class CycleResult:
     nodes: int = 0  # ready, and selected by the configuration
     errors: list[str] = field(default_factory=list)  # each with its profile; empty: it went well
     evictions: dict[str, dict[str, int]] = field(default_factory=dict)  # profile -> plugin -> pods
+    cut: dict[str, int] = field(default_factory=dict)  # NodeFit that took too long, by namespace
     seconds: float = 0.0  # wall time
     cpu_seconds: float = 0.0  # of the whole process
 
@@ -133,10 +135,11 @@ class Descheduler:
 
     async def _cycle(self) -> CycleResult:
         result = CycleResult()
-        began, cpu = self._clock.monotonic(), self._cpu()
+        began, cpu, fit_time = self._clock.monotonic(), self._cpu(), FitTime()
         log.info("cycle.started", profiles=[profile.name for profile in self.profiles])
         try:
-            await self._run(result)
+            with fit_time.in_force():
+                await self._run(result)
         except Exception as err:  # of the list of nodes; the next cycle has its chance
             result.errors.append(error_text(err))
         finally:
@@ -147,6 +150,7 @@ class Descheduler:
                 for profile in self.profiles
                 if profile.evictions
             }
+            result.cut = dict(fit_time.cut)
             self._errors = result.errors
             self._metrics.cycles.observe(result.seconds)
             log.info(
@@ -155,6 +159,7 @@ class Descheduler:
                 cpu_seconds=round(result.cpu_seconds, 6),
                 nodes=result.nodes,
                 evictions=result.evictions,
+                node_fit_cut=result.cut,
                 errors=result.errors,
             )
         return result

@@ -13,6 +13,7 @@ from koord_descheduler.framework.interfaces import EvictOptions
 
 AT_ONCE = 64  # pods that are looked at without a pause for the event loop
 STEPS = 32  # of a plan that are made ahead
+UNFIT = "the filters do not let it go now: it may fit no other node"
 
 T = TypeVar("T")
 
@@ -89,8 +90,8 @@ class Evictions:
         if self._limited(pod, why):
             return False
         if not self._evictor.pre_eviction_filter(pod):
-            reason = f"{why}, but the filters do not let it go now: it may fit no other node"
-            self.findings.pod(pod, Action.REFUSED, reason)
+            but = self._evictor.pre_eviction_refusal(pod) or UNFIT
+            self.findings.pod(pod, Action.REFUSED, f"{why}, but {but}")
             return False
         self.findings.pod(pod, Action.EVICT, why, candidates=candidates)
         return await self._evictor.evict(pod, EvictOptions(reason=why))

@@ -74,6 +74,16 @@ class EvictorProxy:
                 return f"{plugin.name} failed: {error_text(err)}"
         return ""
 
+    def pre_eviction_refusal(self, pod: ClusterPod) -> str:
+        """Why pre_eviction_filter did not let the pod go, as a plugin says; "": none says it."""
+        for plugin in self._path.filters:
+            try:
+                if text := plugin.pre_eviction_refusal(pod):
+                    return text
+            except Exception as err:
+                self._filter_failed(plugin, pod, err)
+        return ""
+
     async def evict(self, pod: ClusterPod, options: EvictOptions = EvictOptions()) -> bool:  # noqa: B008
         """Evict a pod; return whether that worked. In dry-run it is only rehearsed and counted.
 

@@ -92,6 +92,12 @@ class FilterPlugin(Plugin, ABC):
         """
         return "" if self.filter(pod) else f"{self.name} does not let it be evicted"
 
+    def pre_eviction_refusal(self, pod: ClusterPod) -> str:
+        """Why pre_eviction_filter does not let the pod go, the end of a sentence that begins with
+        "but"; "": it does, or this plugin does not say.
+        """
+        return ""
+
 
 class Evictor(EvictPlugin, FilterPlugin):
     """The combined interface of Koordinator's public guide: filter and evict.

@@ -12,12 +12,15 @@ from koord.cluster.facts import ClusterPod, LabelSet, NodeTerm, PodSpec
 from koord.cluster.predicates.fits import RULES, Fit, Misfit, Predicate, fits
 from koord.cluster.predicates.nodes import matches_terms
 from koord.cluster.view import View
+from koord.util.timebudget import OutOfTime
+from koord_descheduler.rules.fittime import fit_time
 
 _BESIDE_OTHERS = (Misfit.TOPOLOGY_SPREAD, Misfit.POD_AFFINITY, Misfit.POD_ANTI_AFFINITY)
 _ON_NODES = {misfit: rule for misfit, rule in RULES.items() if misfit not in _BESIDE_OTHERS}
 """Rules by which a pod does not matter on other nodes than its own."""
 
 MOST_NAMES = 5  # of nodes, in a text for people
+CUT = "its rules, or its namespace's, take too long to compute where it fits"
 
 _TEXTS = {
     Misfit.UNSCHEDULABLE: "unschedulable",
@@ -39,7 +42,8 @@ class Fitting:
 
     mask: Mask  # nodes that fit
     among: Mask  # nodes that were asked for
-    fit: Fit  # of all nodes
+    fit: Fit  # of all nodes; where it was cut, by no rule
+    cut: bool = False  # its rules took longer to compute than they may: it counts as fitting none
 
     @property
     def any(self) -> bool:
@@ -51,6 +55,8 @@ class Fitting:
         """Why none fits, with the number of nodes for each rule; "": one does."""
         if self.any:
             return ""
+        if self.cut:
+            return CUT
         rules = Counter(Misfit(code) for code in self.fit.misfits[self.among].tolist())
         if not rules:
             return "there is no other node"
@@ -67,7 +73,7 @@ class NodeFit:
 
     def __init__(self) -> None:
         self._view: View | None = None
-        self._fits: dict[tuple[PodSpec, LabelSet, tuple[str, ...]], Fit] = {}
+        self._fits: dict[tuple[PodSpec, LabelSet, tuple[str, ...]], Fit | None] = {}  # None: cut
 
     def elsewhere(self, pod: ClusterPod, view: View, among: Mask) -> Fitting:
         """Where a pod fits among these nodes but its own."""
@@ -78,23 +84,40 @@ class NodeFit:
             among = among.copy()
             among[own] = False
         fit = self._shared(pod, view, _ON_NODES if counts_itself else RULES)
-        if counts_itself and (fit.mask & among).any():
-            fit = fits(pod, without(pod, view))
-        return Fitting(fit.mask & among, among, fit)
+        if fit is not None and counts_itself and (fit.mask & among).any():
+            fit = _fits_in_time(pod, without(pod, view))
+        return _fitting(fit, view, among)
 
     def anywhere(self, pod: ClusterPod, view: View, among: Mask) -> Fitting:
         """Where a pod fits among these nodes, which may have its own: there it does not count."""
-        fit = fits(pod, without(pod, view))
-        return Fitting(fit.mask & among, among, fit)
+        return _fitting(_fits_in_time(pod, without(pod, view)), view, among)
 
-    def _shared(self, pod: ClusterPod, view: View, rules: Mapping[Misfit, Predicate]) -> Fit:
+    def _shared(self, pod: ClusterPod, view: View, rules: Mapping[Misfit, Predicate]) -> Fit | None:
         if view is not self._view:
             self._view, self._fits = view, {}
         key = pod.spec, pod.label_set, pod.claims  # the label set has the namespace, too
-        found = self._fits.get(key)
-        if found is None:
-            found = self._fits[key] = fits(pod, view, rules)
-        return found
+        if key not in self._fits:
+            self._fits[key] = _fits_in_time(pod, view, rules)
+        return self._fits[key]
+
+
+def _fits_in_time(
+    pod: ClusterPod, view: View, rules: Mapping[Misfit, Predicate] = RULES
+) -> Fit | None:
+    """Return where a pod fits; None: that takes longer than it may."""
+    try:
+        with fit_time().of_pod_in(pod.namespace):
+            return fits(pod, view, rules)
+    except OutOfTime:
+        return None
+
+
+def _fitting(fit: Fit | None, view: View, among: Mask) -> Fitting:
+    if fit is None:
+        nodes = len(view)
+        unknown = Fit(np.zeros(nodes, np.bool_), np.zeros(nodes, np.int8))
+        return Fitting(unknown.mask, among, unknown, cut=True)
+    return Fitting(fit.mask & among, among, fit)
 
 
 def without(pod: ClusterPod, view: View) -> View:

@@ -64,13 +64,18 @@ class DefaultEvictor(EvictPlugin, FilterPlugin):
 
     def pre_eviction_filter(self, pod: ClusterPod) -> bool:
         """Whether another node can take the pod, and its namespace is one of those that count."""
+        return not self.pre_eviction_refusal(pod)
+
+    def pre_eviction_refusal(self, pod: ClusterPod) -> str:
         view, args = self._cluster.view(), self._args
         if args.node_fit:
-            nodes = nodes_matching(view, self._nodes)
-            if not self._node_fit.elsewhere(pod, view, nodes).any:
-                return False
+            reason = self._node_fit.elsewhere(pod, view, nodes_matching(view, self._nodes)).reason
+            if reason:
+                return reason
         selector = args.namespace_label_selector
-        return selector is None or selector.matches(view.namespace_labels(pod.namespace))
+        if selector is None or selector.matches(view.namespace_labels(pod.namespace)):
+            return ""
+        return f"namespace {pod.namespace} is not among those of namespaceLabelSelector"
 
     async def evict(self, pod: ClusterPod, options: EvictOptions) -> bool:
         """Ask the API server once; a pod whose eviction it refuses has its chance in a later cycle.

@@ -167,6 +167,20 @@ async def test_with_node_fit_a_pod_goes_only_where_it_has_room(cluster: FakeClus
     assert await may_go_now(cluster, big)
 
 
+async def test_why_a_pod_does_not_go_now_is_said(cluster: FakeCluster):
+    cluster.pod("other", "n2", cpu=2)
+    args = {"nodeFit": True, "namespaceLabelSelector": {"matchLabels": {"team": "a"}}}
+    async with PluginHarness(DefaultEvictor, cluster, args=args) as harness:
+        refusals = [
+            harness.subject.pre_eviction_refusal(owned(cluster, name, cpu=cpu))
+            for name, cpu in (("big", 3), ("small", 1))
+        ]
+    assert refusals == [
+        "none of 1 nodes fits: 1 too little room",
+        "namespace default is not among those of namespaceLabelSelector",
+    ]
+
+
 async def test_only_nodes_of_the_selector_count_for_node_fit(cluster: FakeCluster):
     pod = owned(cluster)
     args = {"nodeFit": True, "nodeSelector": "pool=spare"}
