@@ -84,10 +84,19 @@ class Enqueueing:
         """Whether a plugin has registered such an event."""
         return any(each.event.covers(event) for each in self.events(profile, plugin))
 
-    def worth(self, queued: QueuedPod, event: ClusterEvent, old: object, new: object) -> Worth:
+    def worth(
+        self,
+        queued: QueuedPod,
+        event: ClusterEvent,
+        old: object,
+        new: object,
+        *,
+        without_hints: bool = False,
+    ) -> Worth:
         """What is to be done with a pod after an event: as the plugins say that rejected it.
 
-        Of a gated pod only the plugin that keeps it is asked.
+        Of a gated pod only the plugin that keeps it is asked. without_hints: each event that a
+        plugin has registered may help.
         """
         profile, gate = queued.pod.scheduler_name, queued.gating_plugin
         if gate and not self.interested(profile, gate, event):
@@ -97,7 +106,9 @@ class Enqueueing:
         found = Worth.SKIP
         for plugin in (gate,) if gate else sorted(queued.rejecting_plugins):
             for each in self.events(profile, plugin):
-                if each.event.covers(event) and self._helps(plugin, each, queued.pod, old, new):
+                if each.event.covers(event) and (
+                    without_hints or self._helps(plugin, each, queued.pod, old, new)
+                ):
                     if plugin in queued.pending_plugins:
                         return Worth.AT_ONCE
                     found = Worth.AFTER_BACKOFF

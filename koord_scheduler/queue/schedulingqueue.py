@@ -5,6 +5,7 @@ Source: Kubernetes, pkg/scheduler/backend/queue/scheduling_queue.go.
 
 import asyncio
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
 
@@ -20,7 +21,7 @@ from koord_scheduler.queue.backoff import BackoffOptions
 from koord_scheduler.queue.heap import KeyedHeap
 from koord_scheduler.queue.inflight import Happened, InFlight
 from koord_scheduler.queue.pool import Pool
-from koord_scheduler.queue.shares import FairHeap, NamespaceShares
+from koord_scheduler.queue.shares import HINTS, FairHeap, NamespaceShares
 
 FLUSH = 1.0  # seconds; of the backoffs that have ended
 POOL_FLUSH = 30.0  # seconds
@@ -53,17 +54,21 @@ class SchedulingQueue:
         incoming: Callable[[str, str], None] = lambda queue, event: None,
         *,
         longest_in_pool: float = LONGEST_IN_POOL,
+        cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         """incoming is called with the queue that a pod comes into, and the event that is why.
 
-        longest_in_pool: seconds that a rejected pod waits for an event at most.
+        longest_in_pool: seconds that a rejected pod waits for an event at most. cpu: seconds that
+        this thread has computed.
         """
         self._longest_in_pool = longest_in_pool
         self._plugins = plugins
         self._nominator = nominator
         self._clock = clock
         self._options = backoff or BackoffOptions()
+        self._cpu = cpu
         self._shares = NamespaceShares(clock)
+        self._hint_shares = NamespaceShares(clock, HINTS)
         self._active = FairHeap(plugins.less, self._shares)
         self._backoff: KeyedHeap[QueuedPod] = KeyedHeap(self._sooner)
         self._errors: KeyedHeap[QueuedPod] = KeyedHeap(self._sooner)
@@ -355,7 +360,7 @@ class SchedulingQueue:
         if happened is None or len(happened) > MOST_REPLAYED:
             return Worth.AFTER_BACKOFF  # too many to be asked about: one may help
         for each in happened:
-            found = max(found, self._plugins.worth(queued, each.event, each.old, each.new))
+            found = max(found, self._worth(queued, each))
             if found is Worth.AT_ONCE:
                 break
         return found
@@ -377,12 +382,27 @@ class SchedulingQueue:
 
         why: in the metric; "": the event.
         """
-        worth = self._plugins.worth(queued, happened.event, happened.old, happened.new)
+        worth = self._worth(queued, happened)
         if worth is Worth.SKIP:
             return False
         self._pool.remove(queued.pod.uid)
         self._put(queued, worth, why or happened.event.label)
         return not queued.gating_plugin
+
+    def _worth(self, queued: QueuedPod, happened: Happened) -> Worth:
+        """What is to be done with a pod after an event.
+
+        While hints have taken too long for the pods of its namespace, they are not asked: any
+        event that a plugin has registered may help.
+        """
+        namespace = queued.pod.namespace
+        without_hints = self._hint_shares.is_over(namespace)
+        began = self._cpu()
+        worth = self._plugins.worth(
+            queued, happened.event, happened.old, happened.new, without_hints=without_hints
+        )
+        self._hint_shares.charge(namespace, self._cpu() - began)
+        return worth
 
     def _put(self, queued: QueuedPod, worth: Worth, why: str) -> None:
         waits = self._options.expiry(queued) > self._clock.monotonic()

@@ -19,8 +19,12 @@ class ShareOptions:
     namespaces: int = 1024  # whose debts are remembered: the largest
 
 
+HINTS = ShareOptions(free=0.0005, most=5.0)
+"""Of the hints of plugins, seconds for one pod and one event; many pods are asked at each event."""
+
+
 class NamespaceShares:
-    """The debts of namespaces: what their attempts took beyond the usual, less their share since.
+    """The debts of namespaces: what their pods took beyond the usual, less their share since.
 
     Only what is far above a usual attempt counts, so that many usual pods, or important ones, keep
     their order.
@@ -32,7 +36,7 @@ class NamespaceShares:
         self._paid: dict[str, float] = {}  # monotonic seconds at which a debt is paid off
 
     def charge(self, namespace: str, seconds: float) -> None:
-        """An attempt has taken so long."""
+        """An attempt, or what else is counted, has taken so long."""
         options = self._options
         more = seconds - options.free
         if more <= 0:

@@ -1,6 +1,7 @@
 """Events that concern many pods, and many events about one."""
 
 import asyncio
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -45,6 +46,7 @@ class World:
         self.kit = Kit()
         self.plugin = Asks()
         self.came: list[tuple[str, str]] = []
+        self.cpu: Callable[[], float] = lambda: 0.0
 
     async def build(self, pods: int = MANY, *, gates: bool = False) -> "World":
         self.plugin.gates = gates
@@ -54,6 +56,7 @@ class World:
             self.kit.services.nominator,
             self.kit.clock,
             incoming=lambda queue, event: self.came.append((queue, event)),
+            cpu=lambda: self.cpu(),
         )
         for number in range(pods):
             self.queue.add(make_pod(f"w{number}", schedulerName="p"))
@@ -148,3 +151,35 @@ def test_labels_of_events_are_those_of_the_metric() -> None:
     assert NODE_ADDED.label == "NodeAdd"
     assert LABELLED.label == "NodeUpdateNodeLabel"
     assert ClusterEvent("PersistentVolume", Action.UPDATE).label == "PersistentVolumeUpdate"
+
+
+async def test_slow_hints_are_not_asked_for_ever() -> None:
+    """A namespace whose pods' hints take long has half a second of them, and then a tenth of the
+    time; without a hint any event that the plugin has registered may help. Others are asked on.
+    """
+    made = World()
+    made.cpu = count(step=0.1).__next__  # a hint takes a tenth of a second
+    await made.build(pods=20)
+    moved = made.queue.happened(NODE_ADDED, None, "another")
+    assert (len(made.plugin.asked), moved) == (6, 14)
+    assert made.came.count(("backoff", "NodeAdd")) == 14
+    other = make_pod("other", namespace="other", schedulerName="p")
+    made.queue.add(other)
+    queued = made.queue.pop_now()
+    assert queued is not None
+    made.queue.requeue(queued, unschedulable_plugins=["Asks"])
+    made.queue.happened(NODE_ADDED, None, "another")
+    assert made.plugin.asked[-1] == ("other", "another")
+    assert made.queue.place_of(other.uid) == "unschedulable"
+    assert len(made.plugin.asked) == 7
+
+
+async def test_hints_are_asked_again_when_the_time_is_paid_off() -> None:
+    made = World()
+    made.cpu = count(step=0.1).__next__
+    await made.build(pods=6)
+    made.queue.happened(NODE_ADDED, None, "another")
+    assert (len(made.plugin.asked), made.queue.pending["unschedulable"]) == (6, 6)
+    await made.kit.clock.advance(10.0)
+    made.queue.happened(NODE_ADDED, None, "another")
+    assert len(made.plugin.asked) == 12
