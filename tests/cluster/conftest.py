@@ -15,8 +15,8 @@ from clusterclient import SHOP, Cluster, best_effort, names, quota
 from installation import INTERVAL, Installation, slo_config
 
 ORDER = (
-    "test_readme.py", "test_agent.py", "test_loop.py", "test_faults.py", "test_upgrade.py",
-    "test_audit.py",
+    "test_readme.py", "test_agent.py", "test_loop.py", "test_faults.py",
+    "test_schedulers.py", "test_upgrade.py", "test_audit.py",
 )  # fmt: skip
 
 
