@@ -19,6 +19,7 @@ from koord.kube.resource import (
 
 _PAGE = 500  # objects, about two megabytes of pods: read in a hundredth of a second
 _LOOK_AGAIN = 60.0  # seconds between questions for a kind whose CRD is missing
+_LOOK_NOW_AND_THEN = 600.0  # most clusters never have OpenKruise
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ SERVED: Mapping[Kind[Any], Served] = {
     decoding.STATEFUL_SET: Served(Resource("apps/v1", "statefulsets")),
     decoding.CLONE_SET: Served(
         Resource("apps.kruise.io/v1alpha1", "clonesets"),
-        absent=Absent(pause=_LOOK_AGAIN, hint=""),
+        absent=Absent(pause=_LOOK_AGAIN, hint="", longest=_LOOK_NOW_AND_THEN),
         without=_WORKLOADS,
     ),
 }

@@ -35,6 +35,7 @@ class Absent:
 
     pause: float  # seconds at least until the next question, doubled at most by jitter
     hint: str  # what can be done about it; "": nothing need be, the cluster is whole without
+    longest: float = 0.0  # seconds to which the pauses grow, doubling; 0: they do not
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +90,10 @@ class ListWatch:
         self._clock = clock
         self._draw = draw
         self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=1.0, draw=draw)
+        absent = collection.absent or Absent(pause=LONGEST_PAUSE, hint="")
+        self._absence = Backoff(
+            absent.pause, max(absent.pause, absent.longest), jitter=1.0, draw=draw
+        )
         # what the next list must not be older than
         self._version = NEWEST if collection.is_large else ANY_VERSION
         self._watchable = False  # whether _version is one that a watch can begin at
@@ -203,6 +208,7 @@ class ListWatch:
             raise
         self._watchable = self.synced = True
         self._lists += 1
+        self._absence.reset()
         self._reached(version)
         self._answered.set()
         self._works()
@@ -270,7 +276,7 @@ class ListWatch:
     def _pause(self, error: KubeError | None) -> float:
         wanted = error.retry_after if isinstance(error, ApiError) else None
         if self._collection.absent and isinstance(error, NotFound):
-            wanted = self._collection.absent.pause * (1 + self._draw())
+            wanted = self._absence.next()
         elif isinstance(error, NotFound):
             # Its CRD is missing for the moment: refused at no cost, and due to be installed.
             return min(self._backoff.next(), MISSING_PAUSE * (1 + self._draw()))

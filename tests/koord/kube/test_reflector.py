@@ -10,6 +10,7 @@ from faults import answer, begin, drop, endless, hang, refuse
 from structlog.testing import capture_logs
 
 from koord.kube.client import ApiClient
+from koord.kube.listwatch import Absent
 from koord.kube.reflector import Reflector, Watched
 from koord.kube.resource import PODS, field_selector
 from koord.kube.store import Change, without_managed_fields
@@ -38,7 +39,7 @@ def read(item: dict[str, Any]) -> str:
 class Followed:
     """A reflector that runs, and the changes that it reported."""
 
-    def __init__(self, client: ApiClient, clock) -> None:
+    def __init__(self, client: ApiClient, clock, absent: Absent | None = None) -> None:
         self.changes: list[Change[str]] = []
         self.raises = False
         self.reflector = Reflector(
@@ -50,6 +51,7 @@ class Followed:
                 read=read,
                 on_change=self._changed,
                 component="of-pods",
+                absent=absent,
             ),
             clock,
             draw=lambda: 0.0,
@@ -76,11 +78,11 @@ class Followed:
 
 
 @pytest.fixture
-async def follow(client: ApiClient, clock) -> AsyncIterator[Callable[[], Followed]]:
+async def follow(client: ApiClient, clock) -> AsyncIterator[Callable[..., Followed]]:
     followed = []
 
-    def follow() -> Followed:
-        followed.append(Followed(client, clock))
+    def follow(absent: Absent | None = None) -> Followed:
+        followed.append(Followed(client, clock, absent))
         return followed[-1]
 
     yield follow
@@ -295,6 +297,23 @@ async def test_a_kind_that_is_missing_is_asked_for_every_few_seconds(
     end = clock.monotonic()
     await pass_time(lambda: followed.reflector.synced, step=1)
     assert clock.monotonic() - end <= 12
+
+
+async def test_a_kind_that_most_clusters_lack_is_asked_for_less_and_less_often(
+    follow, server: ApiServer, clock, pass_time
+) -> None:
+    """Pauses double up to the longest; nothing is wrong, and once it is there it is followed."""
+    server.script(*[refuse(404)] * 200)
+    begun = clock.monotonic()
+    followed = follow(absent=Absent(pause=60.0, hint="", longest=600.0))
+    await pass_time(lambda: clock.monotonic() - begun > 3600, step=10)
+    assert len(server.requests) == 9  # at 0, 1, 3, 7, 15, 25, 35, 45 and 55 minutes
+    assert followed.reflector.health() == OK
+
+    server.unscript()
+    end = clock.monotonic()
+    await pass_time(lambda: followed.reflector.synced, step=10)
+    assert clock.monotonic() - end <= 610
 
 
 @pytest.mark.parametrize(("code", "named"), [(403, True), (500, False)])
