@@ -5,6 +5,7 @@ interpreter lock for a whole document, aliases make it build more than was writt
 1:30 for 90. Everything is bounded: bytes, values, nesting; there are no aliases and no merge keys.
 """
 
+import codecs
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -22,10 +23,12 @@ MAX_YAML_BYTES = 4 << 20  # 0.8 s to read; JSON is 14 times faster
 MAX_DEPTH = 100  # levels of nesting; no Kubernetes object comes near
 MAX_VALUES = 1_000_000  # in a document; a list of 1000 pods has a quarter of it
 
+_FED = 256 << 10  # bytes that are looked at together: 5 ms
 _AT_ONCE = 64 << 10  # characters of JSON that hold the interpreter lock for no longer than 1 ms
 _TOO_DEEP = "nesting too deep"
 _TOO_MANY = f"more than {MAX_VALUES} values"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_AFTER_NUMBER = frozenset(",]} \t\n\r")
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
@@ -52,22 +55,160 @@ def decode(data: bytes, where: str, *, half_characters: bool = False) -> object:
         raise InvalidObject(where, wanted="JSON or YAML", found=str(err)) from err
 
 
-def decode_list(data: bytes, where: str, read: Callable[[object], object]) -> dict[str, object]:
-    """Return a JSON object with, in its lists, what read makes of their items one by one.
+class ListStream:
+    """Reads one JSON object as its bytes come; what stands in its lists goes through read.
 
-    So a large list is never in memory as a whole. Texts may have half a character.
-
-    Raises:
-        InvalidObject: it is not one JSON object; some items may have been read before.
+    At no time more than one item is in memory, with its text. Items are read where the bytes that
+    end them are fed, so that a caller that feeds in a thread gives others their turn.
     """
-    try:
-        text = data.decode("utf-8-sig")
-        _check_count(text)
-        return _JsonReader(text, read).document()
-    except RecursionError as err:
-        raise InvalidObject(where, wanted="JSON", found=_TOO_DEEP) from err
-    except ValueError as err:
-        raise InvalidObject(where, wanted="a JSON object", found=str(err)) from err
+
+    def __init__(self, where: str, read: Callable[[object], object], *, item_bytes: int) -> None:
+        """where: for errors. item_bytes: how long the text of one item may be, in characters."""
+        self._where = where
+        self._read = read
+        self._most = item_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self._text = ""
+        self._at = 0
+        self._tried = 0  # characters that were too few for the value that is there
+        self._last = False
+        self._next: Callable[[], None] = self._begin
+        self._found: dict[str, object] = {}
+        self._key = ""
+        self._items: list[object] = []
+
+    def feed(self, data: bytes) -> None:
+        """Read what the next bytes complete.
+
+        Raises:
+            InvalidObject: it is not one JSON object.
+        """
+        for at in range(0, len(data), _FED):
+            self._advance(data[at : at + _FED])
+
+    def end(self) -> dict[str, object]:
+        """Return the object, in its lists what read has returned.
+
+        Raises:
+            InvalidObject: as with feed, or its end is missing.
+        """
+        self._last = True
+        self._advance(b"")
+        return self._found
+
+    def _advance(self, data: bytes) -> None:
+        try:
+            self._text = self._text[self._at :] + self._decoder.decode(data, self._last)
+            self._at = 0
+            while self._peek():
+                self._next()
+            if self._last and self._next != self._ended:
+                self._fail("more")
+        except _TooShort:
+            if len(self._text) - self._at > self._most:
+                found = f"a value of more than {self._most} characters"
+                raise InvalidObject(self._where, wanted="JSON", found=found) from None
+        except RecursionError as err:
+            raise InvalidObject(self._where, wanted="JSON", found=_TOO_DEEP) from err
+        except ValueError as err:
+            raise InvalidObject(self._where, wanted="a JSON object", found=str(err)) from err
+
+    def _begin(self) -> None:
+        self._take("{")
+        self._next = self._first_field
+
+    def _first_field(self) -> None:
+        self._next = self._close if self._peek() == "}" else self._name
+
+    def _name(self) -> None:
+        key = self._plain()
+        if not isinstance(key, str):
+            self._fail("the name of a field")
+        self._key, self._next = key, self._colon
+
+    def _colon(self) -> None:
+        self._take(":")
+        self._next = self._value
+
+    def _value(self) -> None:
+        if self._peek() == "[":
+            self._at += 1
+            self._items, self._next = [], self._first_item
+            return
+        self._found[self._key] = self._plain()
+        self._next = self._after_field
+
+    def _first_item(self) -> None:
+        self._next = self._close_list if self._peek() == "]" else self._item
+
+    def _item(self) -> None:
+        self._items.append(self._read(self._plain()))
+        self._next = self._after_item
+
+    def _after_item(self) -> None:
+        if self._peek() == "]":
+            self._next = self._close_list
+            return
+        self._take(",")
+        self._next = self._item
+
+    def _close_list(self) -> None:
+        self._at += 1
+        self._found[self._key] = self._items
+        self._next = self._after_field
+
+    def _after_field(self) -> None:
+        if self._peek() == "}":
+            self._next = self._close
+            return
+        self._take(",")
+        self._next = self._name
+
+    def _close(self) -> None:
+        self._at += 1
+        self._next = self._ended
+
+    def _ended(self) -> None:
+        self._fail("nothing more")
+
+    def _plain(self) -> object:
+        """The value that begins here. Raises _TooShort if its end has not come yet."""
+        left = len(self._text) - self._at
+        if left < min(2 * self._tried, self._most) and not self._last:
+            raise _TooShort
+        self._tried = left
+        if left > MAX_VALUES:
+            _check_count(self._text[self._at :])
+        try:
+            value, at = _DECODER.raw_decode(self._text, self._at)
+        except json.JSONDecodeError:
+            if self._last:
+                raise
+            raise _TooShort from None
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and not self._last and self._text[at : at + 1] not in _AFTER_NUMBER:
+            raise _TooShort  # 12 may be the beginning of 123, or of 12.5
+        self._at, self._tried = at, 0
+        _check_depth(value)
+        found: object = value
+        return found
+
+    def _peek(self) -> str:
+        """The next character after white space; "" at the end."""
+        self._at = _SPACE.match(self._text, self._at).end()  # type: ignore[union-attr]
+        return self._text[self._at : self._at + 1]
+
+    def _take(self, wanted: str) -> None:
+        if self._peek() != wanted:
+            self._fail(repr(wanted))
+        self._at += 1
+
+    def _fail(self, wanted: str) -> NoReturn:
+        raise json.JSONDecodeError(f"expecting {wanted}", self._text, self._at)
+
+
+class _TooShort(Exception):
+    """What has come so far ends within a value."""
 
 
 def decode_line(data: bytes, where: str) -> Any:
@@ -112,16 +253,15 @@ def _decode_small(text: str) -> object:
 
 
 class _JsonReader:
-    """Decodes an object field by field and its lists item by item, each through read.
+    """Decodes an object field by field and its lists item by item.
 
     The standard decoder holds the interpreter lock until it is done, up to 40 ms for each megabyte.
     So other threads, the event loop's above all, get their turn between the items.
     """
 
-    def __init__(self, text: str, read: Callable[[object], object] = lambda item: item) -> None:
+    def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
-        self._read = read
 
     def document(self) -> dict[str, object]:
         found = dict(self._until_closed("{", "}", self._field))
@@ -135,7 +275,7 @@ class _JsonReader:
             self._fail("the name of a field")
         self._take(":")
         if self._peek() == "[":
-            return key, list(map(self._read, self._until_closed("[", "]", self._plain)))
+            return key, list(self._until_closed("[", "]", self._plain))
         return key, self._plain()
 
     def _until_closed(self, first: str, last: str, read: Callable[[], T]) -> Iterator[T]:

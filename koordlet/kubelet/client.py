@@ -13,14 +13,19 @@ from koord.kube.access.credentials import Credentials
 from koord.kube.answers import Object, read_object
 from koord.kube.deadline import Deadline
 from koord.kube.errors import BadAnswer, NoAddress
-from koord.kube.transport import Call, Limits, Traffic, Transport
+from koord.kube.transport import Call, Limits, Traffic, Transport, too_large
 from koord.util.clock import Clock
-from koord.util.documents import decode_list
+from koord.util.documents import ListStream
 from koord.util.errors import InvalidObject
 from koordlet import NAME
 
 PODS, CONFIGZ = "/pods", "/configz"  # nodes/pods and nodes/configz to RBAC, never nodes/proxy
-MAX_BYTES = 16 << 20  # of an answer; 1000 pods have half of it
+MAX_BYTES = 16 << 20  # of an answer but that with the pods
+MAX_POD_BYTES = 10 << 20
+"""Of one pod. etcd stores 1.5 MiB, in which JSON writes one byte as six (\\u003c for <)."""
+MAX_LIST_BYTES = 1 << 30  # of all pods: 110 of the largest that the API server takes
+BYTES_A_SECOND = 4 << 20  # that a large list comes and is read with at least
+_AT_ONCE = 1 << 20  # bytes that are read by one call in a thread
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +72,29 @@ class KubeletClient:
 
         The kubelet itself lists them in another order each time.
         """
-        return await asyncio.to_thread(read_pods, await self._get(PODS))
+        reader, call = PodsReader(), Call("GET", PODS)
+        async with self._turn, Deadline(self._clock, call.where) as deadline:
+            transport = await self._current()
+            deadline.enter("the whole answer", self._options.timeout)
+            begun = self._clock.monotonic()
+            async with transport.stream(call, lambda: self._options.timeout) as pieces:
+                waiting, received = bytearray(), 0
+                async for piece in pieces:
+                    waiting += piece
+                    received += len(piece)
+                    if received > MAX_LIST_BYTES:
+                        raise too_large(call.where, MAX_LIST_BYTES)
+                    if len(waiting) >= _AT_ONCE:
+                        deadline.pause()
+                        await asyncio.to_thread(reader.feed, bytes(waiting))
+                        waiting.clear()
+                        left = begun + self._seconds(received) - self._clock.monotonic()
+                        deadline.enter("the whole answer", max(left, 0.0))
+            return await asyncio.to_thread(reader.end, bytes(waiting))
+
+    def _seconds(self, received: int) -> float:
+        """Seconds that an answer may take of which so many bytes have come."""
+        return self._options.timeout + received / BYTES_A_SECOND
 
     async def configz(self) -> Object:
         """Return the configuration in force, a KubeletConfiguration without apiVersion and kind."""
@@ -110,21 +137,36 @@ class KubeletClient:
         )
 
 
-def read_pods(data: bytes) -> PodList:
-    """Return the pods of a PodList; their order is not that of the list.
+class PodsReader:
+    """Reads a PodList as it comes; the order of the pods is not that of the list.
 
-    Pods are decoded one by one: a list of 300 decoded as a whole takes 11 MiB more.
-
-    Raises:
-        BadAnswer: the data is no PodList.
+    Pods are decoded one by one, so that only one is in memory with all that is not kept of it.
     """
-    where, reader = f"GET {PODS}", PodListReader()
-    try:
-        check_pod_list(decode_list(data, where, reader.add))
-    except InvalidObject as err:
-        raise BadAnswer(where, wanted="a list of pods", found=str(err)) from err
-    pods, problems = reader.result()
-    return pods, tuple(sorted(problems, key=str))
+
+    def __init__(self) -> None:
+        self._where = f"GET {PODS}"
+        self._pods = PodListReader()
+        self._stream = ListStream(self._where, self._pods.add, item_bytes=MAX_POD_BYTES)
+
+    def feed(self, data: bytes) -> None:
+        """Read the pods that the next bytes complete. Raises BadAnswer: this is no PodList."""
+        try:
+            self._stream.feed(data)
+        except InvalidObject as err:
+            raise self._bad(err) from err
+
+    def end(self, data: bytes = b"") -> PodList:
+        """Return the pods, with those of the last bytes. Raises BadAnswer: it was no PodList."""
+        self.feed(data)
+        try:
+            check_pod_list(self._stream.end())
+        except InvalidObject as err:
+            raise self._bad(err) from err
+        pods, problems = self._pods.result()
+        return pods, tuple(sorted(problems, key=str))
+
+    def _bad(self, err: InvalidObject) -> BadAnswer:
+        return BadAnswer(self._where, wanted="a list of pods", found=str(err))
 
 
 def kubelet_url(node: Node | None, options: KubeletOptions) -> str:

@@ -18,6 +18,9 @@ _FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
 _ACTIVE_PHASES = frozenset({"Pending", "Running"})
 _DEFAULT_GRACE = 30  # seconds
 _MOST_IPS = 4  # Kubernetes gives a pod one of each IP version
+_KOORDINATOR = "koordinator.sh/"  # in the names of labels that decide something
+_KUBE_QOS = frozenset(KubeQoS)
+MAX_LABEL_CHARS = 64 << 10  # of names and values; usual pods have 500
 _SOURCE, _MIRROR = "kubernetes.io/config.source", "kubernetes.io/config.mirror"  # the kubelet's own
 
 
@@ -82,6 +85,7 @@ class Pod:
     # By the name of a volume: the name of its PersistentVolumeClaim; "" for an inline CSI volume.
     # Volumes of other kinds are not here.
     claims: Mapping[str, str] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()  # parts that were not understood, or are too large
 
     @property
     def finished(self) -> bool:
@@ -139,14 +143,15 @@ def parse_pod(obj: object, where: str = "pod") -> Pod:
     meta, spec, status = root.nested("metadata"), root.nested("spec"), root.nested("status")
     containers = _containers(spec, "containers")
     init_containers = _containers(spec, "initContainers")
+    left_out: list[str] = []
     return Pod(
         namespace=meta.text("namespace") or "default",
         name=meta.required_text("name"),
         uid=meta.required_text("uid"),
-        labels=meta.texts("labels"),
+        labels=_labels(meta, left_out),
         annotations=meta.texts("annotations"),
         phase=status.text("phase"),
-        qos=_kube_qos(status, containers + init_containers),
+        qos=_kube_qos(status, containers + init_containers, left_out),
         priority=spec.integer("priority"),
         node_name=spec.text("nodeName"),
         host_network=spec.boolean("hostNetwork"),
@@ -166,7 +171,24 @@ def parse_pod(obj: object, where: str = "pod") -> Pod:
         runtime_class=spec.text("runtimeClassName"),
         reaches_host=reaches_host(spec),
         claims=_claims(spec, meta),
+        left_out=tuple(left_out),
     )
+
+
+def _labels(meta: Fields, left_out: list[str]) -> dict[str, str]:
+    """The labels; of too many those of Koordinator and then the others as far as there is room."""
+    labels = meta.texts("labels")
+    if sum(map(len, labels)) + sum(map(len, labels.values())) <= MAX_LABEL_CHARS:
+        return labels
+    kept, room = {}, MAX_LABEL_CHARS
+    for key in sorted(labels, key=lambda key: _KOORDINATOR not in key):
+        room -= len(key) + len(labels[key])
+        if room < 0:
+            break
+        kept[key] = labels[key]
+    wanted, found = f"at most {MAX_LABEL_CHARS} characters", f"more; {len(kept)} labels are kept"
+    left_out.append(str(InvalidObject(meta.path("labels"), wanted=wanted, found=found)))
+    return kept
 
 
 def _claims(spec: Fields, meta: Fields) -> dict[str, str]:
@@ -296,12 +318,12 @@ def _ips(status: Fields) -> tuple[str, ...]:
     return tuple(filter(None, found[:_MOST_IPS]))
 
 
-def _kube_qos(status: Fields, containers: tuple[Container, ...]) -> KubeQoS:
-    named = status.text("qosClass")
-    if not named:
-        return compute_kube_qos((item.requests, item.limits) for item in containers)
-    try:
+def _kube_qos(status: Fields, containers: tuple[Container, ...], left_out: list[str]) -> KubeQoS:
+    """Kubernetes' class, by requests and limits where the status has none that is known."""
+    named = status.get("qosClass")
+    if isinstance(named, str) and named in _KUBE_QOS:
         return KubeQoS(named)
-    except ValueError as err:
-        wanted = " or ".join(KubeQoS)
-        raise InvalidObject(status.path("qosClass"), wanted=wanted, found=named) from err
+    if named:
+        path, wanted = status.path("qosClass"), " or ".join(KubeQoS)
+        left_out.append(str(InvalidObject(path, wanted=wanted, found=named)))
+    return compute_kube_qos((item.requests, item.limits) for item in containers)

@@ -163,4 +163,8 @@ class PodSource:
         if self._listed is not None and self._listed[1]:
             bad = self._listed[1]
             problems += (f"pod list: {len(bad)} pods left out, the first because of {bad[0]}",)
+        if self._listed is not None:
+            odd = [text for pod in self._listed[0] for text in pod.left_out]
+            if odd:
+                problems += (f"pod list: {len(odd)} parts of pods left out, the first: {odd[0]}",)
         return problems

@@ -1,6 +1,7 @@
 """Objects from files: JSON and YAML, however broken."""
 
 import json
+from collections.abc import Callable
 
 import pytest
 import yaml
@@ -11,9 +12,9 @@ from koord.util.documents import (
     MAX_DEPTH,
     MAX_VALUES,
     MAX_YAML_BYTES,
+    ListStream,
     decode,
     decode_line,
-    decode_list,
 )
 from koord.util.errors import InvalidObject
 
@@ -83,6 +84,16 @@ def test_json_cut_short_is_never_taken_for_whole(
         decode(text[:end], "f")
 
 
+def streamed(
+    text: bytes, read: Callable[[object], object] = lambda item: item, size: int = 1 << 20
+) -> dict[str, object]:
+    """What a stream makes of a text that comes in pieces of a size."""
+    stream = ListStream("f", read, item_bytes=1 << 20)
+    for at in range(0, len(text), size):
+        stream.feed(text[at : at + size])
+    return stream.end()
+
+
 @given(st.lists(VALUES))
 def test_the_items_of_a_list_are_read_one_by_one(items: list[object]) -> None:
     """Each once and in order; what reading makes of them stands in their place."""
@@ -92,7 +103,8 @@ def test_the_items_of_a_list_are_read_one_by_one(items: list[object]) -> None:
         seen.append(item)
         return len(seen)
 
-    found = decode_list(json.dumps({"kind": "List", "items": items}).encode(), "f", read)
+    text = json.dumps({"kind": "List", "items": items}).encode()
+    found = streamed(text, read, 1 << 20)
 
     assert seen == items
     assert found == {"kind": "List", "items": [turn + 1 for turn in range(len(items))]}
@@ -102,11 +114,43 @@ def test_the_items_of_a_list_are_read_one_by_one(items: list[object]) -> None:
 def test_what_is_cut_short_has_no_list(value: dict[str, object], data: st.DataObject) -> None:
     """A part of a list must not be taken for the whole."""
     text = json.dumps(value).encode()
-    assert decode_list(text, "f", lambda item: item) == value
+    assert streamed(text) == value
 
     end = data.draw(st.integers(0, len(text) - 1))
     with pytest.raises(InvalidObject, match="wanted a JSON object"):
-        decode_list(text[:end], "f", lambda item: item)
+        streamed(text[:end])
+
+
+@given(st.dictionaries(st.text(), VALUES | st.lists(VALUES)), st.integers(1, 9))
+def test_it_does_not_matter_how_the_bytes_of_a_list_come(
+    value: dict[str, object], size: int
+) -> None:
+    """Not even where a number or a character is cut."""
+    for indent in (None, 1):
+        text = json.dumps(value, ensure_ascii=False, indent=indent).encode("utf-8", "surrogatepass")
+        try:
+            wanted = streamed(text)
+        except InvalidObject:
+            with pytest.raises(InvalidObject):
+                streamed(text, size=size)
+        else:
+            assert streamed(text, size=size) == wanted
+
+
+def test_a_list_is_as_long_as_it_likes_but_not_one_of_its_items() -> None:
+    """Nor may an item have too many values; what is whole has been read by then."""
+    seen: list[object] = []
+    stream = ListStream("f", seen.append, item_bytes=1 << 20)
+    stream.feed(b'{"items": ["a"')
+    for _ in range(100):
+        stream.feed(b', "' + b"x" * 100_000 + b'"')
+    assert len(seen) == 101
+    with pytest.raises(InvalidObject, match="a value of more than 1048576 characters"):
+        stream.feed(b', "' + b"x" * (3 << 20))
+
+    many = ListStream("f", seen.append, item_bytes=16 << 20)
+    with pytest.raises(InvalidObject, match="more than 1000000 values"):
+        many.feed(b'{"items": [[' + b'"",' * 5_000_000)
 
 
 def test_yaml_values_are_those_of_kubernetes() -> None:

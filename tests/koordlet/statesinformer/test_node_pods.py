@@ -323,6 +323,18 @@ class TestFromTheKubelet:
         assert await pods.until(lambda: not pods.informer.pods()) <= SECOND_LOOK + 2
         assert pods.problem == ""
 
+    async def test_a_class_that_is_not_known_costs_no_pod(self, pods: Pods) -> None:
+        """It is computed; one log line says so, and health."""
+        odd = pod("u2") | {"status": {"phase": "Running", "qosClass": "Silver"}}
+        pods.kubelet.pods.append(odd)
+        with capture_logs() as logs:
+            await pods.until(lambda: pods.uids == {"u1", "u2"})
+            await pods.until(lambda: pods.source.health().status is Status.DEGRADED)
+            asked = pods.answered
+            await pods.until(lambda: pods.answered > asked)
+        assert "1 parts of pods left out, the first: pod " in pods.source.health().reason
+        assert [entry["event"] for entry in logs] == ["source.degraded"]
+
     async def test_of_pods_with_one_uid_always_the_same_stays(self, pods: Pods) -> None:
         """In whatever order the kubelet has them; and the problem is reported, once."""
         metadata = {"namespace": "shop", "uid": "u1"}

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.pods.pod import Container, ContainerStatus, parse_pod, parse_pod_list
-from koord.api.qos import KubeQoS
+from koord.api.pods.pod import (
+    MAX_LABEL_CHARS,
+    Container,
+    ContainerStatus,
+    parse_pod,
+    parse_pod_list,
+)
+from koord.api.qos import QOS_LABEL, KubeQoS, QoSClass
 from koord.util.errors import InvalidObject
 
 POD: dict[str, Any] = {
@@ -139,7 +145,6 @@ def test_finished_pods(phase, finished):
             "pod.spec.containers[0].resources.limits.cpu: wanted a quantity, found one",
         ),
         ("spec/containers/0/resources/limits", ["cpu"], "resources.limits: wanted an object"),
-        ("status/qosClass", "Silver", "wanted Guaranteed or Burstable or BestEffort"),
         ("status/startTime", "yesterday", "pod.status.startTime: wanted a time"),
         ("status/startTime", "2026-07-24T06:52:45", "pod.status.startTime: wanted a time"),
         ("status/containerStatuses", ["x"], "containerStatuses[0]: wanted an object"),
@@ -149,6 +154,25 @@ def test_a_bad_field_is_named_by_its_path(path, value, message):
     with pytest.raises(InvalidObject) as caught:
         parse_pod(changed(path, value))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("found", ["Silver", 7, ["Burstable"]])
+def test_a_class_that_is_not_known_is_computed(found: object) -> None:
+    """By requests and limits, as Kubernetes does; the pod counts, and what was found is said."""
+    pod = parse_pod(changed("status/qosClass", found))
+    assert pod.qos is KubeQoS.BURSTABLE
+    [error] = pod.left_out
+    assert "pod.status.qosClass: wanted Guaranteed or Burstable or BestEffort, found" in error
+
+
+def test_too_many_labels_are_left_out_but_not_those_that_decide() -> None:
+    labels = {f"a{number}": "x" * 60 for number in range(5000)} | {QOS_LABEL: "BE"}
+    pod = parse_pod(changed("metadata/labels", labels))
+    assert pod.labels[QOS_LABEL] == "BE"
+    assert pod.qos_class is QoSClass.BE
+    assert sum(len(key) + len(text) for key, text in pod.labels.items()) <= MAX_LABEL_CHARS
+    [error] = pod.left_out
+    assert "pod.metadata.labels: wanted at most 65536 characters" in error
 
 
 def test_half_a_surrogate_pair_is_no_text():
