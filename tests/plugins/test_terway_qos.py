@@ -143,8 +143,22 @@ async def test_another_policy_removes_them_and_what_was_there_returns(bench):
 
 @pytest.mark.parametrize(
     "spec",
-    [slo(total="-1"), slo(egressRequest="101M"), slo(egressLimit=101), slo(ingressLimit="fast")],
-    ids=["negative", "above the link", "over 100 percent", "no quantity"],
+    [
+        slo(total="-1"),
+        slo(egressRequest="101M"),
+        slo(egressLimit="101M"),
+        slo(ingressLimit="800M"),
+        slo(egressLimit=101),
+        slo(ingressLimit="fast"),
+    ],
+    ids=[
+        "negative",
+        "request above the link",
+        "limit above the link",
+        "limit of eight times the link",
+        "over 100 percent",
+        "no quantity",
+    ],
 )
 async def test_rates_that_cannot_be_used_leave_the_last_good_ones(bench, spec):
     bench.slo(**spec)

@@ -397,3 +397,15 @@ class TestPools:
         cpus = topology([(0,)], [(1,)], first_node=2)
         pools = cpu_pools(cpus, cpus.numbers, set())
         assert [(pool.socket, pool.node) for pool in pools] == [(0, 2), (1, 3)]
+
+    @pytest.mark.parametrize("sockets", [(0, 1), (1, 0)])
+    def test_a_numa_node_of_two_sockets_names_the_lower_one(self, sockets: tuple[int, int]):
+        """Whichever has the first CPUs, or the only ones that are shared; it is one pool."""
+        cpus = CpuTopology(
+            tuple(
+                Cpu(cpu=number, core=number, socket=sockets[number // 8], node=0)
+                for number in sorted(range(16), key=lambda number: sockets[number // 8])
+            )
+        )
+        [pool] = cpu_pools(cpus, cpus.numbers, set())
+        assert (pool.socket, pool.node, format_cpulist(pool.cpus)) == (0, 0, "0-15")
