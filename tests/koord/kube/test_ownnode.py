@@ -1,17 +1,14 @@
 """The check that the API server limits an agent to its own node's objects."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 from apiserver import ApiServer, Handler
 from faults import answer, hang, refuse
 
-from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
 from koord.kube.ownnode import check_own_node
 from koord.kube.resource import NODE_METRICS
-from koord.kube.transport import Transport
 from koord.util.clock import SystemClock
 from koord.util.simulatedclock import SimulatedClock
 
@@ -28,24 +25,12 @@ RBAC = (
 )
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[ApiServer]:
+@pytest.fixture(autouse=True)
+def nodes(server: ApiServer) -> None:
     """A cluster of three nodes; by default it allows all writes."""
-    server = ApiServer()
     for name in ("n1", "n2", "n3"):
         item = {"metadata": {"name": name}, "status": {"of": name}}
         server.objects.create(METRICS, item)
-    await server.start()
-    yield server
-    await server.stop()
-
-
-@pytest.fixture
-async def client(server: ApiServer) -> AsyncIterator[ApiClient]:
-    clock = SystemClock()
-    client = ApiClient(Transport(ApiConfig(server=server.url, source="the test"), clock), clock)
-    yield client
-    await client.close()
 
 
 async def test_a_policy_that_is_not_there_is_found_out_without_a_trace(

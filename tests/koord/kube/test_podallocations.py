@@ -1,16 +1,12 @@
 """The check that only schedulers write what a pod was given."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 from apiserver import ApiServer
 from faults import refuse
 
-from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
 from koord.kube.podallocations import check_pod_allocations
 from koord.kube.resource import PODS
-from koord.kube.transport import Transport
 from koord.util.clock import SystemClock
 
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
@@ -20,22 +16,6 @@ POLICY = (
 )
 OTHER = 'admission webhook "images.example" denied the request: registry.invalid is not allowed'
 RBAC = 'pods is forbidden: User "it" cannot create resource "pods" in API group "" in the namespace'
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[ApiServer]:
-    server = ApiServer()
-    await server.start()
-    yield server
-    await server.stop()
-
-
-@pytest.fixture
-async def client(server: ApiServer) -> AsyncIterator[ApiClient]:
-    clock = SystemClock()
-    client = ApiClient(Transport(ApiConfig(server=server.url, source="the test"), clock), clock)
-    yield client
-    await client.close()
 
 
 async def test_a_dry_run_that_is_allowed_is_found_out(server: ApiServer, client: ApiClient) -> None:

@@ -200,18 +200,29 @@ REFUSED = {
 }
 
 
+@pytest.fixture
+def start_with(start: Start, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Replica]:
+    """Start a replica, by default one with ALONE's profile, whose NodeResourcesFit is a plugin."""
+
+    def start_with(
+        plugin: type[Fit], config: Any = schedulers.ALONE, *args: str, **options: Any
+    ) -> Replica:
+        monkeypatch.setattr(schedulers, "Fit", plugin)
+        return start(config, *args, **options)
+
+    return start_with
+
+
 @pytest.mark.parametrize("case", REFUSED)
 async def test_what_cannot_be_used_refuses_the_start_in_one_line(
     case: str,
-    start: Start,
+    start_with: Callable[..., Replica],
     clock: SimulatedClock,
     pass_time: PassTime,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """That names the plugin; there is no group of errors around it."""
     plugin, text = REFUSED[case]
-    monkeypatch.setattr(schedulers, "Fit", plugin)
-    replica = start(schedulers.SIMPLE, "--controller-plugins=*")
+    replica = start_with(plugin, schedulers.SIMPLE, "--controller-plugins=*")
     await pass_time(replica.task.done, step=0.2)
 
     error = replica.task.exception()
@@ -241,18 +252,16 @@ async def test_who_is_never_ready_holds_the_others_up_for_a_while(
     plugin: type[Fit],
     part: str,
     text: str,
-    start: Start,
+    start_with: Callable[..., Replica],
     server: ApiServer,
     clock: SimulatedClock,
     pass_time: PassTime,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """/readyz is 503 and names the plugin; then pods are bound, and it says who is left behind."""
-    monkeypatch.setattr(schedulers, "Fit", plugin)
     server.script(*[refuse(404)] * 1000, path="/apis/example.com/v1/licences")
     server.objects.create(PODS, pending("web"))
     with capture_logs():
-        replica = start(schedulers.ALONE)
+        replica = start_with(plugin)
         await pass_time(lambda: server.watching, step=0.2)
         for _ in range(20):
             await clock.advance(1)
@@ -273,29 +282,25 @@ async def test_who_is_never_ready_holds_the_others_up_for_a_while(
 
 
 async def test_who_is_ready_in_the_end_is_waited_for(
-    start: Start,
+    start_with: Callable[..., Replica],
     server: ApiServer,
     clock: SimulatedClock,
     pass_time: PassTime,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A part that raises is asked again, and then nothing is left of it in /readyz."""
-    monkeypatch.setattr(schedulers, "Fit", sharing(ReadyLater))
     server.objects.create(PODS, pending("web"))
-    replica = start(schedulers.ALONE)
+    replica = start_with(sharing(ReadyLater))
     await pass_time(lambda: "web" in placed(server), step=0.5)
     assert await replica.get("/readyz") == (200, "ok")
 
 
 async def test_a_health_of_another_type_is_a_finding(
-    start: Start,
+    start_with: Callable[..., Replica],
     server: ApiServer,
     pass_time: PassTime,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """/healthz answers, and says which."""
-    monkeypatch.setattr(schedulers, "Fit", sharing(HealthOfAnotherType))
     server.objects.create(PODS, pending("web"))
-    replica: Replica = start(schedulers.ALONE)
+    replica = start_with(sharing(HealthOfAnotherType))
     await pass_time(lambda: "web" in placed(server), step=0.5)
     assert "wanted a PartHealth, found 'fine'" in str((await replica.healthz())["jobs"])
