@@ -32,7 +32,7 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CutObject:
     """An object of which a part was left out: its key and uid, and what is missing and why."""
 
     key: str
@@ -46,7 +46,7 @@ class Page(Generic[T]):
 
     objects: tuple[T, ...]
     rejected: tuple[Rejected, ...]
-    cut: tuple[Cut, ...]  # of the objects
+    cut: tuple[CutObject, ...]  # of the objects
     resource_version: str
     continue_: str
 
@@ -141,7 +141,7 @@ class Decoder:
             raise InvalidObject(where, wanted="a list of objects", found=str(err)) from err
         objects: list[T] = []
         rejected: list[Rejected] = []
-        cut: list[Cut] = []
+        cut: list[CutObject] = []
         for item in found.items or ():
             faults = Faults()
             identity, value = kind.read(item, self._sharing, faults)
@@ -150,7 +150,7 @@ class Decoder:
                 continue
             objects.append(value)
             if faults:
-                cut.append(Cut(_key(identity), identity.uid or "", tuple(faults)))
+                cut.append(CutObject(_key(identity), identity.uid or "", tuple(faults)))
         meta = found.metadata or wire.PageMeta()
         return Page(
             tuple(objects),
@@ -207,7 +207,7 @@ class Decoder:
 
 _LIST = msgspec.json.Decoder(wire.ObjectList)
 _EVENT = msgspec.json.Decoder(wire.Event)
-_STATUS = msgspec.json.Decoder(wire.Status)
+_STATUS = msgspec.json.Decoder(wire.ErrorStatus)
 _IDENTIFIED = msgspec.json.Decoder(wire.Identified)
 
 

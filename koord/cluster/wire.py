@@ -443,7 +443,7 @@ class Event(Wire):
     object: Raw
 
 
-class Status(Wire):
+class ErrorStatus(Wire):
     """The answer that an ERROR event carries."""
 
     code: Int32 | None = None

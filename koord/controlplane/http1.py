@@ -28,7 +28,7 @@ _TOGETHER = 0.25  # seconds until the next address of a server is tried beside t
 _REPEATABLE = frozenset({"GET", "PUT", "DELETE"})
 
 
-class Cut(ConnectionError):
+class ConnectionCut(ConnectionError):
     """The connection ended before the answer did."""
 
     def __init__(self, *, began: bool) -> None:
@@ -123,7 +123,7 @@ class Connections:
             if kept is not None:
                 try:
                     return await self._over(kept, request, answer, where, check)
-                except Cut as err:
+                except ConnectionCut as err:
                     if err.began or method not in _REPEATABLE:
                         raise
             await self._over(await self._connect(peer, where), request, answer, where, check)
@@ -308,7 +308,7 @@ class _Connection(asyncio.Protocol):
         if error is None and self._final and not self._framed:
             self._done()  # its end is that of the connection
         else:
-            cut = Cut(began=self._head_bytes > 0)
+            cut = ConnectionCut(began=self._head_bytes > 0)
             cut.__cause__ = error
             self._fail(cut)
 
