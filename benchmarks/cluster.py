@@ -13,14 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from daemonflags import kubeconfig
-from kubelet import TOKEN
-
 from benchmarks.process import own_group, running_daemon
 from benchmarks.standin import NODE
 from benchmarks.table import Row
 from benchmarks.tree import pod_tree
 from koord.kube.resource import NODE_METRICS
+from tests.support.kube.daemon_flags import kubeconfig
+from tests.support.kube.kubelet import TOKEN
 
 KOORDINATOR = {150: (0.10, 105.0), 300: (0.21, 125.0)}  # cores, MiB RSS
 BUDGETS = {150: (0.017, 66.0), 300: (0.035, 80.0)}

@@ -11,12 +11,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from twonodes import BE_FLOOD, LIMITS, NoNamespaces, TwoNodes
-
 from benchmarks.table import Row
 from benchmarks.tree import NotHereError
 from koord.util.clock import SystemClock
 from koordlet.host.net.guard.client import HelperTraffic, start
+from tests.support.node.two_nodes import BE_FLOOD, LIMITS, NoNamespaces, TwoNodes
 
 PODS = 150
 _ECHO = (

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from apiserver import ApiServer, Recorded
-from certificates import Authority
-from kubelet import make_kubelet
 
 from benchmarks.tree import CONTAINERS_PER_POD
 from koord.kube.resource import NODE_METRICS, NODE_SLOS, NODES, PODS
+from tests.support.kube.apiserver import ApiServer, Recorded
+from tests.support.kube.certificates import Authority
+from tests.support.kube.kubelet import make_kubelet
 
 NODE = "benchmark"
 Object = dict[str, Any]

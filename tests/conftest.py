@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 import structlog
 from hypothesis import settings
-from warmpython import Program, WarmPython, warm_python
 
 from koord.util import logs
+from tests.support.warm_python import Program, WarmPython, warm_python
 
 # The same examples in every run, and no failures because a machine is slow.
 settings.register_profile(

@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cgrouptrees import (
+
+from koordlet.host.descriptors import Descriptors
+from koordlet.host.host import Host
+from tests.support.node.cgroup_trees import (
     MIB,
     REAL,
     VERSION,
@@ -21,9 +24,6 @@ from cgrouptrees import (
     tree_of,
     unusable,
 )
-
-from koordlet.host.descriptors import Descriptors
-from koordlet.host.host import Host
 
 __all__ = [
     "MIB",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from certificates import Authority, Pair
+from tests.support.kube.certificates import Authority, Pair
 
 SERVICE_IP = "10.96.0.1"  # of the Service "kubernetes", on the loopback interface
 NODE_IP = "10.77.0.1"  # of the real node and of the control plane on it, likewise

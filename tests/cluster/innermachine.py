@@ -15,9 +15,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cgrouptrees import make_group
 from containerdnode import JOIN, CgroupMount, cgroup_mounts
 from containerdnode import unusable as no_containerd
+
+from tests.support.node.cgroup_trees import make_group
 
 PATIENCE = 30.0  # seconds for the kernel to end what was killed
 _GRACE = 5.0  # seconds for the first process to end when it is asked to

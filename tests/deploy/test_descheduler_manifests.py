@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from component import patched
-from replicated import NAMESPACE, Manifests, group_of
 
 from koord.api import podmigrationjob, reservations
 from koord.controlplane.kinds import SERVED
@@ -19,6 +17,8 @@ from koord_descheduler.daemon.settings import load_settings
 from koord_descheduler.framework.interfaces import Plugin
 from koord_descheduler.framework.registry import PluginRegistry
 from koord_descheduler.ledger.keeper import NAME as LEDGER
+from tests.support.deploy.component import patched
+from tests.support.deploy.replicated import NAMESPACE, Manifests, group_of
 
 MANIFESTS = Manifests("descheduler", "koord-descheduler")
 DEPLOY = MANIFESTS.directory

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from component import components, patched
 from prometheus_client import CollectorRegistry
 
 from koord.component.plugins.discovery import discover
@@ -19,6 +18,7 @@ from koordlet.doctor.privileges import CAPABILITIES
 from koordlet.host.net.guard.client import STATE
 from koordlet.host.terwayfiles import DIRECTORY, directory_of
 from koordlet.plugin.testing import SimulatedClock
+from tests.support.deploy.component import components, patched
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from component import patched
-from replicated import Manifests, group_of
 
 from koord.component.plugins.discovery import discover
 from koord_scheduler.cli import explain
@@ -19,6 +17,8 @@ from koord_scheduler.daemon.settings import load_settings
 from koord_scheduler.framework.extension.networktopology import TOPOLOGIES
 from koord_scheduler.framework.profiles.configured import known_plugins
 from koord_scheduler.framework.profiles.registry import PluginRegistry
+from tests.support.deploy.component import patched
+from tests.support.deploy.replicated import Manifests, group_of
 
 MANIFESTS = Manifests("scheduler", "koord-scheduler")
 ROOT = MANIFESTS.directory.parents[1]

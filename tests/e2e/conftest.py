@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import yaml
-from apiserver import ApiServer
 from controlplane import ControlPlane, kubeconfig_of_a_cluster, missing
 from programs import CRD_SERVER, HELM, KUSTOMIZE, REPOSITORY, STRICT, Program, ask
 from rights import Right, wanted_by
@@ -26,6 +25,7 @@ from koord.kube.resource import Resource
 from koord.kube.transport import Limits, Transport
 from koord.util import documents
 from koord.util.clock import SystemClock
+from tests.support.kube.apiserver import ApiServer
 
 CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
 

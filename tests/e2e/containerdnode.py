@@ -22,8 +22,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-from cgrouptrees import VERSION, Tree, make_group
 from programs import CONTAINERD, CONTAINERD_SHIM, CRI_CLIENT, PAUSE
+
+from tests.support.node.cgroup_trees import VERSION, Tree, make_group
 
 PATIENCE = 90.0  # seconds for one answer
 IMAGE = "koordlet.test/pause:1"

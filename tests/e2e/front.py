@@ -6,9 +6,9 @@ from pathlib import Path
 
 import aiohttp
 from aiohttp import web
-from apiserver import ApiServer, Recorded, status
 
 from koord.kube.access.config import ApiConfig
+from tests.support.kube.apiserver import ApiServer, Recorded, status
 
 _CUSTOM = (".koordinator.sh/", "/topology.node.k8s.io/")
 _END_TO_END = ("Content-Type", "Accept", "Retry-After", "User-Agent")

@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from daemonflags import kubeconfig
 from realprometheus import free_port
+
+from tests.support.kube.daemon_flags import kubeconfig
 
 
 @contextlib.asynccontextmanager

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import kubelet
-from apiserver import ApiServer, Place, Recorded
+from tests.support.kube import kubelet
+from tests.support.kube.apiserver import ApiServer, Place, Recorded
 
 Rule = Mapping[str, list[str]]
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from apiserver import Place, Recorded, status
 from front import Front
 from overlay import overlay
 from programs import ADMISSION, ask
@@ -21,6 +20,7 @@ from koord.kube.ownnode import check_own_node
 from koord.kube.resource import NODE_METRICS
 from koord.kube.transport import Transport
 from koord.util.clock import SystemClock
+from tests.support.kube.apiserver import Place, Recorded, status
 
 WEB = Pod("shop", "web", "u1")
 HAPPENED = Event(

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cgrouptrees import Tree, tree_of, unusable
 from containerdnode import ContainerdNode
 from containerdnode import unusable as no_containerd
 from nrinode import BATCH, BATCH_PODS, GIB, Log, pod_of_kubelet
+
+from tests.support.node.cgroup_trees import Tree, tree_of, unusable
 
 SCORE = "koordinator.sh/oom-score-adj"
 ANNOTATIONS = {BATCH: json.dumps(BATCH_PODS), SCORE: "777"}

@@ -9,10 +9,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from certificates import Authority
 from controlplane import ControlPlane
 from front import Front
-from kubelet import TOKEN, Kubelet, make_kubelet, rbac
 from realdaemon import running
 
 from koord.kube.access.config import ApiConfig
@@ -20,6 +18,8 @@ from koord.kube.client import ApiClient
 from koord.kube.errors import KubeError
 from koord.kube.resource import NODE_METRICS, NODES, PODS
 from koordlet.plugin.testing import FakeHost
+from tests.support.kube.certificates import Authority
+from tests.support.kube.kubelet import TOKEN, Kubelet, make_kubelet, rbac
 
 UID = "11111111-2222-3333-4444-555555555555"
 OTHER_UID = "66666666-7777-8888-9999-000000000000"

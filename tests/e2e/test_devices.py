@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 from front import Front
-from nvmlstub import NvmlStub, add_driver, add_pci_device, gpu
 from programs import REPOSITORY
 from realdaemon import running
 
@@ -18,6 +17,7 @@ from koord.kube.client import ApiClient
 from koord.kube.errors import NotFound
 from koord.kube.resource import DEVICES, NODES
 from koordlet.plugin.testing import FakeHost
+from tests.support.node.nvml_stub import NvmlStub, add_driver, add_pci_device, gpu
 
 PATIENCE = 60.0  # real seconds
 QUIET = 8.0  # real seconds: more than two rounds

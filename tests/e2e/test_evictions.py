@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import refuse
 from front import Front
 from realdaemon import running
 
 from koord.kube.access.config import ApiConfig
 from koord.kube.resource import EVENTS, NODES, PODS
 from koordlet.plugin.testing import FakeHost
+from tests.support.kube.faults import refuse
 
 Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
 PLUGIN = """

@@ -12,12 +12,13 @@ from typing import Any
 
 import aiohttp
 import pytest
-from clusters import node, pod
-from daemonflags import kubeconfig
 from programs import BED, KUBERNETES, Program
 from realprometheus import free_port
-from scriptedsite import ScriptedSite, serving
-from trafficsite import vector
+
+from tests.support.clusters import node, pod
+from tests.support.http_site import ScriptedSite, serving
+from tests.support.kube.daemon_flags import kubeconfig
+from tests.support.scheduler.prometheus import vector
 
 Json = dict[str, Any]
 

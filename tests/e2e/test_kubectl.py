@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import yaml
-from daemonflags import host_flags
 from programs import POD_EXEC, Program
 
 from koord.api.qos import KubeQoS
 from koordlet.plugin.testing import FakeHost
+from tests.support.kube.daemon_flags import host_flags
 
 LABELS = {"app.kubernetes.io/name": "koordlet"}
 

@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cgrouptrees import Tree, tree_of, unusable
-from daemonflags import kubeconfig
 from front import Front
 from programs import REPOSITORY
 from realcontrolplane import events, running_descheduler, running_scheduler
@@ -29,6 +27,8 @@ from koord.api.quantity import Quantity
 from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
 from koord.kube.resource import NODE_METRICS, NODES, PODS, Resource
+from tests.support.kube.daemon_flags import kubeconfig
+from tests.support.node.cgroup_trees import Tree, tree_of, unusable
 
 JOBS = Resource(podmigrationjob.API_VERSION, podmigrationjob.PLURAL)
 SCRIPT = REPOSITORY / "docs/examples/busy-pod.sh"

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from daemonflags import kubeconfig
 from front import Front
 from programs import REPOSITORY
 from rights import Right, allows, of_server, rights_of
@@ -22,6 +21,7 @@ from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
 from koord.kube.errors import NotFound
 from koord.kube.resource import NODES, PODS, Resource
+from tests.support.kube.daemon_flags import kubeconfig
 
 JOBS, RESERVATIONS = Resource(API_VERSION, PLURAL), Resource(API_VERSION, RESERVATION_PLURAL)
 REPLICA_SETS = Resource("apps/v1", "replicasets")

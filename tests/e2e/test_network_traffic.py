@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import node, read_node
 from controlplane import missing
-from daemonflags import LAID_OUT, host_flags
 from realprometheus import free_port, made, scraping
-from schedulerkit import make_pod
 
 from koord.cluster.state import ClusterState
 from koord.component.plugins.args import args_type_of
@@ -26,6 +23,9 @@ from koord_scheduler.plugin import NODE, Handle, Services
 from koord_scheduler.plugin.testing.services import fake_services
 from koord_scheduler_plugins.network_traffic import NetworkTraffic
 from koordlet.plugin.testing import FakeHost
+from tests.support.clusters import node, read_node
+from tests.support.kube.daemon_flags import LAID_OUT, host_flags
+from tests.support.scheduler.framework import make_pod
 
 ADDRESSES = {"quiet": "127.0.0.2", "busy": "127.0.0.3", "busiest": "127.0.0.4"}
 RECEIVED = {

@@ -9,13 +9,13 @@ from typing import Any
 import aiohttp
 import psutil
 import pytest
-from faults import answer
 from front import Front
 from realdaemon import running
 
 from koord.kube.access.config import ApiConfig
 from koord.kube.resource import ACCESS_REVIEWS, NODES, TOKEN_REVIEWS
 from koordlet.plugin.testing import FakeHost
+from tests.support.kube.faults import answer
 
 
 @pytest.fixture

@@ -9,10 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from apiserver import Recorded, status
-from certificates import Authority
 from front import Front
-from kubelet import TOKEN, Kubelet, make_kubelet
 from overlay import overlay
 from realdaemon import running
 from rights import Right, allows, of_server, role
@@ -22,6 +19,9 @@ from koord.kube.client import ApiClient
 from koord.kube.errors import NotFound
 from koord.kube.resource import NODE_METRICS, NODE_SLOS, NODE_TOPOLOGIES, NODES, PODS, Resource
 from koordlet.plugin.testing import FakeHost
+from tests.support.kube.apiserver import Recorded, status
+from tests.support.kube.certificates import Authority
+from tests.support.kube.kubelet import TOKEN, Kubelet, make_kubelet
 
 PATIENCE = 90.0  # real seconds
 UID = "11111111-2222-3333-4444-555555555555"

@@ -15,8 +15,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 from controlplane import missing
-from daemonflags import kubeconfig
 from programs import BED
+
+from tests.support.kube.daemon_flags import kubeconfig
 
 PODS = 1000
 NODES = 110  # of 32 cores; every twentieth is tainted

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apiserver import ApiServer
 from browser import ELSEWHERE, NARROW, WIDE, Browser, browser
 from realcontrolplane import running_control_plane
 from realdaemon import BUSY_POD, running_alone
@@ -21,6 +20,7 @@ from selenium.webdriver.common.keys import Keys
 from koord.api.qos import KubeQoS
 from koord.kube.resource import NODE_METRICS, NODES, PODS
 from koordlet.plugin.testing import FakeHost
+from tests.support.kube.apiserver import ApiServer
 
 PODS_OF_A_NODE = 150
 ROOM = {"cpu": "8", "memory": "16Gi", "pods": "110"}

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from certificates import Authority
 from front import Front
-from kubelet import TOKEN, Kubelet, make_kubelet, rbac
 from programs import REPOSITORY
 from realdaemon import running
 
@@ -19,6 +17,8 @@ from koord.kube.client import ApiClient
 from koord.kube.errors import NotFound
 from koord.kube.resource import NODE_TOPOLOGIES, NODES, Resource
 from koordlet.plugin.testing import FakeHost
+from tests.support.kube.certificates import Authority
+from tests.support.kube.kubelet import TOKEN, Kubelet, make_kubelet, rbac
 
 PATIENCE = 60.0  # real seconds
 QUIET = 8.0  # real seconds: more than two rounds

@@ -1,7 +1,8 @@
 """The kit of these tests."""
 
 import pytest
-from frameworkkit import Kit
+
+from tests.support.descheduler.framework import Kit
 
 
 @pytest.fixture

@@ -5,9 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from apiserver import ApiServer
-from frameworkkit import NODES, Both, Kit, make_pod
-from kubefixtures import client, clock, make_client, pass_time, server  # noqa: F401 - fixtures
 from prometheus_client import CollectorRegistry
 
 from koord.cluster.facts import ClusterNode
@@ -19,6 +16,9 @@ from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
 from koord_descheduler.framework.cycle import Descheduler
 from koord_descheduler.framework.interfaces import EvictOptions
+from tests.support.descheduler.framework import NODES, Both, Kit, make_pod
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.fixtures import client, clock, make_client, pass_time, server  # noqa: F401 - fixtures
 
 
 async def test_a_lease_lost_in_the_middle_of_a_cycle_ends_its_evictions(

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from frameworkkit import NODES, Kit, make_pod
 
 import koord_descheduler.plugin
 from koord_descheduler.framework.profile import ProfileError
@@ -20,6 +19,7 @@ from koord_descheduler.plugin import (
     Status,
     pod_filter,
 )
+from tests.support.descheduler.framework import NODES, Kit, make_pod
 
 
 class DrainShop(BalancePlugin):

@@ -3,7 +3,8 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from scriptedsite import ScriptedSite, serving
+
+from tests.support.http_site import ScriptedSite, serving
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import errno
 import shutil
 
 import pytest
-from fakecookies import FIRST, FakeCookies
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +25,7 @@ from koordlet_plugins.core_sched.rules import (
     group_of,
     is_left_alone,
 )
+from tests.support.node.fake_cookies import FIRST, FakeCookies
 
 STAT = "{} (a ) b) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {} 0 0\n"
 QOS = "koordinator.sh/qosClass"

@@ -4,7 +4,6 @@ import dataclasses
 import json
 
 import pytest
-from machines import PAIRS, machine
 
 from koord.api.nodes.kubeletconfig import NO_POLICY, STATIC
 from koord.api.nodes.node import Node
@@ -32,6 +31,7 @@ from koordlet_plugins.cpuset_allocator.rules import (
     pod_cpus,
     pools_of,
 )
+from tests.support.machines import PAIRS, machine
 
 CPUSET, QUOTA = resources.CPUSET_CPUS_WANTED, resources.CPU_QUOTA
 GUARANTEED, BURSTABLE, BEST_EFFORT = KubeQoS

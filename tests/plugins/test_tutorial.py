@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from warmpython import WarmPython, warm_python
 
 from koord.api.eviction import EvictionOutcome
 from koord.api.nodemetric import NodeMetricSpec
@@ -28,6 +27,7 @@ from koordlet.qosmanager.metrics import PluginFamilies
 from koordlet.qosmanager.outcome import Outcome
 from koordlet.rules.nodetopology import NodeTopology
 from koordlet.statesinformer.informer import StatesInformer
+from tests.support.warm_python import WarmPython, warm_python
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(?:python|toml|yaml)\n# file: (\S+)\n(.*?)^```$", re.M | re.DOTALL)

@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from apiserver import ApiServer
-from certificates import Authority
-
 from koord.kube.resource import NODE_METRICS, NODES, PODS
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.certificates import Authority
 
 from .runc import Container
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
-from component import patched
+
+from tests.support.deploy.component import patched
 
 from .ocispec import oci_spec
 from .runc import Container, missing

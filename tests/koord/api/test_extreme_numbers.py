@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import node, pod
-from fullslo import FULL_SLO
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +31,8 @@ from koordlet.host.devices.xpu import parse_xpus
 from koordlet.prediction.checkpoints import decode_checkpoint
 from koordlet.rules.deviceobject import parse_published_devices
 from koordlet.rules.noderesourcetopology import parse_published
+from tests.support.clusters import node, pod
+from tests.support.nodeslo import FULL_SLO
 
 Json = Any
 

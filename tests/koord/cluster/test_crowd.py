@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from clusters import Cluster, Json, node, pod, read_node, read_pod
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.predicates.ports import has_free_ports
 from koord.cluster.snapshot import Snapshot
 from koord.cluster.view import View
+from tests.support.clusters import Cluster, Json, node, pod, read_node, read_pod
 
 NAMES = ("a", "b", "c", "d")
 

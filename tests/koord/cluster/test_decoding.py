@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from clusters import Json, expression, near, node, pod, read, read_node, read_pod, term
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +26,17 @@ from koord.cluster.facts import (
 )
 from koord.cluster.usage import Usage
 from koord.util.errors import InvalidObject
+from tests.support.clusters import (
+    Json,
+    expression,
+    near,
+    node,
+    pod,
+    read,
+    read_node,
+    read_pod,
+    term,
+)
 
 
 def page(*items: Any, **meta: str) -> bytes:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import Json, claim, named, node, pod, volume
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from koord.cluster import dumpfiles
 from koord.cluster.dump import BEYOND, MOST_NAMED, Dump, DumpReader
 from koord.cluster.dumpfiles import read_dump
 from koord.util.errors import OptionError
+from tests.support.clusters import Json, claim, named, node, pod, volume
 
 
 def of(obj: Json, kind: str, version: str = "v1") -> Json:

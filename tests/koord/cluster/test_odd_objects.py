@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from clusters import Json, expression, near, node, node_affinity, pod, term
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from koord.cluster.parts import MOST_NOTED, OTHERS
 from koord.cluster.podamounts import LARGEST_ALLOCATABLE, LARGEST_AMOUNT
 from koord.cluster.predicates.fits import fits
 from koord.cluster.snapshot import Snapshot
+from tests.support.clusters import Json, expression, near, node, node_affinity, pod, term
 
 CONTROLLER = {"kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}
 OWNER = {"kind": "Other", "name": "x", "uid": "v"}

@@ -3,7 +3,9 @@
 from typing import Any
 
 import pytest
-from clusters import (
+
+from koord.cluster.predicates.fits import Fit, Misfit, fits
+from tests.support.clusters import (
     Cluster,
     Json,
     claim,
@@ -19,8 +21,6 @@ from clusters import (
     term,
     volume,
 )
-
-from koord.cluster.predicates.fits import Fit, Misfit, fits
 
 HOST = "kubernetes.io/hostname"
 WEB = {"app": "web"}

@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 
 import numpy as np
-import plainrules
 import pytest
-from clusters import Cluster, Json, read_pod
 from hypothesis import given
 from hypothesis import strategies as st
-from randomclusters import clusters, pods, sometimes
 
 from koord.cluster.predicates import podaffinity
 from koord.cluster.predicates.fits import RULES, Misfit, fits
 from koord.cluster.predicates.moves import Moves
+from tests.support.clusters import Cluster, Json, read_pod
+from tests.support.oracles import filters as plainrules
+from tests.support.random_clusters import clusters, pods, sometimes
 
 
 @pytest.fixture(autouse=True, scope="module", params=[0, 8], ids=["many terms", "few terms"])

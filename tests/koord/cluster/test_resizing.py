@@ -4,11 +4,11 @@ import json
 from typing import Any
 
 import pytest
-from clusters import Json, node, pod, read_node, read_pod
 
 from koord.cluster.decoder import Decoder
 from koord.cluster.decoding import POD
 from koord.cluster.snapshot import Snapshot
+from tests.support.clusters import Json, node, pod, read_node, read_pod
 
 INFEASIBLE = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
 DEFERRED = {**INFEASIBLE, "reason": "Deferred"}

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from clusters import Cluster, Json, finished, node, pod, read_node, read_pod
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from koord.cluster.facts import NO_IMAGES, PodSpec
 from koord.cluster.podamounts import LARGEST_AMOUNT
 from koord.cluster.snapshot import Snapshot
 from koord.util.errors import InvalidObject
+from tests.support.clusters import Cluster, Json, finished, node, pod, read_node, read_pod
 
 MI = 1 << 20
 DEFAULT_CPU, DEFAULT_MEMORY = 100, 200 * MI

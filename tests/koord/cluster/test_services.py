@@ -4,7 +4,6 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from clusters import named, pod, read, read_pod
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from koord.cluster.decoding import REPLICA_SET, REPLICATION_CONTROLLER, SERVICE
 from koord.cluster.facts import AffinityTerm, LabelSet, selects
 from koord.cluster.selectorindex import LabelSetIndex, TermIndex
 from koord.cluster.services import ServiceTable
+from tests.support.clusters import named, pod, read, read_pod
 
 NAMES, KEYS, VALUES = ("default", "shop"), ("app", "tier", "zone"), ("a", "b", "c")
 

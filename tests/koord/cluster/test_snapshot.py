@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clusters import CLAIM, Cluster, Json, claim, finished, node, pod, read, read_node, read_pod
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,18 @@ from koord.cluster.columns import CHUNK
 from koord.cluster.facts import PODS
 from koord.cluster.snapshot import MOST_RESOURCES, Snapshot
 from koord.cluster.view import View
+from tests.support.clusters import (
+    CLAIM,
+    Cluster,
+    Json,
+    claim,
+    finished,
+    node,
+    pod,
+    read,
+    read_node,
+    read_pod,
+)
 
 Content = dict[str, tuple[dict[str, int], dict[str, int], list[str]]]
 

@@ -1,6 +1,5 @@
 """Objects by kind: what is put is found where decisions look for it, and forgotten when gone."""
 
-from clusters import Json, named, node, pod, read, read_node, read_pod
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -16,6 +15,7 @@ from koord.cluster.decoding import (
 )
 from koord.cluster.facts import Owner, Workload
 from koord.cluster.state import ClusterState
+from tests.support.clusters import Json, named, node, pod, read, read_node, read_pod
 
 
 def owned(obj: Json, kind: str, name: str, uid: str) -> Json:

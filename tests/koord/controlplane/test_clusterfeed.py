@@ -7,9 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from apiserver import ApiServer, line, status_object
-from clusters import node, pod
-from faults import begin, refuse
 from structlog.testing import capture_logs
 
 from koord.cluster.decoding import BUDGET, CLONE_SET, NODE, NODE_METRIC, POD, SERVICE
@@ -27,6 +24,9 @@ from koord.kube.client import ApiClient
 from koord.kube.resource import PODS
 from koord.util.health import OK, Status
 from koord.util.stop import Stop
+from tests.support.clusters import node, pod
+from tests.support.kube.apiserver import ApiServer, line, status_object
+from tests.support.kube.faults import begin, refuse
 
 NODES_PATH, PODS_PATH = "/api/v1/nodes", "/api/v1/pods"
 REPORTS = "/apis/slo.koordinator.sh/v1alpha1/nodemetrics"

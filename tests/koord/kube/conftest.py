@@ -1,7 +1,10 @@
 """The API server that tests talk to, on simulated time."""
 
 import pytest
-from kubefixtures import (  # noqa: F401 - fixtures
+
+from koord.controlplane.leantransport import LeanTransport
+from koord.kube.transport import Transport
+from tests.support.kube.fixtures import (  # noqa: F401 - fixtures
     authority,
     client,
     clock,
@@ -10,9 +13,6 @@ from kubefixtures import (  # noqa: F401 - fixtures
     server,
     service_account,
 )
-
-from koord.controlplane.leantransport import LeanTransport
-from koord.kube.transport import Transport
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -3,8 +3,6 @@
 import asyncio
 
 import pytest
-from apiserver import ApiServer
-from faults import answer, hang, refuse
 from prometheus_client import CollectorRegistry
 
 from koord.controlplane.leantransport import LeanTransport
@@ -16,6 +14,8 @@ from koord.kube.resource import NODE_METRICS, NODES, PODS, Resource, field_selec
 from koord.kube.transport import Limits, Transport
 from koordlet.daemon.cluster.pluginclient import NotAllowed, PluginClient
 from koordlet.plugin.client import Client
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.faults import answer, hang, refuse
 
 
 def pod(name: str, node: str = "worker-1", namespace: str = "default") -> dict:

@@ -7,12 +7,12 @@ import tracemalloc
 
 import pytest
 from aiohttp import web
-from apiserver import ApiServer
-from faults import answer, begin, drop, endless, hang, refuse
 
 from koord.kube import errors
 from koord.kube.client import ApiClient
 from koord.kube.transport import Limits
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.faults import answer, begin, drop, endless, hang, refuse
 
 PATH = "/api/v1/nodes/worker-1"
 NODE = {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "worker-1"}}

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from apiserver import ApiServer
-from faults import refuse
 
 from koord.kube.client import ApiClient
 from koord.kube.reflector import Reflector, Watched
 from koord.kube.resource import NODE_METRICS
 from koord.util.stop import Stop
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.faults import refuse
 
 PATH = NODE_METRICS.collection()
 OWN = NODE_METRICS.object("n1")

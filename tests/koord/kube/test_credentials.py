@@ -9,8 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-from apiserver import ApiServer
-from certificates import Authority, Pair
 
 from koord.kube import errors
 from koord.kube.access.config import ApiConfig, ExecPlugin
@@ -19,6 +17,8 @@ from koord.kube.access.execplugin import run_plugin
 from koord.kube.client import ApiClient
 from koord.kube.resource import NODES
 from koord.util.simulatedclock import SimulatedClock
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.certificates import Authority, Pair
 
 V1 = "client.authentication.k8s.io/v1"
 PATH = NODES.object("worker-1")
@@ -305,7 +305,7 @@ async def test_a_certificate_that_is_being_replaced(
     async def note(request):
         subject = request.transport.get_extra_info("peercert")["subject"]
         names.append(subject[0][0][1])
-        from faults import answer
+        from tests.support.kube.faults import answer
 
         return await answer(b"{}")(request)
 

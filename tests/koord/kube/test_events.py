@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from apiserver import ApiServer
-from faults import answer, hang, refuse
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +14,8 @@ from koord.kube.eventobjects import Event, EventType, ObjectRef, Series, new_eve
 from koord.kube.events import REPEAT_GAP, EventLimits, EventRecorder
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.faults import answer, hang, refuse
 
 EVENTS = "/api/v1/events"
 WEB = ObjectRef("v1", "Pod", "web", "shop", "uid-web")

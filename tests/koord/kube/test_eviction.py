@@ -5,8 +5,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from apiserver import ApiServer
-from faults import answer, begin, drop, hang, refuse
 
 from koord.api.eviction import EvictionOutcome
 from koord.api.pods.pod import Pod
@@ -15,6 +13,8 @@ from koord.kube.events import EventRecorder
 from koord.kube.eviction import PATIENCE, PodEvictions
 from koord.kube.resource import PODS
 from koord.util.simulatedclock import SimulatedClock
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.faults import answer, begin, drop, hang, refuse
 
 POD = Pod("jobs", "crunch", "uid-crunch")
 PATH = "/api/v1/namespaces/jobs/pods/crunch/eviction"

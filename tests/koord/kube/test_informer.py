@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-from apiserver import ApiServer
 from structlog.testing import capture_logs
 
 from koord.kube.client import ApiClient
@@ -14,6 +13,7 @@ from koord.kube.store import Change, ChangeKind
 from koord.util.health import OK
 from koord.util.slices import SLICE
 from koord.util.stop import Stop
+from tests.support.kube.apiserver import ApiServer
 
 COLLECTION = "/api/v1/pods"
 

@@ -3,14 +3,14 @@
 import asyncio
 
 import pytest
-from apiserver import ApiServer, Handler
-from faults import answer, hang, refuse
 
 from koord.kube.client import ApiClient
 from koord.kube.ownnode import check_own_node
 from koord.kube.resource import NODE_METRICS
 from koord.util.clock import SystemClock
 from koord.util.simulatedclock import SimulatedClock
+from tests.support.kube.apiserver import ApiServer, Handler
+from tests.support.kube.faults import answer, hang, refuse
 
 METRICS = NODE_METRICS.collection()
 POLICY = (

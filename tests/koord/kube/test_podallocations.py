@@ -1,13 +1,13 @@
 """The check that only schedulers write what a pod was given."""
 
 import pytest
-from apiserver import ApiServer
-from faults import refuse
 
 from koord.kube.client import ApiClient
 from koord.kube.podallocations import check_pod_allocations
 from koord.kube.resource import PODS
 from koord.util.clock import SystemClock
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.faults import refuse
 
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
 POLICY = (

@@ -5,8 +5,6 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from apiserver import ApiServer, line, status_object
-from faults import answer, begin, drop, endless, hang, refuse
 from structlog.testing import capture_logs
 
 from koord.kube.client import ApiClient
@@ -17,6 +15,8 @@ from koord.kube.store import Change, without_managed_fields
 from koord.util.errors import InvalidObject
 from koord.util.health import OK, Status
 from koord.util.stop import Stop
+from tests.support.kube.apiserver import ApiServer, line, status_object
+from tests.support.kube.faults import answer, begin, drop, endless, hang, refuse
 
 COLLECTION = "/api/v1/pods"
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from apiserver import ApiServer
-from faults import answer, drop, hang, refuse
 
 from koord.kube import errors
 from koord.kube.client import ApiClient
 from koord.kube.reviews import Reviews, User
 from koord.util.simulatedclock import SimulatedClock
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.faults import answer, drop, hang, refuse
 
 TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
 GRANTS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"

@@ -9,14 +9,14 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp.client_reqrep import ConnectionKey
-from apiserver import ApiServer
-from certificates import Authority, Pair
 from structlog.testing import capture_logs
 
 from koord.kube import errors
 from koord.kube.neterrors import translated
 from koord.kube.resource import NODES
 from koord.util.logs import LevelSpec, configure
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.certificates import Authority, Pair
 
 PATH = NODES.object("worker-1")
 

@@ -3,14 +3,14 @@
 import asyncio
 
 import pytest
-from apiserver import ApiServer, line, status_object
-from faults import begin, endless, refuse
 from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.kube import errors
 from koord.kube.client import ApiClient
 from koord.kube.watch import Lines, WatchEvent, WatchEventType, WatchLimits
+from tests.support.kube.apiserver import ApiServer, line, status_object
+from tests.support.kube.faults import begin, endless, refuse
 
 PATH = "/api/v1/pods"
 LIMITS = WatchLimits(seconds=300)

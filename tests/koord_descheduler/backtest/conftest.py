@@ -1,3 +1,3 @@
 """The API server whose cluster is recorded."""
 
-from kubefixtures import client, clock, make_client, pass_time, server  # noqa: F401 - fixtures
+from tests.support.kube.fixtures import client, clock, make_client, pass_time, server  # noqa: F401 - fixtures

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apiserver import ApiServer
-from clusters import node, pod
 
 from koord.cluster import decoding
 from koord.kube.client import ApiClient
@@ -21,6 +19,8 @@ from koord_descheduler.backtest.ticks import Tick, TickDecoder
 from koord_descheduler.ledger.document import LedgerDocument, to_text
 from koord_descheduler.ledger.entries import Entry, WorkloadRef
 from koord_descheduler.ledger.keeper import KEY, NAME
+from tests.support.clusters import node, pod
+from tests.support.kube.apiserver import ApiServer
 
 PASS = Callable[..., Any]
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"

@@ -3,17 +3,17 @@
 from pathlib import Path
 
 import pytest
-from scriptedcluster import (
+
+from koord.component.plugins.discovery import discover
+from koord_descheduler.backtest.hot import HotRule
+from koord_descheduler.backtest.player import Replay, play, survey
+from tests.support.descheduler.backtest import (
     CORES,
     ScriptedCluster,
     config_text,
     configuration,
     scripted_registry,
 )
-
-from koord.component.plugins.discovery import discover
-from koord_descheduler.backtest.hot import HotRule
-from koord_descheduler.backtest.player import Replay, play, survey
 
 HOT = (HotRule({"cpu": 75.0}),)
 

@@ -5,9 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clusters import deleting, near, node_affinity, read_node, read_pod, term
-from clusters import node as node_json
-from clusters import pod as pod_json
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,6 +53,9 @@ from koord_descheduler.backtest.ticks import (
     read_header,
     summary_of,
 )
+from tests.support.clusters import deleting, near, node_affinity, read_node, read_pod, term
+from tests.support.clusters import node as node_json
+from tests.support.clusters import pod as pod_json
 
 _CORES = st.integers(0, 10**6).map(lambda milli: milli / 1000)
 _BYTES = st.integers(0, 2**50).map(float)

@@ -1,3 +1,3 @@
 """The API server that commands talk to."""
 
-from kubefixtures import clock, server  # noqa: F401 - fixtures
+from tests.support.kube.fixtures import clock, server  # noqa: F401 - fixtures

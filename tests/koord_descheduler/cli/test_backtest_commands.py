@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from apiserver import ApiServer
-from clusters import node
-from scriptedcluster import ScriptedCluster, config_text, scripted_registry
 
 from koord_descheduler.cli.record import main as record
 from koord_descheduler.cli.replay import main as replay
+from tests.support.clusters import node
+from tests.support.descheduler.backtest import ScriptedCluster, config_text, scripted_registry
+from tests.support.kube.apiserver import ApiServer
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from apiserver import ApiServer
-from clusters import node
-from daemonflags import kubeconfig
-from replicas import SHIPPED, free_port, holder
 
 from koord.component.plugins.discovery import discover
 from koord_descheduler.cli.descheduler import main
 from koord_descheduler.daemon.settings import load_settings
+from tests.support.clusters import node
+from tests.support.descheduler.replicas import SHIPPED, free_port, holder
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.daemon_flags import kubeconfig
 
 CONFIG = """\
 apiVersion: descheduler/v1alpha2

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apiserver import ApiServer
-from clusters import node, pod
-from daemonflags import kubeconfig
-from faults import refuse
 
 from koord.controlplane.livecluster import UnreadCluster, read_cluster
 from koord.kube.access.findconfig import find_config
 from koord_descheduler.cli.descheduler import main
 from koord_descheduler.cli.plan import main as plan
+from tests.support.clusters import node, pod
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.daemon_flags import kubeconfig
+from tests.support.kube.faults import refuse
 
 CONFIG: dict[str, Any] = {
     "apiVersion": "descheduler/v1alpha2",

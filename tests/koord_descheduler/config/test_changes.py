@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from inline import InlineExecutor
 
 from koord.component.config.document import read_config
 from koord.component.config.follower import ConfigFollower
@@ -13,6 +12,7 @@ from koord.util.stop import Stop
 from koord_descheduler.config.changes import Changes, compare
 from koord_descheduler.config.intree import IN_TREE
 from koord_descheduler.config.read import config_parser
+from tests.support.kube.inline_executor import InlineExecutor
 
 HEAD = "apiVersion: descheduler/v1alpha2\nkind: DeschedulerConfiguration\n"
 TOP = "deschedulingInterval: 10s\n"

@@ -6,10 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apiserver import ApiServer, line, status_object
-from clusters import node, pod
-from faults import begin, refuse
-from replicas import LEASES, SHIPPED, Replica, Start, holder
 from structlog.testing import capture_logs
 
 from koord.component.leaderelection.elector import LostLease
@@ -17,6 +13,10 @@ from koord.controlplane.lifecycle import FinishedWithoutElection
 from koord.util.errors import KoordError
 from koord.util.simulatedclock import SimulatedClock
 from koord_descheduler.plugin import EvictOptions, Relief
+from tests.support.clusters import node, pod
+from tests.support.descheduler.replicas import LEASES, SHIPPED, Replica, Start, holder
+from tests.support.kube.apiserver import ApiServer, line, status_object
+from tests.support.kube.faults import begin, refuse
 
 NODES, PODS, CONFIGS = "/api/v1/nodes", "/api/v1/pods", "/api/v1/configmaps"
 PassTime = Callable[..., Any]

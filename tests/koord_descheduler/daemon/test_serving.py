@@ -7,14 +7,14 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from apiserver import ApiServer
-from certificates import Authority
-from faults import refuse
-from replicas import SHIPPED, Replica, free_port
 from structlog.testing import capture_logs
 
 from koord.component.http.sockets import ListenError
 from koord.util.simulatedclock import SimulatedClock
+from tests.support.descheduler.replicas import SHIPPED, Replica, free_port
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.certificates import Authority
+from tests.support.kube.faults import refuse
 
 OFF = SHIPPED.replace("0.0.0.0:{port}", "127.0.0.1:0")
 

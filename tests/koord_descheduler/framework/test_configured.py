@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from frameworkkit import NODES, Kit
 
 from koord.component.config.faults import InvalidConfig
 from koord_descheduler.config.intree import IN_TREE
@@ -29,6 +28,7 @@ from koord_descheduler.plugin import (
     invalid,
     takes_args,
 )
+from tests.support.descheduler.framework import NODES, Kit
 
 DOCUMENT = """\
 apiVersion: descheduler/v1alpha2

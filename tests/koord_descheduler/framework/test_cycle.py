@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from frameworkkit import NODES, Both, Kit, make_node, make_pod
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.exposition import generate_latest
@@ -21,6 +20,7 @@ from koord.util.stop import Stop
 from koord_descheduler.framework.cycle import Descheduler
 from koord_descheduler.framework.metrics import UNSUFFIXED_COUNTERS
 from koord_descheduler.framework.profile import ProfilePlugins
+from tests.support.descheduler.framework import NODES, Both, Kit, make_node, make_pod
 
 
 def descheduler(

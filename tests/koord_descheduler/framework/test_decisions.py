@@ -1,11 +1,11 @@
 """Decisions of a cycle: what plugins publish, and what becomes of the evictions that they ask."""
 
 import pytest
-from frameworkkit import NODES, Both, Kit, make_pod
 
 from koord_descheduler.framework import decisions as decisions_module
 from koord_descheduler.framework.decisions import Action, Decisions, NodeDecision, PodDecision
 from koord_descheduler.framework.interfaces import EvictOptions
+from tests.support.descheduler.framework import NODES, Both, Kit, make_pod
 
 
 def decided(pod: str, action: Action = Action.EVICT, reason: str = "hot") -> PodDecision:

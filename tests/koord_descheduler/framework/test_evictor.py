@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from frameworkkit import NODES, Both, Kit, Recording, make_pod
 
 from koord.cluster.facts import ClusterNode, ClusterPod
 from koord_descheduler.framework.interfaces import EvictOptions, EvictPlugin, FilterPlugin
 from koord_descheduler.framework.status import Status
 from koord_descheduler.framework.turn import because
+from tests.support.descheduler.framework import NODES, Both, Kit, Recording, make_pod
 
 
 class NoWeb(FilterPlugin):

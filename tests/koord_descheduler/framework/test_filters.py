@@ -1,10 +1,10 @@
 """Filters of pods."""
 
 import pytest
-from frameworkkit import make_pod
 
 from koord.api.labelselector import LabelSelector
 from koord_descheduler.framework.filters import combine, pod_filter, unfinished
+from tests.support.descheduler.framework import make_pod
 
 POD = make_pod(namespace="shop", labels={"app": "web"})
 

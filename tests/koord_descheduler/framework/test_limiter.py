@@ -3,12 +3,12 @@
 from collections import Counter
 
 import pytest
-from frameworkkit import make_pod
 from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.cluster.facts import ClusterPod
 from koord_descheduler.framework.limiter import EvictionLimiter, Limit, Ticket
+from tests.support.descheduler.framework import make_pod
 
 D1, D2 = make_pod(node="n1"), make_pod(node="n2")
 K1, K2 = make_pod(namespace="kube-system", node="n1"), make_pod(namespace="kube-system", node="n2")

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from frameworkkit import NODES, Both, Kit, Recording
 
 from koord.cluster.facts import ClusterNode
 from koord_descheduler.framework.handle import Handle
 from koord_descheduler.framework.interfaces import BalancePlugin, DeschedulePlugin, Plugin
 from koord_descheduler.framework.profile import ProfileError, TimeLimits
 from koord_descheduler.framework.status import Status
+from tests.support.descheduler.framework import NODES, Both, Kit, Recording
 
 
 async def test_one_instance_serves_all_extension_points_of_its_profile(kit: Kit) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 
 import pytest
-from frameworkkit import Both, Recording
 
 from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.component.plugins.discovery import discover
@@ -20,6 +19,7 @@ from koord_descheduler.plugin import (
     Handle,
     Plugin,
 )
+from tests.support.descheduler.framework import Both, Recording
 
 
 def test_a_name_twice_is_refused_with_both_sources() -> None:

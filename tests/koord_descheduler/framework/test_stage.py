@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from frameworkkit import NODES, Both, Kit, make_pod
 
 from koord_descheduler.config.configuration import Profile
 from koord_descheduler.config.points import Point
 from koord_descheduler.framework.handle import Handle
 from koord_descheduler.framework.interfaces import Evictor, Plugin
 from koord_descheduler.framework.profile import ProfileError, ProfilePlugins
+from tests.support.descheduler.framework import NODES, Both, Kit, make_pod
 
 
 def changed(profile: ProfilePlugins, **points: tuple[str, ...]) -> Profile:

@@ -1,10 +1,10 @@
 """A ledger on a fake cluster, and the API server that keeps it."""
 
 import pytest
-from kubefixtures import client, clock, make_client, pass_time, server  # noqa: F401 - fixtures
-from ledgerkit import LedgerKit
 
 from koord.util.simulatedclock import SimulatedClock
+from tests.support.descheduler.ledger import LedgerKit
+from tests.support.kube.fixtures import client, clock, make_client, pass_time, server  # noqa: F401 - fixtures
 
 
 @pytest.fixture

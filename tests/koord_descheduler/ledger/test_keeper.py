@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from apiserver import ApiServer, status
-from ledgerkit import FOR_LOAD, LedgerKit
 
 from koord.kube.client import ApiClient
 from koord.kube.resource import CONFIG_MAPS
 from koord.util.health import Status
 from koord.util.stop import Stop
 from koord_descheduler.ledger.keeper import ASIDE, KEY, NAME, LedgerKeeper
+from tests.support.descheduler.ledger import FOR_LOAD, LedgerKit
+from tests.support.kube.apiserver import ApiServer, status
 
 NAMESPACE = "koordinator-system"
 PASS = Callable[..., Any]

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from ledgerkit import FOR_LOAD, GI, LedgerKit
 
 from koord.cluster.usage import Usage
 from koord.util.simulatedclock import SimulatedClock
@@ -11,6 +10,7 @@ from koord_descheduler.config.v1alpha2 import EvictionLedger
 from koord_descheduler.framework.interfaces import EvictOptions, Relief
 from koord_descheduler.ledger.document import LedgerDocument
 from koord_descheduler.ledger.entries import Entry, Outcome, Pause, WorkloadRef
+from tests.support.descheduler.ledger import FOR_LOAD, GI, LedgerKit
 
 WEB = WorkloadRef("StatefulSet", "default", "web", "uid-StatefulSet-default-web")
 

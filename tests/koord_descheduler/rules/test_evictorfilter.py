@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from frameworkkit import make_pod
 
 from koord.api.labelselector import LabelSelector
 from koord.cluster.facts import ClusterPod, Owner, PriorityClass
@@ -14,6 +13,7 @@ from koord_descheduler.rules.evictorfilter import (
     evictor_filter,
     priority_of,
 )
+from tests.support.descheduler.framework import make_pod
 
 REPLICA_SET = (Owner("ReplicaSet", "r", "u", True),)
 CLASSES = {"high": PriorityClass("high", 1000)}

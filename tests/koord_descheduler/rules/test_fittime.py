@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from clusters import Cluster, expression, node, node_affinity, pod
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord.util.timebudget import OutOfTime, in_time
 from koord_descheduler.rules.fittime import NAMESPACE_SECONDS, POD_SECONDS, FitTime, fit_time
 from koord_descheduler.rules.nodefit import CUT, Fitting, NodeFit, nodes_matching
+from tests.support.clusters import Cluster, expression, node, node_affinity, pod
 
 
 class Looking:

@@ -3,11 +3,20 @@
 from typing import Any
 
 import pytest
-from clusters import Cluster, expression, near, node, node_affinity, pod, read_pod, term
 
 from koord.api.labelselector import LabelSelector, Requirement
 from koord.cluster.view import View
 from koord_descheduler.rules.nodefit import NodeFit, nodes_matching, nodes_named, without
+from tests.support.clusters import (
+    Cluster,
+    expression,
+    near,
+    node,
+    node_affinity,
+    pod,
+    read_pod,
+    term,
+)
 
 ZONE = "topology.kubernetes.io/zone"
 WEB = {"app": "web"}

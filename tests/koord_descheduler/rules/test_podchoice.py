@@ -1,11 +1,11 @@
 """Which pods the arguments of a plugin choose."""
 
 import pytest
-from frameworkkit import make_pod
 
 from koord.api.labelselector import LabelSelector
 from koord_descheduler.config.pluginargs.parts import Namespaces, PodSelector
 from koord_descheduler.rules.podchoice import left_out
+from tests.support.descheduler.framework import make_pod
 
 SHOP = PodSelector(name="shop", selector=LabelSelector({"app": "shop"}))
 BANK = PodSelector(name="bank", selector=LabelSelector({"app": "bank"}))

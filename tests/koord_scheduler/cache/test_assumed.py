@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from clusters import finished, node, pod, read_node, read_pod
 from msgspec.structs import replace
 
 from koord.cluster import decoding
@@ -21,6 +20,7 @@ from koord.cluster.view import View
 from koord.controlplane.testing.objects import make_workload
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.cache.assumed import AssumeError, SchedulerState
+from tests.support.clusters import finished, node, pod, read_node, read_pod
 
 
 def web(bound: str = "", **more: Any) -> ClusterPod:

@@ -10,12 +10,20 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from apiserver import ApiServer
-from clusters import node
-from daemonflags import kubeconfig
-from schedulers import KOORDINATORS_FLAGS, NODES, PODS, free_port, holder, pending, placed
 
 from koord_scheduler.cli.scheduler import main
+from tests.support.clusters import node
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.daemon_flags import kubeconfig
+from tests.support.scheduler.replicas import (
+    KOORDINATORS_FLAGS,
+    NODES,
+    PODS,
+    free_port,
+    holder,
+    pending,
+    placed,
+)
 
 CONFIG = """\
 apiVersion: kubescheduler.config.k8s.io/v1

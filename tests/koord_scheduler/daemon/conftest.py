@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apiserver import ApiServer
-from clusters import node
-from kubefixtures import (  # noqa: F401 - fixtures
+
+from koord.util.simulatedclock import SimulatedClock
+from tests.support.clusters import node
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.fixtures import (  # noqa: F401 - fixtures
     authority,
     clock,
     pass_time,
     server,
 )
-from schedulers import NODES, PODS, SIMPLE, Replica, Start, pending, placed
-
-from koord.util.simulatedclock import SimulatedClock
+from tests.support.scheduler.replicas import NODES, PODS, SIMPLE, Replica, Start, pending, placed
 
 PassTime = Callable[..., Any]
 

@@ -7,10 +7,18 @@ from typing import Any
 
 import aiohttp
 import pytest
-from apiserver import ApiServer
-from clusters import node
-from faults import hang, refuse
-from schedulers import (
+from structlog.testing import capture_logs
+
+from koord.component.leaderelection.elector import LostLease
+from koord.controlplane.lifecycle import FinishedWithoutElection
+from koord.util.errors import KoordError
+from koord_scheduler.daemon.run import FOLLOWED
+from koord_scheduler.extenderserver.served import NotServable
+from tests.support.clusters import node
+from tests.support.http_site import ScriptedSite
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.faults import hang, refuse
+from tests.support.scheduler.replicas import (
     ALONE,
     HEAD,
     KOORDINATORS_FLAGS,
@@ -25,14 +33,6 @@ from schedulers import (
     pending,
     placed,
 )
-from scriptedsite import ScriptedSite
-from structlog.testing import capture_logs
-
-from koord.component.leaderelection.elector import LostLease
-from koord.controlplane.lifecycle import FinishedWithoutElection
-from koord.util.errors import KoordError
-from koord_scheduler.daemon.run import FOLLOWED
-from koord_scheduler.extenderserver.served import NotServable
 
 PassTime = Callable[..., Any]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from apiserver import ApiServer
-from schedulers import PODS, Fit, Replica, pending, placed
 
 from koord_scheduler.cli.explain import main
+from tests.support.kube.apiserver import ApiServer
+from tests.support.scheduler.replicas import PODS, Fit, Replica, pending, placed
 
 PassTime = Callable[..., Any]
 Capture = pytest.CaptureFixture[str]

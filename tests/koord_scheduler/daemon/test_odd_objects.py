@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
-from apiserver import ApiServer
-from clusters import node
-from schedulers import NODES, PODS, Start, pending, placed
+
+from tests.support.clusters import node
+from tests.support.kube.apiserver import ApiServer
+from tests.support.scheduler.replicas import NODES, PODS, Start, pending, placed
 
 EVENTS = "/api/v1/events"
 Json = dict[str, Any]

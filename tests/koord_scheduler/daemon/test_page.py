@@ -6,10 +6,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from apiserver import ApiServer
-from schedulers import PODS, Replica, pending, placed
 
 from koord_scheduler.page import source
+from tests.support.kube.apiserver import ApiServer
+from tests.support.scheduler.replicas import PODS, Replica, pending, placed
 
 PassTime = Callable[..., Any]
 

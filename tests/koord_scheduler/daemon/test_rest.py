@@ -6,7 +6,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from schedulers import Fit, Replica, Start
 from structlog.testing import capture_logs
 
 from koord_scheduler.framework.extension.providers import (
@@ -14,6 +13,7 @@ from koord_scheduler.framework.extension.providers import (
     Endpoint,
     PluginRequest,
 )
+from tests.support.scheduler.replicas import Fit, Replica, Start
 
 PassTime = Callable[..., Any]
 ROOT = "/apis/v1"

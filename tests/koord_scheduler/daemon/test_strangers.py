@@ -5,10 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import schedulers
-from apiserver import ApiServer
-from faults import refuse
-from schedulers import PODS, Fit, Replica, Start, pending, placed
 from structlog.testing import capture_logs
 
 from koord.kube.resource import Resource
@@ -23,6 +19,10 @@ from koord_scheduler.framework.extension.providers import (
     InformerFactoryProvider,
 )
 from koord_scheduler.framework.handle import Handle
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.faults import refuse
+from tests.support.scheduler import replicas as schedulers
+from tests.support.scheduler.replicas import PODS, Fit, Replica, Start, pending, placed
 
 PassTime = Callable[..., Any]
 NAME = "NodeResourcesFit"  # that the replicas of these tests know the plugin by

@@ -6,9 +6,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
-from clusters import pod, read_pod
-from schedulerkit import make_pod
-from scriptedsite import ScriptedSite
 
 from koord.cluster.facts import ClusterPod
 from koord.util.clock import SystemClock
@@ -17,6 +14,9 @@ from koord_scheduler.config.v1 import Extender, ExtenderManagedResource, Extende
 from koord_scheduler.extenders.chain import Extenders
 from koord_scheduler.extenders.client import ExtenderFailed, api_config
 from koord_scheduler.framework.status import Code
+from tests.support.clusters import pod, read_pod
+from tests.support.http_site import ScriptedSite
+from tests.support.scheduler.framework import make_pod
 
 NAMES = ("n1", "n2", "n3")
 

@@ -5,10 +5,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from loopkit import Loop
-from scriptedsite import ScriptedSite
-
 from koord_scheduler.config.v1 import Extender
+from tests.support.http_site import ScriptedSite
+from tests.support.scheduler.loop import Loop
 
 Answers = dict[str, Callable[[Any], Any]]
 

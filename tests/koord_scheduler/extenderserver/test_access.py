@@ -7,7 +7,6 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
-from certificates import Authority, Pair
 
 from koord.component.http.certificate import CertificateError
 from koord.component.http.site import HttpServer
@@ -16,6 +15,7 @@ from koord.util.errors import OptionError
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.daemon.settings import new_flags
 from koord_scheduler.extenderserver.access import Access, AccessFiles
+from tests.support.kube.certificates import Authority, Pair
 
 Make = Callable[..., tuple[Access, HttpServer]]
 

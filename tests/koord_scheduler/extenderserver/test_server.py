@@ -9,9 +9,6 @@ import aiohttp
 import numpy as np
 import pytest
 from aiohttp import web
-from clusters import node, pod
-from loopkit import Api, PostingBinder
-from schedulerkit import Kit, PlainFilter, PlainScore, VectorScore
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
@@ -31,6 +28,9 @@ from koord_scheduler.framework.interfaces import PreFilterPlugin, ReservePlugin
 from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.results import PreFilterResult
 from koord_scheduler.framework.status import Status
+from tests.support.clusters import node, pod
+from tests.support.scheduler.framework import Kit, PlainFilter, PlainScore, VectorScore
+from tests.support.scheduler.loop import Api, PostingBinder
 
 NAMES = ["n1", "n2", "n3"]
 POD_JSON = pod("web", schedulerName="p")

@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from schedulerkit import Binder, Kit, make_pod, make_view
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
@@ -22,6 +21,7 @@ from koord_scheduler.framework.interfaces import (
 )
 from koord_scheduler.framework.results import PostFilterResult, Wait
 from koord_scheduler.framework.status import Code, Status
+from tests.support.scheduler.framework import Binder, Kit, make_pod, make_view
 
 POD, VIEW = make_pod(), make_view(a="1")
 NO, BROKEN = Status.unschedulable("no"), Status.failed("broken")

@@ -1,11 +1,10 @@
 """Plugins learn of changes of the cluster's objects."""
 
-from schedulerkit import make_pod
-
 from koord.cluster.decoding import NODE, POD
 from koord.cluster.facts import ClusterPod
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.framework.changes import Changes
+from tests.support.scheduler.framework import make_pod
 
 Seen = list[tuple[ClusterPod | None, ClusterPod | None]]
 

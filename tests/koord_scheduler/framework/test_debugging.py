@@ -1,13 +1,13 @@
 """What cycles log on request."""
 
 import numpy as np
-from schedulerkit import make_pod, make_view
 from structlog.testing import capture_logs
 
 from koord_scheduler.framework.debugging import Debugging, score_lines
 from koord_scheduler.framework.diagnosis import NodeStatuses
 from koord_scheduler.framework.nodes.scoring import ScoreTable
 from koord_scheduler.framework.status import Status
+from tests.support.scheduler.framework import make_pod, make_view
 
 NODES = make_view(a="1", b="2", c="4")
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 import msgspec
-from schedulerkit import make_pod
 
 from koord_scheduler.framework.nominator import Nominator
+from tests.support.scheduler.framework import make_pod
 
 
 def rival(name: str, priority: int) -> Any:

@@ -3,8 +3,6 @@
 from typing import Any
 
 import pytest
-from plankit import EvenOnly, planned, small_cluster
-from schedulerkit import FreeCpu
 
 from koord.cluster.facts import ClusterPod
 from koord.component.tables import plain
@@ -15,6 +13,8 @@ from koord_scheduler.framework.nodeinfo import NodeInfo
 from koord_scheduler.planning.profiles import UnknownScheduler
 from koord_scheduler.planning.report import Json, decision_report
 from koord_scheduler.planning.show import placement_view
+from tests.support.scheduler.framework import FreeCpu
+from tests.support.scheduler.planning import EvenOnly, planned, small_cluster
 
 
 def pending(name: str = "web", cpu: Any = 1) -> ClusterPod:

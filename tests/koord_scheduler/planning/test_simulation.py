@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from plankit import Accounts, NoDrafts, planned, small_cluster
 
 from koord.cluster.decoding import POD
 from koord.cluster.facts import ClusterPod
@@ -21,6 +20,7 @@ from koord_scheduler.planning.profiles import UnknownScheduler
 from koord_scheduler.planning.report import simulation_report
 from koord_scheduler.planning.simulation import Simulated, Simulation, Utilization
 from koord_scheduler_plugins.default_preemption import DefaultPreemption, DefaultPreemptionArgs
+from tests.support.scheduler.planning import Accounts, NoDrafts, planned, small_cluster
 
 
 def pending(name: str, cpu: Any = 1, scheduler: str = "koord-scheduler") -> ClusterPod:

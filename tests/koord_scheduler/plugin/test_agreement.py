@@ -5,10 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clusters import Cluster, node, pod
 from hypothesis import given
 from hypothesis import strategies as st
-from schedulerkit import FreeCpu, PlainFilter, make_pod, make_view
 
 from koord_scheduler.plugin import (
     ClusterPod,
@@ -30,6 +28,8 @@ from koord_scheduler.plugin import (
     tolerates_taints,
 )
 from koord_scheduler.plugin.testing import assert_forms_agree, disagreements
+from tests.support.clusters import Cluster, node, pod
+from tests.support.scheduler.framework import FreeCpu, PlainFilter, make_pod, make_view
 
 ZONE = "zone"
 

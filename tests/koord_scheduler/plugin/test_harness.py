@@ -5,7 +5,6 @@ from collections.abc import Hashable
 from typing import Any
 
 import pytest
-from schedulerkit import FreeCpu
 
 from koord.cluster.state import ClusterState
 from koord_scheduler.plugin import (
@@ -41,6 +40,7 @@ from koord_scheduler.plugin.testing import (
     fake_cluster,
     make_pod,
 )
+from tests.support.scheduler.framework import FreeCpu
 
 
 class Free(FreeCpu):

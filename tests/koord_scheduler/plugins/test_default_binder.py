@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from schedulerkit import Kit, make_pod
 
 from koord.controlplane.testing.server import refusal
 from koord.kube.errors import Unreachable
@@ -11,6 +10,7 @@ from koord.kube.transport import Call
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.plugin import Code, Handle
 from koord_scheduler_plugins.default_binder import DefaultBinder
+from tests.support.scheduler.framework import Kit, make_pod
 
 PATH = "/api/v1/namespaces/team/pods/web/binding"
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from schedulerkit import Kit, make_pod
 
 from koord.cluster.decoding import POD
 from koord.cluster.facts import ClusterPod
@@ -24,6 +23,7 @@ from koord_scheduler.plugin import (
     pod_changes,
 )
 from koord_scheduler_plugins.default_pre_bind import DefaultPreBind
+from tests.support.scheduler.framework import Kit, make_pod
 
 PATH = "/api/v1/namespaces/team/pods/web"
 CHANGES = PodChanges({"gone": None}, {"node": "a"})

@@ -1,10 +1,9 @@
 """Pods with resource claims."""
 
-from volumekit import Storage
-
 from koord.controlplane.testing.objects import make_pod
 from koord_scheduler.framework.status import Code
 from koord_scheduler_plugins.dynamic_resources import DynamicResources
+from tests.support.scheduler.volumes import Storage
 
 
 async def test_a_pod_with_resource_claims_is_refused_and_the_event_says_why() -> None:

@@ -4,10 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clusters import Cluster, Json, node
 from hypothesis import given
 from hypothesis import strategies as st
-from schedulerkit import make_pod
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
@@ -15,6 +13,8 @@ from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.plugin import Code
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.image_locality import ImageLocality
+from tests.support.clusters import Cluster, Json, node
+from tests.support.scheduler.framework import make_pod
 
 MIB = 1 << 20
 

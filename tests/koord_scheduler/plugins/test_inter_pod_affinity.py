@@ -4,15 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import plainrules
-import plainscores
 import pytest
-from clusters import Cluster, Json, named, near, node, pod, read_node, read_pod, term
 from hypothesis import given
 from hypothesis import strategies as st
-from randomclusters import PREFERRED, clusters, pods
-from schedulerkit import Kit
-from schedulerkit import named as with_name
 
 from koord.cluster.facts import ClusterNamespace, ClusterPod
 from koord.cluster.predicates import podaffinity
@@ -24,6 +18,12 @@ from koord_scheduler.framework.nodes.forms import filter_vector, normalized, sco
 from koord_scheduler.plugin import Action, ClusterEvent, Code, QueueingHint, Status
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.inter_pod_affinity import InterPodAffinity, InterPodAffinityArgs
+from tests.support.clusters import Cluster, Json, named, near, node, pod, read_node, read_pod, term
+from tests.support.oracles import filters as plainrules
+from tests.support.oracles import scores as plainscores
+from tests.support.random_clusters import PREFERRED, clusters, pods
+from tests.support.scheduler.framework import Kit
+from tests.support.scheduler.framework import named as with_name
 
 HOSTNAME = "kubernetes.io/hostname"
 DB, WEB = {"app": "db"}, {"app": "web"}

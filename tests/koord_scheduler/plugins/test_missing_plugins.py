@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from schedulerkit import Kit, PlainFilter, make_view
 
 from koord.cluster.facts import ClusterPod
 from koord.controlplane.testing.objects import make_pod
@@ -15,6 +14,7 @@ from koord_scheduler.framework.events import QueueingHint
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.status import Code, Status
 from koord_scheduler_plugins.missing_plugins import MissingPlugins
+from tests.support.scheduler.framework import Kit, PlainFilter, make_view
 
 VIEW = make_view(a="1", b="2")
 DOMAIN = "scheduling.koordinator.sh"

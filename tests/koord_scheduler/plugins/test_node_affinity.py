@@ -4,11 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clusters import Cluster, Json, expression, node, node_affinity, read_node
 from hypothesis import given
 from hypothesis import strategies as st
-from resourcecases import read_args
-from schedulerkit import Kit, make_pod
 
 from koord.cluster.view import View
 from koord_scheduler.framework.cyclestate import CycleState
@@ -16,6 +13,9 @@ from koord_scheduler.plugin import Code, PreFilterResult, QueueingHint, Status
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.node_affinity import NodeAffinity
 from koord_scheduler_plugins.node_affinity.args import NodeAffinityArgs
+from tests.support.clusters import Cluster, Json, expression, node, node_affinity, read_node
+from tests.support.scheduler.framework import Kit, make_pod
+from tests.support.scheduler.resources import read_args
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"

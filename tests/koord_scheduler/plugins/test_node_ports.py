@@ -3,16 +3,16 @@
 from typing import Any
 
 import pytest
-from clusters import Cluster, Json, finished, node, pod, read_pod
 from hypothesis import given
 from hypothesis import strategies as st
-from schedulerkit import Kit, make_pod
 
 from koord.cluster.view import View
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.plugin import Code, QueueingHint
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.node_ports import NodePorts
+from tests.support.clusters import Cluster, Json, finished, node, pod, read_pod
+from tests.support.scheduler.framework import Kit, make_pod
 
 
 def port(number: int, protocol: str = "TCP", address: str = "") -> Json:

@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-from clusters import Json
 from hypothesis import given
 from hypothesis import strategies as st
-from resourcecases import GPU, NAMES, PODS, VIEWS, asking, read_args, view
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
@@ -16,6 +14,8 @@ from koord_scheduler_plugins.node_resources_balanced_allocation import (
     NodeResourcesBalancedAllocation,
     NodeResourcesBalancedAllocationArgs,
 )
+from tests.support.clusters import Json
+from tests.support.scheduler.resources import GPU, NAMES, PODS, VIEWS, asking, read_args, view
 
 
 def plugin(*resources: str) -> NodeResourcesBalancedAllocation:

@@ -4,11 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clusters import Json, node, pod, read_node, read_pod
 from hypothesis import given
 from hypothesis import strategies as st
-from resourcecases import GPU, NAMES, PODS, VIEWS, asking, read_args, view
-from schedulerkit import Kit, make_pod
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
@@ -17,6 +14,9 @@ from koord_scheduler.plugin import Code, Mask, QueueingHint, Verdicts
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.node_resources_fit import NodeResourcesFit
 from koord_scheduler_plugins.node_resources_fit.args import NodeResourcesFitArgs
+from tests.support.clusters import Json, node, pod, read_node, read_pod
+from tests.support.scheduler.framework import Kit, make_pod
+from tests.support.scheduler.resources import GPU, NAMES, PODS, VIEWS, asking, read_args, view
 
 QUEUE, SKIP = QueueingHint.QUEUE, QueueingHint.SKIP
 RATIO = "RequestedToCapacityRatio"

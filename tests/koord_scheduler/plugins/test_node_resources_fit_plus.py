@@ -4,11 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clusters import Json
 from hypothesis import given
 from hypothesis import strategies as st
-from resourcecases import GPU, NAMES, PODS, VIEWS, asking, read_args, view
-from schedulerkit import make_pod
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
@@ -19,6 +16,9 @@ from koord_scheduler_plugins.node_resources_fit_plus import (
     NodeResourcesFitPlus,
     NodeResourcesFitPlusArgs,
 )
+from tests.support.clusters import Json
+from tests.support.scheduler.framework import make_pod
+from tests.support.scheduler.resources import GPU, NAMES, PODS, VIEWS, asking, read_args, view
 
 MOST, LEAST = "MostAllocated", "LeastAllocated"
 USUAL = {

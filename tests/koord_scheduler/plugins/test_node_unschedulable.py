@@ -3,16 +3,16 @@
 from typing import Any
 
 import pytest
-from clusters import Cluster, node, read_node
 from hypothesis import given
 from hypothesis import strategies as st
-from schedulerkit import Kit, make_pod
 
 from koord.cluster.view import View
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.plugin import QueueingHint
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.node_unschedulable import NodeUnschedulable
+from tests.support.clusters import Cluster, node, read_node
+from tests.support.scheduler.framework import Kit, make_pod
 
 TAINT = "node.kubernetes.io/unschedulable"
 

@@ -3,24 +3,9 @@
 from typing import Any
 
 import numpy as np
-import plainrules
-import plainscores
 import pytest
-from clusters import (
-    Cluster,
-    Json,
-    deleting,
-    node,
-    node_affinity,
-    pod,
-    read,
-    read_node,
-    read_pod,
-)
 from hypothesis import given
 from hypothesis import strategies as st
-from randomclusters import clusters, pods
-from schedulerkit import Kit, make_pod, named
 
 from koord.cluster.decoding import REPLICA_SET, SERVICE
 from koord.cluster.facts import ClusterPod
@@ -33,6 +18,21 @@ from koord_scheduler.framework.nodes.forms import filter_vector, normalized, sco
 from koord_scheduler.plugin import Code, QueueingHint, Status
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.pod_topology_spread import PodTopologySpread, PodTopologySpreadArgs
+from tests.support.clusters import (
+    Cluster,
+    Json,
+    deleting,
+    node,
+    node_affinity,
+    pod,
+    read,
+    read_node,
+    read_pod,
+)
+from tests.support.oracles import filters as plainrules
+from tests.support.oracles import scores as plainscores
+from tests.support.random_clusters import clusters, pods
+from tests.support.scheduler.framework import Kit, make_pod, named
 
 HOSTNAME, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 FOO = {"foo": "bar"}

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from schedulerkit import make_pod
 
 from koord.component.plugins.discovery import discover
 from koord_scheduler.plugin import PluginRegistry, QueuedPod
 from koord_scheduler_plugins.priority_sort import PrioritySort
+from tests.support.scheduler.framework import make_pod
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from schedulerkit import Kit, named
 
 from koord.api.labelselector import Requirement
 from koord.cluster.columns import CHUNK
@@ -49,6 +48,7 @@ from koord_scheduler_plugins.node_resources_fit import NodeResourcesFit
 from koord_scheduler_plugins.node_unschedulable import NodeUnschedulable
 from koord_scheduler_plugins.pod_topology_spread import PodTopologySpread
 from koord_scheduler_plugins.taint_toleration import TaintToleration
+from tests.support.scheduler.framework import Kit, named
 
 NODES, ZONE, HOST = tuple(f"n{at}" for at in range(4)), "zone", "kubernetes.io/hostname"
 HUGE = LARGEST_AMOUNT  # bytes: too many for floats to be exact

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from resourcecases import NAMES, PODS, VIEWS, read_args, view
-from schedulerkit import make_pod
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
@@ -18,6 +16,8 @@ from koord_scheduler_plugins.scarce_resource_avoidance import (
     ScarceResourceAvoidance,
     ScarceResourceAvoidanceArgs,
 )
+from tests.support.scheduler.framework import make_pod
+from tests.support.scheduler.resources import NAMES, PODS, VIEWS, read_args, view
 
 NAMED = {
     "mem": "memory",

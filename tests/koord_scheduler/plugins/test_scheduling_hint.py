@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clusters import read_pod
-from schedulerkit import Kit, PlainFilter, make_view
-from schedulerkit import make_pod as pending
 
 from koord.controlplane.testing.objects import make_pod
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.plugin import Code, Status
 from koord_scheduler_plugins.scheduling_hint import SchedulingHint, SchedulingHintArgs
+from tests.support.clusters import read_pod
+from tests.support.scheduler.framework import Kit, PlainFilter, make_view
+from tests.support.scheduler.framework import make_pod as pending
 
 HINT = "internal.scheduling.koordinator.sh/scheduling-hint"
 OLD = "scheduling.koordinator.sh/scheduling-hint"

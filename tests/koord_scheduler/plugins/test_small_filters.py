@@ -4,10 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clusters import Cluster, Json, node, read_node
 from hypothesis import given
 from hypothesis import strategies as st
-from schedulerkit import Kit, make_pod
 
 from koord.cluster.view import View
 from koord_scheduler.framework.cyclestate import CycleState
@@ -16,6 +14,8 @@ from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.node_name import NodeName
 from koord_scheduler_plugins.scheduling_gates import SchedulingGates
 from koord_scheduler_plugins.taint_toleration import TaintToleration
+from tests.support.clusters import Cluster, Json, node, read_node
+from tests.support.scheduler.framework import Kit, make_pod
 
 QUEUE, SKIP = QueueingHint.QUEUE, QueueingHint.SKIP
 

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from volumekit import Storage
 
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.nodeinfo import NodeInfo
@@ -14,6 +13,7 @@ from koord_scheduler.plugin import QueueingHint
 from koord_scheduler.plugin.storage import CLAIM
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.volume_restrictions import VolumeRestrictions
+from tests.support.scheduler.volumes import Storage
 
 DISK = "node(s) had no available disk"
 ONCE = (

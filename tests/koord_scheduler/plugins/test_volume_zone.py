@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from volumekit import Storage
 
 from koord_scheduler.framework.status import Code
 from koord_scheduler.plugin import QueueingHint
 from koord_scheduler.plugin.storage import CLAIM, STORAGE_CLASS, VOLUME
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.volume_zone import VolumeZone
+from tests.support.scheduler.volumes import Storage
 
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 BETA = "failure-domain.beta.kubernetes.io/zone"

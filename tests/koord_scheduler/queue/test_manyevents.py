@@ -6,7 +6,6 @@ from itertools import count
 from typing import Any
 
 import pytest
-from schedulerkit import Kit, make_pod
 
 from koord.cluster.facts import ClusterPod
 from koord.util import slices
@@ -17,6 +16,7 @@ from koord_scheduler.framework.interfaces import EnqueueExtensions, PreEnqueuePl
 from koord_scheduler.framework.status import Status
 from koord_scheduler.queue import inflight, schedulingqueue
 from koord_scheduler.queue.schedulingqueue import SchedulingQueue
+from tests.support.scheduler.framework import Kit, make_pod
 
 NODE_ADDED = ClusterEvent("Node", Action.ADD)
 LABELLED = ClusterEvent("Node", Action.UPDATE_NODE_LABEL)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from schedulerkit import Binder, FirstCome, Kit, make_pod
 
 from koord.cluster.facts import ClusterPod
 from koord.util.simulatedclock import SimulatedClock
@@ -32,6 +31,7 @@ from koord_scheduler.framework.queuedpod import QueuedPod
 from koord_scheduler.framework.status import Status
 from koord_scheduler.queue.backoff import BackoffOptions
 from koord_scheduler.queue.schedulingqueue import SchedulingQueue
+from tests.support.scheduler.framework import Binder, FirstCome, Kit, make_pod
 
 NODE_ADDED = ClusterEvent("Node", Action.ADD)
 NODE_LABEL = ClusterEvent("Node", Action.UPDATE_NODE_LABEL)

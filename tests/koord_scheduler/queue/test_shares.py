@@ -2,11 +2,11 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from schedulerkit import make_pod
 
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.framework.queuedpod import QueuedPod
 from koord_scheduler.queue.shares import FairHeap, NamespaceShares, ShareOptions
+from tests.support.scheduler.framework import make_pod
 
 
 def queued(name: str, namespace: str, at: float = 0.0) -> QueuedPod:

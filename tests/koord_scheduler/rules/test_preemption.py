@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from clusters import Cluster, finished, node, pod
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from koord_scheduler.rules.preemption import (
     may_preempt,
     violating,
 )
+from tests.support.clusters import Cluster, finished, node, pod
 
 ROOM = 10  # cores of the node of these tests
 

@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from volumekit import Storage
 
 from koord.cluster.columns import CHUNK
 from koord.cluster.decoding import NODE, POD
 from koord.cluster.view import View
 from koord_scheduler.rules.volumepods import VolumePods
+from tests.support.scheduler.volumes import Storage
 
 
 def plainly(view: View) -> tuple[dict[int, set[int]], dict[str, dict[int, int]]]:

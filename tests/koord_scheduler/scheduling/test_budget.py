@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from loopkit import Loop
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
@@ -13,6 +12,7 @@ from koord_scheduler.framework.diagnosis import NodeStatuses
 from koord_scheduler.framework.interfaces import PostFilterPlugin, PreFilterPlugin
 from koord_scheduler.framework.results import PostFilterResult
 from koord_scheduler.framework.status import Status
+from tests.support.scheduler.loop import Loop
 
 
 class Computing:

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from clusters import node, pod, read_node, read_pod
 
 from koord.cluster import decoding
 from koord.cluster.decoding import UsageReport
@@ -17,6 +16,7 @@ from koord_scheduler.scheduling.clusterevents import (
     node_actions,
     pod_actions,
 )
+from tests.support.clusters import node, pod, read_node, read_pod
 
 TAINT = {"key": "k", "effect": "NoSchedule"}
 

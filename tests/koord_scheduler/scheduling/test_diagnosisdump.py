@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from loopkit import Loop
 from structlog.testing import capture_logs
 
 from koord_scheduler.framework.debugging import Debugging
+from tests.support.scheduler.loop import Loop
 
 
 async def dumped(debugging: Debugging, pods: int = 1, **settings: Any) -> list[Any]:

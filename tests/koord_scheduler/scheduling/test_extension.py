@@ -3,9 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from loopkit import Loop
 from msgspec.structs import replace
-from schedulerkit import FreeCpu, make_pod
 
 from koord.cluster.decoding import POD
 from koord.cluster.facts import ClusterPod
@@ -18,6 +16,8 @@ from koord_scheduler.framework.interfaces import PreEnqueuePlugin, PreFilterPlug
 from koord_scheduler.framework.profiles.profile import ProfileError
 from koord_scheduler.framework.status import Status
 from koord_scheduler.scheduling.nextpod import next_pod_of
+from tests.support.scheduler.framework import FreeCpu, make_pod
+from tests.support.scheduler.loop import Loop
 
 
 async def started(**settings: object) -> Loop:

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loopkit import Loop
-from schedulerkit import FreeCpu, PlainFilter, PlainScore, VectorFilter, VectorScore
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
@@ -27,6 +25,14 @@ from koord_scheduler.framework.interfaces import (
 from koord_scheduler.framework.results import PostFilterResult, Wait
 from koord_scheduler.framework.status import Status
 from koord_scheduler.scheduling import bindingcycle
+from tests.support.scheduler.framework import (
+    FreeCpu,
+    PlainFilter,
+    PlainScore,
+    VectorFilter,
+    VectorScore,
+)
+from tests.support.scheduler.loop import Loop
 
 
 def answers(status: int, reason: str = "") -> Callable[[Call], None]:

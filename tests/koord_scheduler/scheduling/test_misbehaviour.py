@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loopkit import Loop
-from schedulerkit import FreeCpu
 
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
@@ -35,6 +33,8 @@ from koord_scheduler.framework.interfaces import (
 from koord_scheduler.framework.nodeinfo import NodeInfo
 from koord_scheduler.framework.results import NodeScore, Scores, Verdicts, Wait
 from koord_scheduler.framework.status import Status
+from tests.support.scheduler.framework import FreeCpu
+from tests.support.scheduler.loop import Loop
 
 Act = Callable[[], Any]
 POINTS = ["preFilter", "filter", "preScore", "score", "reserve", "permit", "preBind", "bind"]

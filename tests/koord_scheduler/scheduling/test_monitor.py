@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from loopkit import Loop
 from structlog.testing import capture_logs
 
 from koord.cluster.facts import ClusterPod
@@ -15,6 +14,7 @@ from koord_scheduler.framework.interfaces import PermitPlugin, PostFilterPlugin
 from koord_scheduler.framework.results import PostFilterResult, Wait
 from koord_scheduler.framework.status import Status
 from koord_scheduler.scheduling.monitor import Patience
+from tests.support.scheduler.loop import Loop
 
 NAME = "scheduler_scheduling_timeout"
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from loopkit import Loop
 from prometheus_client import CollectorRegistry
-from schedulerkit import make_pod
 
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.framework.extension.auditor import AuditRecord, WorkloadAuditor
 from koord_scheduler.framework.nominator import Nominator
+from tests.support.scheduler.framework import make_pod
+from tests.support.scheduler.loop import Loop
 
 
 async def beside(priority: int, **settings: Any) -> Loop:

@@ -3,12 +3,11 @@
 import asyncio
 from typing import Any
 
-from schedulerkit import make_pod
-
 from koord.kube.errors import Unreachable
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
 from koord_scheduler.scheduling.podstatus import PodStatuses, Unscheduled
+from tests.support.scheduler.framework import make_pod
 
 
 class Away:

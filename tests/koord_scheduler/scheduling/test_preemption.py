@@ -5,12 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from loopkit import Loop
-
 from koord.controlplane.testing.server import refusal
 from koord.util.stop import Stop
 from koord_scheduler_plugins.default_preemption import DefaultPreemption, DefaultPreemptionArgs
 from koord_scheduler_plugins.default_preemption.acting import Preemptions
+from tests.support.scheduler.loop import Loop
 
 
 @asynccontextmanager

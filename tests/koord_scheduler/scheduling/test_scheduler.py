@@ -1,6 +1,6 @@
 """The loop from a pending pod to a bound one."""
 
-from loopkit import Loop
+from tests.support.scheduler.loop import Loop
 
 
 async def started(**settings: object) -> Loop:

@@ -9,7 +9,8 @@ import os
 import sys
 
 import pytest
-import soak
+
+from tests.support.scheduler import soak
 
 SEEDS = range(*map(int, os.environ.get("KOORD_SOAK_SEEDS", "0:6").split(":")))
 

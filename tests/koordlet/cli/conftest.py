@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from healthpage import HealthPage
 
 from koord.api.nodemetric import NodeMetricSpec, NodeMetricStatus, Usage, node_metric
 from koord.api.nodes.node import Node
@@ -27,6 +26,7 @@ from koordlet.plugin.testing.clock import SimulatedClock
 from koordlet.server.ctl.app import CtlSources, create_ctl_app
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import ContainerMeta, PodMeta
+from tests.support.kube.health_page import HealthPage
 
 
 async def no_record(seconds):

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from daemonflags import LAID_OUT, host_flags
 
 from koord.api.qos import KubeQoS
 from koordlet.plugin.testing import FakeHost
+from tests.support.kube.daemon_flags import LAID_OUT, host_flags
 
 UID = "f2b9c1de-0000-4000-8000-000000000002"
 PODS = {

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from daemonflags import host_flags
 
 import koordlet
 from koord.api.qos import KubeQoS
@@ -12,6 +11,7 @@ from koord.util.owneddir import OwnedDirectory
 from koordlet.host.proc.procfiles import parse_boot_id
 from koordlet.plugin.testing import FakeHost
 from koordlet.qosmanager.quarantine import Quarantine
+from tests.support.kube.daemon_flags import host_flags
 
 UID = "f2b9c1de-0000-4000-8000-000000000001"
 

@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from nvmlstub import add_pci_device
 
 from koordlet.collectors.devices import SEARCH_PAUSE
 from koordlet.collectors.registry import CollectorOptions, build_collectors
@@ -20,6 +19,7 @@ from koordlet.metriccache.kinds import (
 from koordlet.nvml.answers import FoundGpu, GpuProcess
 from koordlet.nvml.gpus import GpuReading
 from koordlet.rules.devices import Gpu, XpuSet
+from tests.support.node.nvml_stub import add_pci_device
 
 from .conftest import PERIODS
 

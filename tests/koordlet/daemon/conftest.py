@@ -9,9 +9,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from daemonflags import host_flags
-from inline import InlineExecutor
-from ownmetrics import passes_of
 
 from koord.api.nodemetric import parse_spec
 from koord.api.qos import KubeQoS
@@ -26,6 +23,9 @@ from koordlet.plugin.testing import FakeGroup, FakeHost, FakePod, SimulatedClock
 from koordlet.server.upstreamfamilies import FAMILIES
 from koordlet.statesinformer.callbacks import StateType
 from koordlet.statesinformer.informer import StatesInformer
+from tests.support.kube.daemon_flags import host_flags
+from tests.support.kube.inline_executor import InlineExecutor
+from tests.support.kube.own_metrics import passes_of
 
 
 class Probe(ExtensionPlugin):

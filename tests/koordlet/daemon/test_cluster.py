@@ -14,14 +14,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from apiserver import ApiServer
-from certificates import Authority
-from daemonflags import host_flags, kubeconfig
-from faults import answer, drop, hang, refuse
-from inline import InlineExecutor
-from kubelet import Kubelet, make_kubelet, rbac
-from ownmetrics import passes_of
-from quietnetwork import network_is_quiet
 
 from koord.api.eviction import EvictionOutcome
 from koord.api.qos import KubeQoS
@@ -47,6 +39,14 @@ from koordlet.reporter.pace import place
 from koordlet.server.upstreamfamilies import FAMILIES
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet_plugins.eviction.memory import MemoryEvict
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.certificates import Authority
+from tests.support.kube.daemon_flags import host_flags, kubeconfig
+from tests.support.kube.faults import answer, drop, hang, refuse
+from tests.support.kube.inline_executor import InlineExecutor
+from tests.support.kube.kubelet import Kubelet, make_kubelet, rbac
+from tests.support.kube.loopback_network import network_is_quiet
+from tests.support.kube.own_metrics import passes_of
 
 METRICS, SLOS, TOPOLOGIES, ALL_NODES, ALL_PODS, CONFIGS = (
     resource.collection()

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from daemonflags import LAID_OUT
-from networknamespace import ip, needs_namespaces, own_network, tc
 
 from koordlet.plugin.testing import FakeHost
+from tests.support.kube.daemon_flags import LAID_OUT
+from tests.support.node.network_namespace import ip, needs_namespaces, own_network, tc
 
 pytestmark = needs_namespaces
 

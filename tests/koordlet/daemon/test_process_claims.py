@@ -3,13 +3,13 @@
 import textwrap
 
 import pytest
-from daemonflags import LAID_OUT
 
 from koord.api.qos import KubeQoS
 from koordlet.cli.koordletctl import main
 from koordlet.executor.journal.records import Record, header, set_line
 from koordlet.host.paths import HostPaths
 from koordlet.plugin.testing import FakeHost
+from tests.support.kube.daemon_flags import LAID_OUT
 
 PLUGIN = """\
     from koord.api.qos import KubeQoS

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from daemonflags import host_flags
 
 from koordlet.plugin import PluginRegistry
 from koordlet.plugin.testing import FakeHost
+from tests.support.kube.daemon_flags import host_flags
 
 HANGS = """\
 import time

@@ -6,9 +6,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from certificates import Authority
 
 from koordlet.plugin.testing import FakeHost
+from tests.support.kube.certificates import Authority
 
 
 def roots(host):

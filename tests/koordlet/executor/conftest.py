@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inline import InlineExecutor
 from prometheus_client import CollectorRegistry
 
 from koord.util.owneddir import OwnedDirectory
@@ -17,6 +16,7 @@ from koordlet.executor.evictions.eviction import Eviction, EvictionRequest, Kill
 from koordlet.executor.evictions.evictor import Evictor
 from koordlet.executor.evictions.metrics import EvictionMetrics
 from koordlet.plugin.testing import ScriptedEvictions, SimulatedClock, make_pod
+from tests.support.kube.inline_executor import InlineExecutor
 
 
 class ScriptedKiller:

@@ -4,7 +4,6 @@ import errno
 import os
 
 import pytest
-from fakecookies import FIRST, FakeCookies
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +25,7 @@ from koordlet.host.proc.cookies import GET, NEW, CookieReader, is_cookie, parse_
 from koordlet.host.resource import Root
 from koordlet.host.resources import CORE_SCHED_COOKIE
 from koordlet.plugin.testing import FakeHost, SimulatedClock
+from tests.support.node.fake_cookies import FIRST, FakeCookies
 
 STAT = "{} (a ) b) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {} 0 0\n"
 

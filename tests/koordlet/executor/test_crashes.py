@@ -9,15 +9,27 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from aday import BORN, dawn, live
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kernelmodel import MOST, Refused
-from modeltree import BURST, CPUS, IDLE, PLACES, QUOTA, SHARES, Died, ModelTree, Mortal
-from modeltree import desired as want
-from modeltree import release as put_back
 
-SQUEEZER = Path(__file__).with_name("squeezer.py")
+from tests.support.node import squeezer
+from tests.support.node.kernel_model import MOST, Refused
+from tests.support.node.model_tree import (
+    BURST,
+    CPUS,
+    IDLE,
+    PLACES,
+    QUOTA,
+    SHARES,
+    Died,
+    ModelTree,
+    Mortal,
+)
+from tests.support.node.model_tree import desired as want
+from tests.support.node.model_tree import release as put_back
+from tests.support.node.value_lifecycle import BORN, dawn, live
+
+SQUEEZER = Path(squeezer.__file__)
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])

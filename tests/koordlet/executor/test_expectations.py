@@ -3,12 +3,21 @@
 import contextlib
 
 import pytest
-from modeltree import CPUS, QUOTA, SHARES, Died, ModelTree, Mortal, desired, release
 
 from koordlet.executor.claims.claim import ClaimState, Key
 from koordlet.executor.claims.desired import Expected
 from koordlet.executor.claims.target import Level, Target
 from koordlet.executor.kernel.expectations import PATIENCE
+from tests.support.node.model_tree import (
+    CPUS,
+    QUOTA,
+    SHARES,
+    Died,
+    ModelTree,
+    Mortal,
+    desired,
+    release,
+)
 
 NEW = "be/pod1/new"
 

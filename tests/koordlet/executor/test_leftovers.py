@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from modeltree import QUOTA, SHARES, ModelTree, desired, release
 from structlog.testing import capture_logs
 
 from koord.util.health import Status
 from koord.util.stop import Stop
 from koordlet.executor.kernel.worker import InlineWorker
 from koordlet.executor.restorer import Restorer
+from tests.support.node.model_tree import QUOTA, SHARES, ModelTree, desired, release
 
 
 @pytest.fixture

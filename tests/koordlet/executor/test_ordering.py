@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernelmodel import MOST, KernelModel, ModelGroup
 
 from koord.util.cpulist import parse_cpulist
 from koordlet.executor.kernel.ordering import Move, in_order
@@ -15,6 +14,7 @@ from koordlet.host.resources import (
     CPUSET_CPUS_WANTED,
     MEMORY_MIN,
 )
+from tests.support.node.kernel_model import MOST, KernelModel, ModelGroup
 
 TREE = ("be", "be/pod1", "be/pod1/c1", "be/pod1/c2", "be/pod2", "be/pod2/c1")
 

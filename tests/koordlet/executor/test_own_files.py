@@ -4,7 +4,6 @@ import contextlib
 from dataclasses import replace
 
 import pytest
-from modeltree import BOOT, Died, Mortal
 
 from koord.util.errors import OptionError
 from koord.util.owneddir import OwnedDirectory
@@ -20,6 +19,7 @@ from koordlet.host.host import Host
 from koordlet.host.kernelfile import KernelFile
 from koordlet.host.valueforms import NumberOrMax, OneWord, WholeNumber
 from koordlet.plugin.testing import FakeHost, SimulatedClock
+from tests.support.node.model_tree import BOOT, Died, Mortal
 
 POD = Target(Level.POD, "kubepods/pod1", qos="BE")
 PIDS = KernelFile("pids.max", "tasks", NumberOrMax(1, 4_194_304))

@@ -10,7 +10,6 @@ import subprocess
 from functools import partial
 
 import pytest
-from networknamespace import needs_namespaces, own_network, tc
 
 from koord.util.owneddir import OwnedDirectory
 from koordlet.executor.claimmanager import ClaimManager
@@ -34,6 +33,7 @@ from koordlet.host.net.tc.node import TrafficReader
 from koordlet.host.resource import Root
 from koordlet.host.resources import TRAFFIC_CLASSES
 from koordlet.plugin.testing import FakeHost, SimulatedClock
+from tests.support.node.network_namespace import needs_namespaces, own_network, tc
 
 pytestmark = needs_namespaces
 

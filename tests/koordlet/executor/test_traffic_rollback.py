@@ -3,7 +3,6 @@
 from contextlib import contextmanager
 
 import pytest
-from networknamespace import needs_namespaces, own_network
 
 from koord.util.owneddir import OwnedDirectory
 from koordlet.executor.claims.claim import ClaimState, Key
@@ -23,6 +22,7 @@ from koordlet.host.net.tc.node import TrafficReader
 from koordlet.host.resource import Root
 from koordlet.host.resources import TRAFFIC_CLASSES
 from koordlet.plugin.testing import FakeHost, SimulatedClock
+from tests.support.node.network_namespace import needs_namespaces, own_network
 
 pytestmark = needs_namespaces
 

@@ -3,8 +3,16 @@
 import errno
 
 import pytest
-from kernelmodel import MOST
-from modeltree import (
+
+from koord.util.cpulist import parse_cpulist
+from koordlet.executor.claims.claim import ClaimState, Key
+from koordlet.executor.claims.desired import DesiredValue
+from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.journal.appendlog import AppendLog
+from koordlet.executor.kernel.conflicts import OnForeignChange
+from koordlet.host.resources import OOM_SCORE_ADJ
+from tests.support.node.kernel_model import MOST
+from tests.support.node.model_tree import (
     BURST,
     CPUS,
     IDLE,
@@ -16,14 +24,6 @@ from modeltree import (
     desired,
     release,
 )
-
-from koord.util.cpulist import parse_cpulist
-from koordlet.executor.claims.claim import ClaimState, Key
-from koordlet.executor.claims.desired import DesiredValue
-from koordlet.executor.claims.target import Level, Target
-from koordlet.executor.journal.appendlog import AppendLog
-from koordlet.executor.kernel.conflicts import OnForeignChange
-from koordlet.host.resources import OOM_SCORE_ADJ
 
 NO_LIMIT = {1: "-1", 2: "max"}
 IN_FORCE, GONE, WAITING, YIELDED, FAILED = (

@@ -10,13 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
-from networknamespace import needs_namespaces
-from twonodes import BE_FLOOD, FLOOD, LIMITS, NoNamespaces, TwoNodes
 
 from koord.util.clock import SystemClock
 from koordlet.host.errors import KernelFileError
 from koordlet.host.net.guard.client import HelperTraffic, start
 from koordlet.host.net.tc import TrafficRefused
+from tests.support.node.network_namespace import needs_namespaces
+from tests.support.node.two_nodes import BE_FLOOD, FLOOD, LIMITS, NoNamespaces, TwoNodes
 
 pytestmark = needs_namespaces
 

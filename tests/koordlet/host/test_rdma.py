@@ -4,12 +4,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from nvmlstub import add_pci_device
 
 from koordlet.host.devices.pci import pci_address, pci_topology
 from koordlet.host.devices.rdma import DeviceFile, rdma_files, read_rdma_interfaces
 from koordlet.host.errors import KernelFileError, NoSuchDevice
 from koordlet.rules.devices import DeviceTopology, RdmaInterface
+from tests.support.node.nvml_stub import add_pci_device
 
 CARD, FUNCTION, OTHER = "0000:09:00.0", "0000:09:00.2", "0000:09:00.3"
 

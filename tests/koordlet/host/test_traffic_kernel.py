@@ -9,12 +9,12 @@ from ipaddress import ip_address
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from networknamespace import ip, needs_namespaces, own_network, tc
 from structlog.testing import capture_logs
 
 from koordlet.host.net.tc import ForeignQdisc, TrafficControl, TrafficRefused, kernel
 from koordlet.host.net.tc.kernel import KernelTraffic
 from koordlet.host.net.tc.tree import Match, TrafficClass, Tree
+from tests.support.node.network_namespace import ip, needs_namespaces, own_network, tc
 
 pytestmark = needs_namespaces
 

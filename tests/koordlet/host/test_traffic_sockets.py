@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from networknamespace import ip, needs_namespaces, own_network, tc
 
 from koordlet.host.net.tc import TrafficRefused, sockets
 from koordlet.host.net.tc.kernel import KernelTraffic
 from koordlet.host.net.tc.tree import MAJOR, SocketMatch
+from tests.support.node.network_namespace import ip, needs_namespaces, own_network, tc
 
 pytestmark = needs_namespaces
 

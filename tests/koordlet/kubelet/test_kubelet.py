@@ -8,12 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apiserver import Handler
-from certificates import Authority
-from faults import answer, begin, drop, endless, hang, refuse
 from hypothesis import given
 from hypothesis import strategies as st
-from kubelet import Kubelet, api_config, make_kubelet, rbac
 from prometheus_client import CollectorRegistry
 
 from koord.api.nodes.node import AddressType, Node, NodeAddress
@@ -22,6 +18,10 @@ from koord.kube.transport import Traffic
 from koordlet.kubelet import client as kubelet_client
 from koordlet.kubelet.client import KubeletClient, KubeletOptions, PodsReader, kubelet_url
 from koordlet.kubelet.metrics import KubeletMetrics
+from tests.support.kube.apiserver import Handler
+from tests.support.kube.certificates import Authority
+from tests.support.kube.faults import answer, begin, drop, endless, hang, refuse
+from tests.support.kube.kubelet import Kubelet, api_config, make_kubelet, rbac
 
 POD = {"metadata": {"namespace": "shop", "name": "web", "uid": "1"}}
 

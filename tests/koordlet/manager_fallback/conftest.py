@@ -6,9 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from apiserver import ApiServer
 from prometheus_client import CollectorRegistry
-from quietnetwork import network_is_quiet
 
 from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
@@ -21,6 +19,8 @@ from koordlet.manager_fallback.mode import DutyMode
 from koordlet.plugin.testing.clock import SimulatedClock
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.objects.kubesources import KubeNodeMetric, kube_node, kube_node_slo
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.loopback_network import network_is_quiet
 
 NAMESPACE = "koordinator-system"
 METRICS, SLOS, ALL_NODES, CONFIGS, ALL_LEASES = (

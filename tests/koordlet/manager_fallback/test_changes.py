@@ -4,7 +4,6 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from objectstore import json_patch
 
 from koord.api.nodes.node import Node
 from koord.api.slo.sloconfig import SLOConfig
@@ -17,6 +16,7 @@ from koordlet.manager_fallback.changes import (
 )
 from koordlet.rules.manager_fallback import node_metric_spec_for, node_slo_for
 from koordlet.statesinformer.objects.stored import stored
+from tests.support.kube.object_store import json_patch
 
 NODE = Node("n1", uid="node-uid")
 JSON = st.recursive(

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from faults import hang, refuse
-from fullslo import FULL_CONFIG, spoilt
 from structlog.testing import capture_logs
 
 from koord.util.health import OK, Status
 from koordlet.manager_fallback.mode import DutyMode
+from tests.support.kube.faults import hang, refuse
+from tests.support.nodeslo import FULL_CONFIG, spoilt
 
 from .conftest import ALL_NODES, CONFIGS, METRICS, SLOS, Agent, written_by
 

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 from aiohttp import web
-from faults import hang, refuse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from koord.kube.leases import read_holding
+from tests.support.kube.faults import hang, refuse
 
 from .conftest import ALL_LEASES, CONFIGS, METRICS, SLOS, Agent, written_by
 

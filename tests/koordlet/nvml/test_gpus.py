@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nvmlstub import NvmlStub, gpu
 from prometheus_client import CollectorRegistry
 
 from koord.util.clock import SystemClock
@@ -18,6 +17,7 @@ from koordlet.nvml.answers import HelperFailed
 from koordlet.nvml.gpus import ABSENT_PAUSE, ANSWER_LIMIT, OPEN_LIMIT, GpuReading, Gpus, GpuSinks
 from koordlet.nvml.process import HelperProcess
 from koordlet.rules.devices import DeviceTopology, GpuSet
+from tests.support.node.nvml_stub import NvmlStub, gpu
 
 PLACE = DeviceTopology(1, "pci0000:3a", "0000:3b:00.0")
 

@@ -6,11 +6,11 @@ import signal
 from pathlib import Path
 
 import pytest
-from nvmlstub import GIB, NvmlStub, gpu
 
 from koord.util.clock import SystemClock
 from koordlet.nvml.answers import GpuProcess, HelperFailed, parse_answer
 from koordlet.nvml.process import HelperProcess
+from tests.support.node.nvml_stub import GIB, NvmlStub, gpu
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from warmpython import WarmPython
 
 from koord.util.owneddir import OwnedDirectory
 from koordlet.plugin.testing.clock import SimulatedClock
 from koordlet.qosmanager.hang import HangRecord, previous_hang
 from koordlet.qosmanager.quarantine import Quarantine
+from tests.support.warm_python import WarmPython
 
 PATIENCE = 60.0  # seconds; only a plugin that is not stopped takes them
 PROGRAM = textwrap.dedent(

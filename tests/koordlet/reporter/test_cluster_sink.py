@@ -10,11 +10,7 @@ from functools import partial
 
 import pytest
 from aiohttp import web
-from apiserver import ApiServer, status
-from faults import answer, begin, drop, hang, refuse
-from inline import InlineExecutor
 from prometheus_client import CollectorRegistry
-from quietnetwork import network_is_quiet
 
 from koord.api.nodemetric import NodeMetricSpec
 from koord.api.nodes.node import Node
@@ -36,6 +32,10 @@ from koordlet.reporter.report import AllSinks, FileSink, ObserveOnly, Report, ma
 from koordlet.reporter.status import NotAsked, Snapshot, build_status
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import ReportTarget
+from tests.support.kube.apiserver import ApiServer, status
+from tests.support.kube.faults import answer, begin, drop, hang, refuse
+from tests.support.kube.inline_executor import InlineExecutor
+from tests.support.kube.loopback_network import network_is_quiet
 
 from .conftest import GIB, NODE, make_pod
 

@@ -7,10 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from apiserver import ApiServer
-from faults import drop, hang, refuse
-from machines import machine, topology
-from quietnetwork import network_is_quiet
 from structlog.testing import capture_logs
 
 from koord.api.nodes.kubeletconfig import KubeletConfig
@@ -26,6 +22,10 @@ from koordlet.reporter.topology import TopologyReporter
 from koordlet.rules.nodetopology import KubeletFacts, TopologyInputs, node_topology
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.objects.published import KubeTopology
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.faults import drop, hang, refuse
+from tests.support.kube.loopback_network import network_is_quiet
+from tests.support.machines import machine, topology
 
 TOPOLOGIES = NODE_TOPOLOGIES.collection()
 LS_POOLS = "node.koordinator.sh/cpu-shared-pools"

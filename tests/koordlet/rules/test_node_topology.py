@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import PAIRS, TWO_SOCKETS, machine, topology
-from objectstore import json_patch
 
 from koord.api.nodes.cpumanager import CpuManagerState
 from koord.api.nodes.kubeletconfig import KubeletConfig
@@ -21,6 +19,8 @@ from koordlet.rules.noderesourcetopology import new_object, parse_published, pat
 from koordlet.rules.nodetopology import KubeletFacts, TopologyInputs, node_topology
 from koordlet.rules.topologyannotations import annotations
 from koordlet.rules.zones import node_zones, reserved_per_zone
+from tests.support.kube.object_store import json_patch
+from tests.support.machines import PAIRS, TWO_SOCKETS, machine, topology
 
 NUMA_RESERVATION = "node.koordinator.sh/enable-numa-reservation"
 GIB = 1 << 30

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
-from scriptedruntime import ScriptedRuntime
 
 from koord.api.pods.pod import Pod
 from koord.api.qos import KubeQoS, QoSClass
@@ -58,6 +57,7 @@ from koordlet.runtimehooks.wire.messages import (
 from koordlet.runtimehooks.wire.multiplex import PLUGIN, frames
 from koordlet.runtimehooks.wire.ttrpc import Code
 from koordlet.statesinformer.model import PodMeta
+from tests.support.scripted_runtime import ScriptedRuntime
 
 SANDBOX = PodSandbox(
     "s1", "web", "1", "jobs", annotations={"shares": "512"}, linux=LinuxPodSandbox("/kubepods/pod1")

@@ -5,7 +5,6 @@ import dataclasses
 import json
 
 import pytest
-from machines import machine, topology
 
 from koord.api.nodemetric import NodeMetricSpec
 from koord.api.nodes.cpumanager import PodCpus
@@ -20,6 +19,7 @@ from koordlet.plugin.testing.clock import SimulatedClock
 from koordlet.rules.nodetopology import KubeletFacts, TopologyInputs, node_topology
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.model import PodMeta
+from tests.support.machines import machine, topology
 
 
 def pod(uid: str, name: str = "p") -> PodMeta:

@@ -8,10 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apiserver import ApiServer
-from faults import refuse
-from fullslo import FULL_SLO, spoilt
-from quietnetwork import network_is_quiet
 from structlog.testing import capture_logs
 
 from koord.api.nodemetric import NodeMetricSpec
@@ -31,6 +27,10 @@ from koordlet.statesinformer.objects.kubesources import KubeNodeMetric, kube_nod
 from koordlet.statesinformer.pods.kubepods import KubePods
 from koordlet.statesinformer.pods.podlistguard import PodListGuard
 from koordlet.statesinformer.pods.podsource import PodSource
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.faults import refuse
+from tests.support.kube.loopback_network import network_is_quiet
+from tests.support.nodeslo import FULL_SLO, spoilt
 
 Start = Callable[..., Awaitable[None]]
 METRICS, SLOS, ALL_NODES, ALL_PODS = (

@@ -8,12 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apiserver import ApiServer, Handler
-from certificates import Authority
-from faults import answer, begin, drop, endless, hang, refuse
-from inline import InlineExecutor
-from kubelet import Kubelet, api_config, make_kubelet, rbac
-from quietnetwork import network_is_quiet
 from structlog.testing import capture_logs
 
 from koord.api.nodes.node import Node
@@ -34,6 +28,12 @@ from koordlet.statesinformer.pods.nodepods import NodePods
 from koordlet.statesinformer.pods.podalarms import PodAlarms
 from koordlet.statesinformer.pods.podlistguard import SECOND_LOOK, PodListGuard
 from koordlet.statesinformer.pods.podsource import SETTLING, PodSource
+from tests.support.kube.apiserver import ApiServer, Handler
+from tests.support.kube.certificates import Authority
+from tests.support.kube.faults import answer, begin, drop, endless, hang, refuse
+from tests.support.kube.inline_executor import InlineExecutor
+from tests.support.kube.kubelet import Kubelet, api_config, make_kubelet, rbac
+from tests.support.kube.loopback_network import network_is_quiet
 
 ALL_PODS = PODS.collection()
 INTERVAL = 10.0

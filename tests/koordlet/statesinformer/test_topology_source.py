@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inline import InlineExecutor
-from machines import PAIRS, machine, topology
 
 from koord.api.nodes.machine import NumaMemory
 from koord.api.nodes.node import Node
@@ -25,6 +23,8 @@ from koordlet.statesinformer.callbacks import StateType
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.kubeletfacts import PERIOD, KubeletSource
 from koordlet.statesinformer.topologysource import TopologySource
+from tests.support.kube.inline_executor import InlineExecutor
+from tests.support.machines import PAIRS, machine, topology
 
 STATIC = {"cpuManagerPolicy": "static", "kubeReserved": {"cpu": "1"}}
 GIVEN = '{"policyName":"static","entries":{"p":{"c":"1"}}}'

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from networknamespace import ip, needs_namespaces, own_network, tc
 
 from koord.api.qos import QOS_LABEL
 from koord.api.slo.nodeslo import merge_nodeslo
@@ -26,6 +25,7 @@ from koordlet.host.resource import Root
 from koordlet.plugin.network import ANNOTATION
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 from koordlet_plugins.net_qos.plugin import TCNetworkQoS
+from tests.support.node.network_namespace import ip, needs_namespaces, own_network, tc
 
 pytestmark = needs_namespaces
 

@@ -5,7 +5,6 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import ONE_SOCKET, PAIRS, TWO_SOCKETS, topology
 
 from koord.api.nodes.cpuallocator import take_by_topology
 from koord.api.nodes.cpumanager import (
@@ -22,6 +21,7 @@ from koord.api.pods.resourcestatus import allocated_cpus, resource_status
 from koord.util.cpulist import format_cpulist, parse_cpulist
 from koord.util.errors import InvalidObject
 from koordlet.rules.cpupools import cpu_pools, shared_cpus
+from tests.support.machines import ONE_SOCKET, PAIRS, TWO_SOCKETS, topology
 
 RESERVATION = "node.koordinator.sh/reservation"
 SYSTEM_QOS = "node.koordinator.sh/system-qos-resource"

@@ -3,7 +3,6 @@
 import contextlib
 
 import pytest
-from fullslo import FULL_SLO
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +32,7 @@ from koord.api.slo.strategies import (
     SystemStrategy,
 )
 from koord.util.errors import InvalidObject
+from tests.support.nodeslo import FULL_SLO
 
 
 def parse(**spec):

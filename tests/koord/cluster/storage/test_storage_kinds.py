@@ -5,7 +5,6 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from clusters import DECODER, Json, expression, pod, read, read_pod
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +32,7 @@ from koord.cluster.storage.kinds import (
     VOLUME_ATTACHMENT,
 )
 from koord.util.errors import InvalidObject
+from tests.support.clusters import DECODER, Json, expression, pod, read, read_pod
 
 KINDS = (CLAIM, VOLUME, STORAGE_CLASS, CSI_NODE, CSI_DRIVER, STORAGE_CAPACITY, VOLUME_ATTACHMENT)
 

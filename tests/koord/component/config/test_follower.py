@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import structlog.testing
-from inline import InlineExecutor
 
 from koord.api.decoding.fields import Fields
 from koord.component.config.document import parse_document
@@ -13,6 +12,7 @@ from koord.component.config.follower import AppliedConfig, ConfigFollower
 from koord.util.errors import InvalidObject
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
+from tests.support.kube.inline_executor import InlineExecutor
 
 HEAD = "apiVersion: descheduler/v1alpha2\nkind: DeschedulerConfiguration\n"
 

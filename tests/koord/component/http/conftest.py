@@ -1,7 +1,8 @@
 """Certificates for servers."""
 
 import pytest
-from certificates import Authority
+
+from tests.support.kube.certificates import Authority
 
 
 @pytest.fixture(scope="session")

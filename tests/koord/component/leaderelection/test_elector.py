@@ -7,10 +7,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from apiserver import ApiServer, Handler
-from faults import answer, drop, hang, refuse
 from prometheus_client import CollectorRegistry
-from quietnetwork import network_is_quiet
 
 from koord.component.leaderelection.config import ElectionConfig
 from koord.component.leaderelection.elector import LeaderElector, LostLease
@@ -21,6 +18,9 @@ from koord.kube.resource import LEASES
 from koord.util.health import Status
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
+from tests.support.kube.apiserver import ApiServer, Handler
+from tests.support.kube.faults import answer, drop, hang, refuse
+from tests.support.kube.loopback_network import network_is_quiet
 
 COLLECTION = LEASES.collection()
 KEY = "koordinator-system/koord-descheduler"

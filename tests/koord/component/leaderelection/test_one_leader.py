@@ -6,7 +6,6 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from objectstore import Object, ObjectStore, Refused
 from prometheus_client import CollectorRegistry
 
 from koord.component.leaderelection.config import ElectionConfig
@@ -16,6 +15,7 @@ from koord.kube.errors import Unreachable, api_error
 from koord.kube.resource import LEASES
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
+from tests.support.kube.object_store import Object, ObjectStore, Refused
 
 COLLECTION, KEY = LEASES.collection(), "ns/lease"
 SECONDS = 240

@@ -7,7 +7,6 @@ import socket
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
-from healthpage import HealthPage
 
 from koord.component.http.guard import local_only
 from koord.component.http.middleware import limits
@@ -17,6 +16,7 @@ from koord.util.clock import SystemClock
 from koord.util.errors import Unavailable
 from koord.util.health import Health, PartHealth, Status
 from koord.util.simulatedclock import SimulatedClock
+from tests.support.kube.health_page import HealthPage
 
 
 class Source:

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onecycle import Outcome, one_cycle
 
 from koord.component.config.faults import InvalidConfig
 from koord_descheduler.plugin import Action, LabelSelector, PriorityLevel
 from koord_descheduler.plugin.testing import FakeCluster, PluginHarness, make_node
 from koord_descheduler_plugins.custom_priority import CustomPriority, levels_of
+from tests.support.descheduler.one_cycle import Outcome, one_cycle
 
 
 def level(name: str) -> dict[str, Any]:

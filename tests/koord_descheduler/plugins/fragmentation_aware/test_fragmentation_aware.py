@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onecycle import Outcome, one_cycle
 
 from koord_descheduler.plugin import Action
 from koord_descheduler.plugin.testing import FakeCluster
 from koord_descheduler_plugins.fragmentation_aware import FragmentationAware, Shares
+from tests.support.descheduler.one_cycle import Outcome, one_cycle
 
 
 @pytest.fixture

@@ -5,15 +5,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from randomload import (
-    RandomNode,
-    RandomPod,
-    random_args,
-    random_nodes,
-    report_of,
-    round_of,
-    situation_of,
-)
 
 from koord_descheduler.plugin import AggregationType, LowNodeLoadArgs, Planner
 from koord_descheduler.plugin.testing import make_report
@@ -27,6 +18,15 @@ from koord_descheduler_plugins.low_node_load.census import (
 from koord_descheduler_plugins.low_node_load.figures import Amount
 from koord_descheduler_plugins.low_node_load.limits import BASE
 from koord_descheduler_plugins.low_node_load.plan import VERDICTS, PoolPlan
+from tests.support.descheduler.random_load import (
+    RandomNode,
+    RandomPod,
+    random_args,
+    random_nodes,
+    report_of,
+    round_of,
+    situation_of,
+)
 
 MIB = 1 << 20
 NODE_MEMORY = 64 << 30

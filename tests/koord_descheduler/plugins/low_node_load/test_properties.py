@@ -6,7 +6,10 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from randomload import (
+
+from koord_descheduler.plugin import LowNodeLoadArgs, fits
+from koord_descheduler_plugins.low_node_load.plan import VERDICTS, Verdict
+from tests.support.descheduler.random_load import (
     RandomNode,
     carry_out,
     node_of,
@@ -15,9 +18,6 @@ from randomload import (
     round_of,
     situation_of,
 )
-
-from koord_descheduler.plugin import LowNodeLoadArgs, fits
-from koord_descheduler_plugins.low_node_load.plan import VERDICTS, Verdict
 
 MIB = 1 << 20
 

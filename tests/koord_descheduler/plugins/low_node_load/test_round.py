@@ -4,7 +4,6 @@ import threading
 from typing import Any
 
 import pytest
-from loads import N, P, build, cpu, harness, load_args, names, report
 
 from koord.cluster import decoding
 from koord_descheduler.plugin import Action, Migration, Moves, NodeDecision, PodDecision
@@ -13,6 +12,16 @@ from koord_descheduler.plugin.testing import (
     PluginHarness,
     RecordingEvictor,
     make_report,
+)
+from tests.support.descheduler.low_node_load import (
+    N,
+    P,
+    build,
+    cpu,
+    harness,
+    load_args,
+    names,
+    report,
 )
 
 ARGS = load_args(**cpu(30, 60))

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from loads import N, P, build, cpu, harness, load_args, names
+
+from tests.support.descheduler.low_node_load import N, P, build, cpu, harness, load_args, names
 
 Json = dict[str, Any]
 

@@ -4,9 +4,9 @@ import random
 from collections.abc import AsyncIterator
 
 import pytest
-from world import World
 
 from koord.util.simulatedclock import SimulatedClock
+from tests.support.descheduler.migration_cluster import World
 
 
 @pytest.fixture(autouse=True)

@@ -7,12 +7,12 @@ killed or lose the lead, two at a time, jobs and Reservations that vanish, agent
 import random
 
 import pytest
-from migrationkit import Json
-from objectstore import Refused
-from world import JOBS, RESERVATIONS, Process, World
 
 from koord.kube.errors import Unreachable
 from koord.kube.transport import Call
+from tests.support.descheduler.migration import Json
+from tests.support.descheduler.migration_cluster import JOBS, RESERVATIONS, Process, World
+from tests.support.kube.object_store import Refused
 
 ROUNDS = 40
 PODS_OF_A_STORY = 6

@@ -7,12 +7,12 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from migrationkit import Json
-from objectstore import Refused
-from world import JOBS, World, ending
 
 from koord.kube.errors import Unreachable
 from koord.kube.transport import Call
+from tests.support.descheduler.migration import Json
+from tests.support.descheduler.migration_cluster import JOBS, World, ending
+from tests.support.kube.object_store import Refused
 
 MODES = ("EvictDirectly", "ReservationFirst")
 POD = "uid-default-web-1"

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from migrationkit import make_job, make_pod
 
 from koord.api.podmigrationjob import JobPod, PodMigrationJob
 from koord_descheduler_plugins.migration.jobtable import JobTable, has_begun
+from tests.support.descheduler.migration import make_job, make_pod
 
 
 def versioned(job: PodMigrationJob, version: int, **changes: object) -> PodMigrationJob:

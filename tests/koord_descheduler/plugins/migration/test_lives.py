@@ -4,12 +4,19 @@ import asyncio
 import json
 
 import pytest
-from migrationkit import Json
-from objectstore import Refused
-from world import JOBS, PODS, RESERVATIONS, Process, World, ending
 
 from koord.kube.transport import Call
 from koord_descheduler.config.pluginargs.migration import EvictionPolicy
+from tests.support.descheduler.migration import Json
+from tests.support.descheduler.migration_cluster import (
+    JOBS,
+    PODS,
+    RESERVATIONS,
+    Process,
+    World,
+    ending,
+)
+from tests.support.kube.object_store import Refused
 
 DIRECT: Json = {"default_job_mode": "EvictDirectly"}
 FIRST: Json = {"default_job_mode": "ReservationFirst"}

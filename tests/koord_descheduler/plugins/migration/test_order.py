@@ -2,9 +2,8 @@
 
 import random
 
-from migrationkit import T0, make_job, make_pod
-
 from koord_descheduler_plugins.migration.order import WaitingJob, arbitration_order
+from tests.support.descheduler.migration import T0, make_job, make_pod
 
 BATCH = {"koordinator.sh/priority-class": "koord-batch", "koordinator.sh/qosClass": "BE"}
 

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from migrationkit import make_cluster, make_job, make_pod
 
 from koord.cluster.facts import Owner, Workload
 from koord_descheduler_plugins.migration.jobtable import JobTable
 from koord_descheduler_plugins.migration.quotas import QuotaLimits, Quotas
+from tests.support.descheduler.migration import make_cluster, make_job, make_pod
 
 POD = make_pod("web-1", node="n1")
 PODS = (

@@ -1,8 +1,7 @@
 """The Reservation of a migration, as it is created."""
 
-from migrationkit import T0, make_job, pod_json
-
 from koord_descheduler_plugins.migration.reservationbody import reservation_body
+from tests.support.descheduler.migration import T0, make_job, pod_json
 
 ELSEWHERE = {"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from migrationkit import Json, make_cluster, make_job, make_pod
 
 from koord.api.labelselector import LabelSelector
 from koord.cluster.facts import PriorityClass
@@ -17,6 +16,7 @@ from koord_descheduler.config.pluginargs.parts import Namespaces, PriorityThresh
 from koord_descheduler_plugins.migration.jobtable import JobTable
 from koord_descheduler_plugins.migration.limiters import Pace
 from koord_descheduler_plugins.migration.rules import ProfileRules, quota_limits
+from tests.support.descheduler.migration import Json, make_cluster, make_job, make_pod
 
 FORCED = {"descheduler.alpha.kubernetes.io/evict": "true"}
 LOCAL = {"volumes": [{"name": "v", "emptyDir": {}}]}

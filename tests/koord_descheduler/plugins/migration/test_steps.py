@@ -5,15 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from migrationkit import (
-    T0,
-    ConditionType,
-    JobReason,
-    make_job,
-    make_pod,
-    make_reservation,
-    placed,
-)
 
 from koord.api.podmigrationjob import JobPod, PodMigrationJob
 from koord_descheduler_plugins.migration.steps import (
@@ -25,6 +16,15 @@ from koord_descheduler_plugins.migration.steps import (
     Step,
     WriteStatus,
     next_step,
+)
+from tests.support.descheduler.migration import (
+    T0,
+    ConditionType,
+    JobReason,
+    make_job,
+    make_pod,
+    make_reservation,
+    placed,
 )
 
 DIRECT = make_job()

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onecycle import Outcome, one_cycle
 
 from koord_descheduler.plugin import Action
 from koord_descheduler.plugin.testing import FakeCluster
@@ -19,6 +18,7 @@ from koord_descheduler_plugins.scale_down_bin_pack import (
     ScaleDownBinPack,
     ranked,
 )
+from tests.support.descheduler.one_cycle import Outcome, one_cycle
 
 COST = "controller.kubernetes.io/pod-deletion-cost"
 SHOP = {"app": "shop"}

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from schedulerkit import Binder, FirstCome, Kit
 
 from koord.cluster.decoding import NODE
 from koord.cluster.facts import ClusterNode, ClusterPod
@@ -32,6 +31,7 @@ from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.profiles.profile import build_profile
 from koord_scheduler.framework.profiles.registry import PluginRegistry
 from koord_scheduler.framework.status import Status
+from tests.support.scheduler.framework import Binder, FirstCome, Kit
 
 
 def topology(*layers: tuple[str, str, list[str]]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from schedulerkit import Kit, make_pod, make_view
 
 from koord.cluster.facts import ClusterPod
 from koord_scheduler.framework.cyclestate import CycleState
@@ -21,6 +20,7 @@ from koord_scheduler.framework.interfaces import FilterPlugin
 from koord_scheduler.framework.nodeinfo import NodeInfo
 from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.status import Code, Status
+from tests.support.scheduler.framework import Kit, make_pod, make_view
 
 BEST, RESTRICTED, SINGLE = NUMATopologyPolicy
 NODE = NodeInfo(make_view(a="8"), 0)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from schedulerkit import Kit, PlainFilter, make_pod, make_view
 from structlog.testing import capture_logs
 
 from koord.cluster.facts import ClusterPod
@@ -15,6 +14,7 @@ from koord_scheduler.framework.interfaces import PreFilterPlugin
 from koord_scheduler.framework.nodes.search import Found
 from koord_scheduler.framework.results import PreFilterResult
 from koord_scheduler.framework.status import Code, Status
+from tests.support.scheduler.framework import Kit, PlainFilter, make_pod, make_view
 
 
 class Finds(PreFilterPlugin, FindOneNodePlugin):

@@ -1,7 +1,6 @@
 """What PreBind plugins change about a pod is applied once, by the first plugin that can."""
 
 import pytest
-from schedulerkit import Kit, make_pod
 
 from koord.cluster.facts import ClusterPod
 from koord_scheduler.framework.binding import PodBinding
@@ -13,6 +12,7 @@ from koord_scheduler.framework.extension.podchanges import (
 )
 from koord_scheduler.framework.interfaces import PreBindPlugin
 from koord_scheduler.framework.status import Code, Status
+from tests.support.scheduler.framework import Kit, make_pod
 
 
 class Annotates(PreBindPlugin):

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 
 import pytest
-from schedulerkit import FreeCpu, Kit
 
 from koord.component.plugins.shared import SharedParts
 from koord.util.health import OK, PartHealth
@@ -18,6 +17,7 @@ from koord_scheduler.framework.extension.providers import (
     Provided,
     ProvidedErrors,
 )
+from tests.support.scheduler.framework import FreeCpu, Kit
 
 
 class Part:

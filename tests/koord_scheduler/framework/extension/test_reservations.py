@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from schedulerkit import FreeCpu, Kit, make_pod, make_view
 
 from koord.cluster.facts import ClusterPod
 from koord_scheduler.framework.binding import PodBinding
@@ -29,6 +28,7 @@ from koord_scheduler.framework.interfaces import PreBindPlugin, ReservePlugin
 from koord_scheduler.framework.nodeinfo import NodeInfo, nodes_of
 from koord_scheduler.framework.profiles.profile import ProfilePlugins
 from koord_scheduler.framework.status import Code, Status
+from tests.support.scheduler.framework import FreeCpu, Kit, make_pod, make_view
 
 POD = make_pod("owner")
 

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from schedulerkit import FreeCpu, Kit, PlainFilter, make_pod, make_view
 
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
@@ -28,6 +27,7 @@ from koord_scheduler.framework.nodes.scoring import NodeScoring
 from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.results import PostFilterResult, PreFilterResult
 from koord_scheduler.framework.status import Code, Status
+from tests.support.scheduler.framework import FreeCpu, Kit, PlainFilter, make_pod, make_view
 
 Answer = Transformed | Status | None
 

@@ -4,16 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from schedulerkit import (
-    FreeCpu,
-    PlainFilter,
-    PlainScore,
-    VectorFilter,
-    VectorScore,
-    make_pod,
-    make_view,
-    named,
-)
 
 from koord.cluster.facts import ClusterPod
 from koord.component.plugins.errors import PluginError
@@ -37,6 +27,16 @@ from koord_scheduler.framework.results import (
     default_normalize,
 )
 from koord_scheduler.framework.status import Code, Status
+from tests.support.scheduler.framework import (
+    FreeCpu,
+    PlainFilter,
+    PlainScore,
+    VectorFilter,
+    VectorScore,
+    make_pod,
+    make_view,
+    named,
+)
 
 VIEW = make_view(a="1", b="2", c="4")
 POD, STATE = make_pod(), CycleState()

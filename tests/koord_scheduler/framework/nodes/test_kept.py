@@ -5,10 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clusters import node, pod, read_node, read_pod
 from hypothesis import given
 from hypothesis import strategies as st
-from schedulerkit import FreeCpu, Kit, free_cpu, make_pod, named
 
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
@@ -31,6 +29,8 @@ from koord_scheduler.framework.nodes.scoring import NodeScoring
 from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.results import Scores, Verdicts, default_normalize
 from koord_scheduler.framework.status import Code, Status
+from tests.support.clusters import node, pod, read_node, read_pod
+from tests.support.scheduler.framework import FreeCpu, Kit, free_cpu, make_pod, named
 
 STATE = CycleState()
 

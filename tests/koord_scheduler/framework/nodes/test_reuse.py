@@ -5,10 +5,8 @@ from collections.abc import Hashable
 from typing import Any
 
 import pytest
-from clusters import claim, near, node, pod, term, volume
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedulerkit import Kit, make_pod, numbered_view
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
@@ -27,6 +25,8 @@ from koord_scheduler.framework.nodes.search import Found, NodeSearch
 from koord_scheduler.framework.results import PreFilterResult
 from koord_scheduler.framework.status import Code, Status
 from koord_scheduler.plugin.testing import ProfileHarness, fake_cluster
+from tests.support.clusters import claim, near, node, pod, term, volume
+from tests.support.scheduler.framework import Kit, make_pod, numbered_view
 
 Json = dict[str, Any]
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedulerkit import CountsPods, FreeCpu, Kit, make_pod
 
 from koord.cluster import decoding
 from koord.cluster.columns import Mask
@@ -23,6 +22,7 @@ from koord_scheduler.framework.nodes.rivals import MOST_PRIORITIES, Rivals
 from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.status import Status
+from tests.support.scheduler.framework import CountsPods, FreeCpu, Kit, make_pod
 
 NODES = 24  # more than are asked about one by one
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from clusters import Cluster, node
 
 from koord_scheduler.framework.nodes.sampling import nodes_to_find, round_robin
+from tests.support.clusters import Cluster, node
 
 
 @pytest.mark.parametrize(

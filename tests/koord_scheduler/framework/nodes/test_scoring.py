@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from schedulerkit import Kit, PlainScore, VectorScore, make_pod, make_view
 
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
@@ -16,6 +15,7 @@ from koord_scheduler.framework.interfaces import PreScorePlugin, VectorNormalize
 from koord_scheduler.framework.nodes.scoring import NodeScoring, ScoreTable
 from koord_scheduler.framework.results import Scores, default_normalize
 from koord_scheduler.framework.status import Code, Status
+from tests.support.scheduler.framework import Kit, PlainScore, VectorScore, make_pod, make_view
 
 VIEW = make_view(a="1", b="2", c="4")
 ALL = np.ones(3, np.bool_)

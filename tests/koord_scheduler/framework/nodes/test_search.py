@@ -5,16 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from schedulerkit import (
-    CountsPods,
-    FreeCpu,
-    Kit,
-    PlainFilter,
-    VectorFilter,
-    make_pod,
-    make_view,
-    numbered_view,
-)
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
@@ -28,6 +18,16 @@ from koord_scheduler.framework.nodeinfo import NodeInfo
 from koord_scheduler.framework.nodes.search import Found, NodeSearch
 from koord_scheduler.framework.results import PreFilterResult
 from koord_scheduler.framework.status import Code, Status
+from tests.support.scheduler.framework import (
+    CountsPods,
+    FreeCpu,
+    Kit,
+    PlainFilter,
+    VectorFilter,
+    make_pod,
+    make_view,
+    numbered_view,
+)
 
 VIEW = make_view(a="1", b="2", c="4", d="8")
 NO, NEVER = Status.unschedulable("no"), Status.unresolvable("never")

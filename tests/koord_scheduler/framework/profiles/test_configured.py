@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from schedulerkit import FirstCome, FreeCpu
 
 from koord.component.plugins.args import takes_args
 from koord_scheduler.config.points import Point
@@ -12,6 +11,7 @@ from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.interfaces import Plugin
 from koord_scheduler.framework.profiles.configured import known_plugins
 from koord_scheduler.framework.profiles.registry import PluginRegistry
+from tests.support.scheduler.framework import FirstCome, FreeCpu
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
-from schedulerkit import Binder, FirstCome, FreeCpu, Kit, PlainFilter
 
 from koord_scheduler.config.points import Point
 from koord_scheduler.config.profiles import EnabledPlugin, Profile
 from koord_scheduler.framework.interfaces import Plugin
 from koord_scheduler.framework.profiles.profile import ProfileError, build_profile
+from tests.support.scheduler.framework import Binder, FirstCome, FreeCpu, Kit, PlainFilter
 
 
 class Closes(FirstCome):

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from preemptionkit import BY_SCHEDULER, World, leaving, pending
 
 from koord.cluster.facts import ClusterPod
 from koord.util.errors import KoordError
 from koord_scheduler.framework.events import QueueingHint
 from koord_scheduler.framework.status import Code, Status
 from koord_scheduler_plugins.default_preemption.acting import FAILED_PAUSE, PATIENCE
+from tests.support.scheduler.preemption import BY_SCHEDULER, World, leaving, pending
 
 A, B = "/api/v1/namespaces/default/pods/a", "/api/v1/namespaces/default/pods/b"
 GATED = Status.unresolvable("waiting for the preemption for this pod to be finished")

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preemptionkit import World, leaving, pending
-from schedulerkit import PlainFilter
 
 from koord.cluster.facts import ClusterPod
 from koord_scheduler.framework.status import Code, Status
 from koord_scheduler_plugins.default_preemption import DefaultPreemptionArgs
 from koord_scheduler_plugins.inter_pod_affinity import InterPodAffinity, InterPodAffinityArgs
+from tests.support.scheduler.framework import PlainFilter
+from tests.support.scheduler.preemption import World, leaving, pending
 
 HOST = "kubernetes.io/hostname"
 

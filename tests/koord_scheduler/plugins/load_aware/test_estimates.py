@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from loadkit import asks, container, make_args, scheduled
 
 from koord.controlplane.testing.objects import make_pod
 from koord_scheduler_plugins.load_aware.estimates import Estimator
+from tests.support.scheduler.load_aware import asks, container, make_args, scheduled
 
 GI = 1 << 30
 FACTORS = "scheduling.koordinator.sh/load-estimated-scaling-factors"

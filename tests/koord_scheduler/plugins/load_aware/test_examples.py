@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from loadkit import THRESHOLDS, LoadKit, asks, scheduled
 
 from koord.controlplane.testing.objects import make_pod
+from tests.support.scheduler.load_aware import THRESHOLDS, LoadKit, asks, scheduled
 
 BIG = asks("16", "32Gi")
 P95 = {"scoreAggregationType": "p95", "scoreAggregatedDuration": "5m"}

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-from loadkit import RAW, THRESHOLDS, LoadKit, asks, scheduled
 from msgspec.structs import replace
-from plainload import RESERVE, PlainLoad, amounts
 
 from koord.cluster.facts import ClusterPod
 from koord.controlplane.testing.objects import make_pod
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.nodes.kept import KeptResults
 from koord_scheduler.plugin.testing import assert_forms_agree
+from tests.support.oracles.load_aware import RESERVE, PlainLoad, amounts
+from tests.support.scheduler.load_aware import RAW, THRESHOLDS, LoadKit, asks, scheduled
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 PODS = st.sampled_from(["p", "q", "r"])

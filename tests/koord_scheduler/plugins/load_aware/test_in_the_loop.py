@@ -2,13 +2,12 @@
 
 from collections import Counter
 
-from loadkit import make_args
-from loopkit import Loop
-
 from koord.cluster.decoding import NODE_METRIC
 from koord.controlplane.testing.objects import make_report
 from koord_scheduler.plugin import Handle
 from koord_scheduler_plugins.load_aware.plugin import LoadAwareScheduling
+from tests.support.scheduler.load_aware import make_args
+from tests.support.scheduler.loop import Loop
 
 TOO_HOT = "0/2 nodes are available: 2 node(s) cpu usage exceed threshold"
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from loadkit import GI, RAW, THRESHOLDS, LoadKit, asks, make_args, scheduled
 from msgspec.structs import replace
 
 from koord.api.loadaware import AggregationType
@@ -17,6 +16,15 @@ from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.nodes.forms import filter_vector
 from koord_scheduler.plugin import HintedEvent, PluginRegistry, PluginRequest, QueueingHint
 from koord_scheduler_plugins.load_aware.plugin import LoadAwareScheduling
+from tests.support.scheduler.load_aware import (
+    GI,
+    RAW,
+    THRESHOLDS,
+    LoadKit,
+    asks,
+    make_args,
+    scheduled,
+)
 
 HOT = {"cpu": 70, "memory": "10Gi"}
 COLD = {"cpu": 10, "memory": "10Gi"}

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scriptedsite import ScriptedSite
 
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.plugin import ApiConfig, KoordError, RequestLimits, Transport
@@ -21,6 +20,7 @@ from koord_scheduler_plugins.network_traffic.agents import (
 )
 from koord_scheduler_plugins.network_traffic.args import NetworkTrafficArgs
 from koord_scheduler_plugins.network_traffic.readings import Traffic
+from tests.support.http_site import ScriptedSite
 
 PREFIX = "koordlet_node_network"
 

@@ -7,12 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clusters import node, read_node
 from hypothesis import given
 from hypothesis import strategies as st
-from schedulerkit import Kit, make_pod, make_view
-from scriptedsite import ScriptedSite
-from trafficsite import queries, vector
 
 from koord.component.plugins.args import args_type_of
 from koord.util.health import Health
@@ -27,6 +23,10 @@ from koord_scheduler.plugin import NODE, Handle
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.network_traffic import NetworkTraffic
 from koord_scheduler_plugins.network_traffic.readings import UNKNOWN, Measure
+from tests.support.clusters import node, read_node
+from tests.support.http_site import ScriptedSite
+from tests.support.scheduler.framework import Kit, make_pod, make_view
+from tests.support.scheduler.prometheus import queries, vector
 
 LABEL = "kubernetes_node"
 

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scriptedsite import ScriptedSite
-from trafficsite import queries, vector
 
 from koord.util.clock import SystemClock
 from koord_scheduler.plugin import ApiConfig, KoordError, RequestLimits, Transport
@@ -23,6 +21,8 @@ from koord_scheduler_plugins.network_traffic.prometheus import (
     traffic_of,
 )
 from koord_scheduler_plugins.network_traffic.readings import MeasureError, Traffic
+from tests.support.http_site import ScriptedSite
+from tests.support.scheduler.prometheus import queries, vector
 
 INVALID = "[NetworkTraffic] Invalid response"
 NODES = {"n1": "", "n2": "", "n3": ""}

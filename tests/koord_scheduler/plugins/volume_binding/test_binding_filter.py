@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from volumekit import DRIVER, FAST, Storage
 
 from koord_scheduler.framework.status import Code
 from koord_scheduler.plugin import QueueingHint
@@ -18,6 +17,7 @@ from koord_scheduler.plugin.storage import (
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.volume_binding import VolumeBinding
 from koord_scheduler_plugins.volume_binding.args import ShapePoint, VolumeBindingArgs
+from tests.support.scheduler.volumes import DRIVER, FAST, Storage
 
 FAR = "node(s) didn't match PersistentVolume's node affinity"
 NONE = "node(s) didn't find available persistent volumes to bind"

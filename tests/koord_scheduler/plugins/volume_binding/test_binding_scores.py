@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from volumekit import Storage
 
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.status import Code
 from koord_scheduler_plugins.volume_binding import VolumeBinding
 from koord_scheduler_plugins.volume_binding.args import ShapePoint, VolumeBindingArgs
 from koord_scheduler_plugins.volume_binding.scores import ShapeScorer
+from tests.support.scheduler.volumes import Storage
 
 FULLER = (ShapePoint(utilization=0, score=0), ShapePoint(utilization=100, score=10))
 GI = 1 << 30

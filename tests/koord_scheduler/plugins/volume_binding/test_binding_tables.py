@@ -5,13 +5,13 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from volumekit import FAST, Storage
 
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.plugin.storage import STORAGE_CAPACITY, VOLUME
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.volume_binding import VolumeBinding
 from koord_scheduler_plugins.volume_binding.args import ShapePoint, VolumeBindingArgs
+from tests.support.scheduler.volumes import FAST, Storage
 
 _SHAPE = (ShapePoint(utilization=0, score=0), ShapePoint(utilization=100, score=10))
 _ZONES = st.lists(st.sampled_from(["a", "b", "c"]), max_size=2)

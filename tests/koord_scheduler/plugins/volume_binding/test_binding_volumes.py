@@ -5,8 +5,6 @@ import json
 from collections.abc import Callable
 
 import pytest
-from clusters import Json
-from volumekit import Storage
 
 from koord.cluster.decoding import NODE, POD
 from koord.cluster.facts import ClusterPod
@@ -18,6 +16,8 @@ from koord_scheduler.plugin.storage import CLAIM, VOLUME
 from koord_scheduler_plugins.volume_binding import VolumeBinding
 from koord_scheduler_plugins.volume_binding.args import VolumeBindingArgs
 from koord_scheduler_plugins.volume_binding.assumed import is_older
+from tests.support.clusters import Json
+from tests.support.scheduler.volumes import Storage
 
 PV_PATH = "/api/v1/persistentvolumes/pv"
 CLAIM_PATH = "/api/v1/namespaces/default/persistentvolumeclaims/data"

@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from inline import InlineExecutor
 from structlog.testing import capture_logs
 
 from koord.util.health import OK, Status
 from koord.util.stop import Stop
 from koordlet.daemon.agents.otheragent import GONE_AFTER, INTERVAL, OtherAgent
 from koordlet.plugin.testing import SimulatedClock
+from tests.support.kube.inline_executor import InlineExecutor
 
 
 class World:

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from inline import InlineExecutor
 from prometheus_client import CollectorRegistry
 
 from koord.util.stop import Stop
@@ -13,6 +12,7 @@ from koordlet.executor.audit.log import AuditLog
 from koordlet.executor.audit.reader import AuditReader
 from koordlet.executor.audit.writer import AuditWriter
 from koordlet.plugin.testing import SimulatedClock
+from tests.support.kube.inline_executor import InlineExecutor
 
 
 class LogBench:

@@ -1,0 +1,172 @@
+"""Whole daemons in the test's own loop: a scripted API server, simulated time, plugins of tests."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from koord.cluster.facts import ClusterNode, ClusterPod
+from koord.component.http.exposition import Exposition
+from koord.util.simulatedclock import SimulatedClock
+from koord.util.stop import Stop
+from koord_descheduler.cli.daemon import FAMILIES
+from koord_descheduler.daemon.run import run_daemon
+from koord_descheduler.daemon.settings import Settings, load_settings
+from koord_descheduler.plugin import (
+    BalancePlugin,
+    EvictOptions,
+    Evictor,
+    Handle,
+    PluginRegistry,
+    Status,
+)
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.daemon_flags import kubeconfig
+
+LEASE = "koordinator-system/koord-descheduler"
+LEASES = "/apis/coordination.k8s.io/v1/leases"
+
+SHIPPED = """\
+apiVersion: descheduler/v1alpha2
+kind: DeschedulerConfiguration
+enableContentionProfiling: true
+enableProfiling: true
+healthzBindAddress: 0.0.0.0:{port}
+metricsBindAddress: 0.0.0.0:{port}
+leaderElection:
+  resourceLock: leases
+  resourceName: koord-descheduler
+  resourceNamespace: koordinator-system
+deschedulingInterval: 10s
+dryRun: false
+profiles:
+- name: koord-descheduler
+  plugins:
+    deschedule: {{disabled: [{{name: "*"}}]}}
+    balance: {{enabled: [{balance}]}}
+    evict: {{disabled: [{{name: "*"}}], enabled: [{{name: MigrationController}}]}}
+  pluginConfig:
+  - name: MigrationController
+    args:
+      apiVersion: descheduler/v1alpha2
+      kind: MigrationControllerArgs
+      evictionPolicy: Eviction
+      namespaces: {{exclude: [kube-system, koordinator-system]}}
+      evictQPS: "10"
+      evictBurst: 1
+  - name: LowNodeLoad
+    args:
+      apiVersion: descheduler/v1alpha2
+      kind: LowNodeLoadArgs
+      evictableNamespaces: {{exclude: [kube-system, koordinator-system]}}
+      useDeviationThresholds: false
+      lowThresholds: {{cpu: 45, memory: 55}}
+      highThresholds: {{cpu: 75, memory: 80}}
+"""
+"""As Koordinator ships it, but for the port and the Balance plugins."""
+
+
+class Recorder(Evictor):
+    """Evicts by writing it down."""
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        self.evicted: list[str] = []
+
+    def filter(self, pod: ClusterPod) -> bool:
+        return True
+
+    async def evict(self, pod: ClusterPod, options: EvictOptions) -> bool:
+        self.evicted.append(pod.key)
+        return True
+
+
+class Watcher(BalancePlugin):
+    """Counts its rounds, and the nodes that it sees in them."""
+
+    made: "list[Watcher]"
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        if args and args.get("broken"):
+            raise ValueError("it is broken")
+        self.args, self.handle, self.rounds, self.closed = args, handle, list[int](), False
+
+    async def balance(self, nodes: Sequence[ClusterNode]) -> Status | None:
+        self.rounds.append(len(nodes))
+        return None
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class Replica:
+    """One daemon."""
+
+    def __init__(
+        self, directory: Path, server: ApiServer, clock: SimulatedClock, config: str, *argv: str
+    ) -> None:
+        directory.mkdir(exist_ok=True)
+        self.port = free_port()
+        self.config = directory / "config.yaml"
+        self.watchers: list[Watcher] = []
+        self.clock = clock
+        self.write(config)
+        files = [f"--config={self.config}", "--v=4", "--secure-port=0", *argv]
+        access = directory / "kubeconfig"
+        access.write_text(kubeconfig(server.url))
+        environ = {"KUBECONFIG": str(access)}
+        self.settings: Settings = load_settings(files, environ, discover=self._discover)
+        self.exposition = Exposition(FAMILIES, clock=clock)
+        self.stop = Stop(clock)
+        self.task = asyncio.ensure_future(
+            run_daemon(self.settings, self.exposition, clock, stop=self.stop)
+        )
+
+    def write(self, config: str) -> None:
+        """Give it another file."""
+        self.config.write_text(config.format(port=self.port, balance="{name: Watcher}"))
+
+    @property
+    def rounds(self) -> int:
+        """Balance rounds so far."""
+        return sum(len(each.rounds) for each in self.watchers)
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.exposition.internal.get_sample_value(name, labels)
+
+    async def get(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
+        """Status and body of an answer."""
+        url = f"http://127.0.0.1:{self.port}{path}"
+        async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
+            return answer.status, await answer.text()
+
+    async def healthz(self) -> dict[str, Any]:
+        """The parts of its health."""
+        _, text = await self.get("/healthz?format=json")
+        return dict(json.loads(text)["parts"])
+
+    def _discover(self, registry: PluginRegistry) -> list[str]:
+        def watcher(args: Any, handle: Handle) -> Watcher:
+            self.watchers.append(Watcher(args, handle))
+            return self.watchers[-1]
+
+        registry.register("MigrationController", Recorder)
+        registry.register("Watcher", watcher)
+        return []
+
+
+def holder(server: ApiServer) -> str:
+    """The identity in the Lease; "": nobody's."""
+    found = server.objects.get(LEASES, LEASE)
+    return str(found["spec"].get("holderIdentity") or "")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+Start = Callable[..., Replica]

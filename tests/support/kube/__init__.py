@@ -1,0 +1,1 @@
+"""A scripted API server and kubelet, with faults on demand."""

@@ -1,0 +1,1 @@
+"""A node's kernel: models of it, real cgroups, network namespaces and devices."""

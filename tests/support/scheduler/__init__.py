@@ -1,0 +1,1 @@
+"""Clusters, plugins and replicas for tests of koord-scheduler."""

@@ -1,0 +1,150 @@
+"""Whole schedulers in the test's own loop: a scripted API server, simulated time, few plugins."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from koord.component.http.exposition import Exposition
+from koord.util.simulatedclock import SimulatedClock
+from koord.util.stop import Stop
+from koord_scheduler.cli.daemon import FAMILIES
+from koord_scheduler.daemon.run import run_daemon
+from koord_scheduler.daemon.settings import Settings, load_settings
+from koord_scheduler.framework.handle import Handle
+from koord_scheduler.framework.profiles.registry import PluginRegistry
+from koord_scheduler_plugins.default_binder import DefaultBinder
+from tests.support.clusters import pod
+from tests.support.kube.apiserver import ApiServer
+from tests.support.kube.daemon_flags import kubeconfig
+from tests.support.scheduler.framework import FirstCome, FreeCpu
+
+LEASE = "koordinator-system/koord-scheduler"
+LEASES = "/apis/coordination.k8s.io/v1/leases"
+NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
+
+HEAD = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+"""
+SIMPLE = HEAD + "profiles: [{schedulerName: koord-scheduler}]\n"
+ALONE = SIMPLE + "leaderElection: {leaderElect: false}\n"
+KOORDINATORS_FLAGS = (
+    "--logtostderr=true",
+    "--authentication-skip-lookup=true",
+    "--v=4",
+    "--feature-gates=",
+    "--enable-network-topology-manager=true",
+)
+"""Arguments of Koordinator's shipped Deployment, but for port and file."""
+
+
+class Fit(FreeCpu):
+    """Needs free cpu."""
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        """It has no arguments."""
+
+
+class Sort(FirstCome):
+    """The oldest first."""
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        """It has no arguments."""
+
+
+class Broken(FreeCpu):
+    """Cannot be made."""
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        raise ValueError("it is broken")
+
+
+class Replica:
+    """One scheduler."""
+
+    def __init__(
+        self, directory: Path, server: ApiServer, clock: SimulatedClock, config: str, *argv: str
+    ) -> None:
+        directory.mkdir(exist_ok=True)
+        self.port = free_port()
+        path, access = directory / "config.yaml", directory / "kubeconfig"
+        path.write_text(config)
+        access.write_text(kubeconfig(server.url))
+        flags = [f"--config={path}", f"--port={self.port}", "--secure-port=0", *argv]
+        self.settings: Settings = load_settings(
+            flags, {"KUBECONFIG": str(access)}, discover=small_registry
+        )
+        self.exposition = Exposition(FAMILIES, clock=clock)
+        self.stop = Stop(clock)
+        self.task = asyncio.ensure_future(
+            run_daemon(self.settings, self.exposition, clock, stop=self.stop)
+        )
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.exposition.internal.get_sample_value(name, labels)
+
+    async def get(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
+        """Status and body of an answer."""
+        url = f"http://127.0.0.1:{self.port}{path}"
+        async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
+            return answer.status, await answer.text()
+
+    async def put(
+        self, path: str, text: str, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, str]:
+        """Status and body of the answer to a PUT."""
+        url = f"http://127.0.0.1:{self.port}{path}"
+        async with (
+            aiohttp.ClientSession() as session,
+            session.put(url, data=text, headers=headers) as answer,
+        ):
+            return answer.status, await answer.text()
+
+    async def healthz(self) -> dict[str, Any]:
+        """The parts of its health."""
+        _, text = await self.get("/healthz?format=json")
+        return dict(json.loads(text)["parts"])
+
+
+def small_registry(registry: PluginRegistry) -> list[str]:
+    """Register what a profile needs at least."""
+    registry.register("PrioritySort", Sort)
+    registry.register("NodeResourcesFit", Fit)
+    registry.register("DefaultBinder", DefaultBinder)
+    registry.register("Mine", Fit)
+    registry.register("Broken", Broken)
+    return []
+
+
+def pending(name: str, cpu: str = "1", scheduler: str = "koord-scheduler") -> dict[str, Any]:
+    """A pod that waits for a scheduler."""
+    made = pod(name, requests={"cpu": cpu}, schedulerName=scheduler)
+    return {**made, "status": {"phase": "Pending"}}
+
+
+def placed(server: ApiServer) -> dict[str, str]:
+    """The nodes of all pods that are bound, by the pods' names."""
+    return {
+        one["metadata"]["name"]: one["spec"]["nodeName"]
+        for one in server.objects.all(PODS)
+        if one["spec"].get("nodeName")
+    }
+
+
+def holder(server: ApiServer) -> str:
+    """The identity in the Lease; "": nobody's."""
+    found = next(iter(server.objects.all(LEASES)), None)
+    return str(found["spec"].get("holderIdentity") or "") if found else ""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+Start = Callable[..., Replica]
