@@ -5,19 +5,45 @@ All tests share it, and what the first of them installs: they run in the order o
 
 import json
 import os
+import subprocess
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from clusterclient import SHOP, Cluster, best_effort, names, quota
+from clusteraccess import NODE
+from clusterclient import SHOP, Cluster, best_effort, names, pod, quota
 from installation import INTERVAL, Installation, slo_config
+from nrinode import BATCH, BATCH_PODS
+from programs import REPOSITORY
+from traces import Traces, traces
+
+RESIDENTS = "residents"  # the namespace of pods that are there from the first to the last test
 
 ORDER = (
-    "test_readme.py", "test_agent.py", "test_loop.py", "test_faults.py",
-    "test_schedulers.py", "test_upgrade.py", "test_audit.py",
+    "test_readme.py", "test_agent.py", "test_loop.py", "test_faults.py", "test_schedulers.py",
+    "test_upgrade.py", "test_audit.py", "test_uninstall.py", "test_helm.py",
 )  # fmt: skip
+# What an operator brings that README.md supposes to be there.
+POD_MONITOR = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "podmonitors.monitoring.coreos.com"},
+    "spec": {
+        "group": "monitoring.coreos.com",
+        "names": {"kind": "PodMonitor", "plural": "podmonitors"},
+        "scope": "Namespaced",
+        "versions": [
+            {
+                "name": "v1", "served": True, "storage": True,
+                "schema": {"openAPIV3Schema": {
+                    "type": "object", "x-kubernetes-preserve-unknown-fields": True,
+                }},
+            },
+        ],
+    },
+}  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,26 +59,47 @@ def cluster() -> Cluster:
 
 
 @pytest.fixture(scope="session")
-def namespaces(cluster: Cluster) -> None:
-    """Those of koord-manager's configuration and of the tests' pods."""
-    for name in (SHOP, "koordinator-system"):
-        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    cluster.apply(slo_config(squeeze=True))
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """This checkout, called as a clone is: koordlet, beside directories of the user's."""
+    directory = tmp_path_factory.mktemp("home") / "koordlet"
+    directory.mkdir()
+    subprocess.run(["mount", "--bind", REPOSITORY, directory], check=True)
+    yield directory
+    subprocess.run(["umount", "--lazy", directory], check=True)
 
 
 @pytest.fixture(scope="session")
-def installed(
-    cluster: Cluster, namespaces: None, tmp_path_factory: pytest.TempPathFactory
-) -> Installation:
+def pristine(cluster: Cluster, checkout: Path) -> Traces:
+    """What was there before anything was installed.
+
+    That is koord-manager's configuration, the kind PodMonitor, and two pods that run on the real
+    node all the time: one that waits, and a best-effort one, of which an agent changes values.
+    """
+    for name in (SHOP, RESIDENTS, "koordinator-system"):
+        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    cluster.apply(slo_config(squeeze=True), POD_MONITOR)
+    cluster.kubectl("wait", "--for=condition=Established", "crd/podmonitors.monitoring.coreos.com")
+    resident = best_effort("batch", **{BATCH: json.dumps(BATCH_PODS)})
+    resident["spec"]["containers"][0]["args"] = []
+    residents = [resident, pod("service", "service", cpu="100m", nodeName=NODE)]
+    for each in residents:
+        each["metadata"]["namespace"] = RESIDENTS
+    cluster.apply(*residents)
+    cluster.kubectl("-n", RESIDENTS, "wait", "--for=condition=Ready", "pods", "--all")
+    return traces(cluster)
+
+
+@pytest.fixture(scope="session")
+def installed(cluster: Cluster, pristine: Traces, checkout: Path) -> Installation:
     """The three daemons; the agent reports."""
-    installation = Installation(cluster, tmp_path_factory.mktemp("my-cluster"))
+    installation = Installation(cluster, checkout.parent / "my-cluster")
     installation.apply()
     cluster.until(cluster.report, "the agent has reported")
     return installation
 
 
 @pytest.fixture
-def shop(cluster: Cluster, namespaces: None) -> Iterator[None]:
+def shop(cluster: Cluster, pristine: Traces) -> Iterator[None]:
     """A namespace for the test's pods, which are gone afterwards."""
     yield
     kinds = "deployments,replicasets,pods,poddisruptionbudgets"
@@ -60,14 +107,19 @@ def shop(cluster: Cluster, namespaces: None) -> Iterator[None]:
 
 
 @pytest.fixture
-def squeezed(cluster: Cluster, installed: Installation, shop: None) -> None:
-    """A best-effort pod that would take every CPU, and does not get them."""
+def crunch(cluster: Cluster, shop: None) -> None:
+    """A best-effort pod that would take every CPU."""
     cluster.apply(best_effort("crunch"))
+
+
+@pytest.fixture
+def squeezed(cluster: Cluster, installed: Installation, crunch: None) -> None:
+    """It does not get them."""
     cluster.until(lambda: quota() > 0, "the agent has set a quota")
 
 
 @pytest.fixture
-def idle_nodes(cluster: Cluster, installed: Installation) -> list[str]:
+def idle_nodes(cluster: Cluster) -> list[str]:
     """The nodes without a kubelet, of which it is said that they have nothing to do."""
     found = [name for name in names(cluster.items("nodes")) if name.startswith("hollow-")]
     for name in found:

@@ -1,21 +1,44 @@
 """What the tests install in the cluster: the three daemons, from their manifests and images."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
-from clusterclient import SHOP, SYSTEM, Cluster
+from auditlog import longest_gap
+from clusterclient import SHOP, SYSTEM, Cluster, quota
 from overlay import DEPLOY, overlay
+from readme import shell
 from treeimages import NAMES, REGISTRY, TAGS
 
 COMPONENTS = (
-    "crds", "manager-duties", "pods-from-api-server", "events", "evictions", "nri",
+    "crds", "podmonitor", "manager-duties", "pods-from-api-server", "events", "evictions", "nri",
     "networkpolicy", "descheduler", "descheduler/crds", "descheduler/networkpolicy", "scheduler",
     "scheduler/networkpolicy",
 )  # fmt: skip
+# The values of the chart that have the same components.
+VALUES = (
+    "managerDuties",
+    "podsFromApiServer",
+    "events",
+    "evictions",
+    "nri",
+    "networkPolicy",
+    "podMonitor",
+)
 WORKLOADS = ("daemonset/koordlet", "deployment/koord-descheduler", "deployment/koord-scheduler")
 INTERVAL = 30  # seconds between reports, the least that is taken
+
+
+class Installed(Protocol):
+    """The three daemons in the cluster, which act."""
+
+    def apply(self, tag: str = TAGS[0], *, high: float = 100.0) -> None:
+        """Install them, or change what is installed, with the images of that tag.
+
+        high: from how many percent of CPU a node is hot, for koord-descheduler's next start.
+        """
 
 
 class Installation:
@@ -26,24 +49,73 @@ class Installation:
         self.directory = directory
 
     def apply(self, tag: str = TAGS[0], *, high: float = 100.0) -> None:
-        """Install it, or change what is installed, with the images of that tag.
-
-        high: from how many percent of CPU a node is hot, for koord-descheduler's next start.
-        """
-        config = shipped_config("descheduler")
-        config.pop("dryRun")
-        config["deschedulingInterval"] = "2s"
-        config["profiles"][0]["pluginConfig"][0]["args"] = low_node_load(high)
+        """See Installed."""
+        self.directory.mkdir(exist_ok=True)
         overlay(
             self.directory,
             *COMPONENTS,
             images=[
                 {"name": each, "newName": f"{REGISTRY}/{each}", "newTag": tag} for each in NAMES
             ],
-            patches=[{"patch": json.dumps(config_map("koord-descheduler", config))}],
+            patches=[
+                {"patch": json.dumps(config_map("koord-descheduler", descheduler_config(high)))}
+            ],
         )
         self._cluster.kubectl("apply", "-k", self.directory)
         self._cluster.rolled_out(*WORKLOADS)
+
+
+class Release:
+    """What `helm upgrade` makes of the release that is there."""
+
+    def __init__(self, cluster: Cluster, checkout: Path) -> None:
+        self._cluster = cluster
+        self._checkout = checkout
+        self.since = datetime.now(UTC)
+
+    def apply(self, tag: str = TAGS[0], *, high: float = 100.0) -> None:
+        """See Installed."""
+        values = {
+            "koordlet": {"components": dict.fromkeys(VALUES, True)},
+            "descheduler": {
+                "enabled": True,
+                "components": {"networkPolicy": True},
+                "config": yaml.safe_dump(descheduler_config(high)),
+            },
+            "scheduler": {"enabled": True, "components": {"networkPolicy": True}},
+        }
+        for daemon, of_daemon in values.items():
+            name = daemon if daemon == "koordlet" else f"koord-{daemon}"
+            of_daemon["image"] = {"repository": f"{REGISTRY}/{name}", "tag": tag}
+        command = "helm upgrade koordlet deploy/chart --reset-then-reuse-values --values=-"
+        shell(command, self._checkout, given=json.dumps(values))
+        self._cluster.rolled_out(*WORKLOADS)
+
+
+def upgrade(cluster: Cluster, installed: Installed) -> None:
+    """Give all daemons new images while pods are squeezed, and see that nothing is amiss."""
+    cluster.until(cluster.report, "it reports")
+    before = datetime.now(UTC)
+    installed.apply(TAGS[1])
+    for workload in WORKLOADS:
+        pods = cluster.pods(workload.partition("/")[2], SYSTEM)
+        images = {each["spec"]["containers"][0]["image"] for each in pods}
+        assert {image.rpartition(":")[2] for image in images} == {TAGS[1]}
+    done = datetime.now(UTC)
+    cluster.until(
+        lambda: datetime.fromisoformat(cluster.report()["updateTime"]) > done, "the new one reports"
+    )
+    cluster.until(lambda: quota() > 0, "best-effort pods are squeezed again")
+    assert longest_gap(cluster, before) <= 2 * INTERVAL
+
+
+def descheduler_config(high: float) -> dict[str, Any]:
+    """That of koord-descheduler which acts, and at once."""
+    config = shipped_config("descheduler")
+    config.pop("dryRun")
+    config["deschedulingInterval"] = "2s"
+    config["profiles"][0]["pluginConfig"][0]["args"] = low_node_load(high)
+    return config
 
 
 def low_node_load(high: float) -> dict[str, Any]:

@@ -15,7 +15,17 @@ from pathlib import Path
 
 from controlplane import missing
 from innermachine import InnerMachine, unusable
-from programs import CNI, CONTAINERD, CONTAINERD_SHIM, CRI_CLIENT, KUBERNETES, PAUSE, REPOSITORY
+from programs import (
+    CNI,
+    CONTAINERD,
+    CONTAINERD_SHIM,
+    CRI_CLIENT,
+    HELM,
+    KUBERNETES,
+    PAUSE,
+    REPOSITORY,
+    Program,
+)  # fmt: skip
 
 DIRECTORY = REPOSITORY / "build" / "cluster"
 _HERE = Path(__file__).parent
@@ -34,10 +44,10 @@ def alone() -> Iterator[None]:
         yield
 
 
-def build() -> None:
-    """Build what it takes; minutes, the first time."""
+def build(*more: Program) -> None:
+    """Build what it takes, and more; minutes, the first time."""
     print("building Kubernetes and containerd (ten minutes, the first time)", file=sys.stderr)
-    for program in (KUBERNETES, CONTAINERD, CONTAINERD_SHIM, CRI_CLIENT, PAUSE, *CNI):
+    for program in (KUBERNETES, CONTAINERD, CONTAINERD_SHIM, CRI_CLIENT, PAUSE, *CNI, *more):
         program.build()
 
 
@@ -60,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if reason := unusable() or missing():
         sys.exit(reason if not missing() else f"needs {missing()}")
-    build()
+    build(*(HELM,) * options.images)  # with images there is something to install
     images: list[Path] = []
     if options.images:
         from treeimages import image_tars  # buildah and mmdebstrap are needed for these alone

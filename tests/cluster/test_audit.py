@@ -1,11 +1,10 @@
-"""What the API server's audit log says of the daemons, after all other tests."""
+"""What the daemons asked of the API server, after all tests of what kubectl installed."""
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from auditlog import forbidden, requests
 from clusterclient import SYSTEM, Cluster, Object
 from installation import Installation
 from rights import Right, allows, rights_of
@@ -52,19 +51,6 @@ UNUSED = {
 }
 
 
-def requests(cluster: Cluster, daemon: str) -> Iterator[Object]:
-    """What a daemon asked of the API server itself, with the token of its pod.
-
-    Without what koordletctl doctor tries, which is to be refused and changes nothing.
-    """
-    for line in (cluster.directory / "audit.log").read_text().splitlines():
-        entry = json.loads(line)
-        its_own = entry["user"]["username"] == f"system:serviceaccount:{SYSTEM}:{daemon}"
-        its_own = its_own and entry.get("userAgent", "").startswith(daemon)
-        if its_own and "dryRun=" not in entry["requestURI"] and "objectRef" in entry:
-            yield entry
-
-
 def right_of(entry: Object) -> Right:
     """What a request needed."""
     asked = entry["objectRef"]
@@ -83,12 +69,7 @@ def right_of(entry: Object) -> Right:
 @pytest.mark.parametrize("daemon", UNUSED)
 def test_nothing_was_forbidden(cluster: Cluster, installed: Installation, daemon: str) -> None:
     """By RBAC or an admission policy."""
-    found = [
-        f"{entry['verb']} {entry['requestURI']}"
-        for entry in requests(cluster, daemon)
-        if entry.get("responseStatus", {}).get("code") in (401, 403)
-    ]
-    assert found == []
+    assert forbidden(cluster, daemon) == []
 
 
 @pytest.mark.parametrize("daemon", UNUSED)

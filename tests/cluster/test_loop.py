@@ -1,65 +1,15 @@
 """The loop that the three daemons close, with a busy pod of the real kubelet."""
 
-import os
-
-from clusteraccess import NODE
-from clusterclient import SYSTEM, Cluster, Object, budget, names, pod, replica_set
+from clusterclient import Cluster, budget, names
+from hotnode import leaves_the_hot_node, make_hot
 from installation import Installation
-
-from koord.api.quantity import Quantity
-
-
-def make_hot(cluster: Cluster, installed: Installation, app: str) -> None:
-    """Two pods, of which one is busy on the real node, which is hot by it alone.
-
-    The other is placed by koord-scheduler. What else this machine does is on both sides of the
-    threshold: the node is above it only with half of what the pod uses.
-    """
-    cluster.apply(pod(f"{app}-hot", app, busy=1, cpu="300m", nodeName=NODE))
-    cluster.apply(replica_set(app, 2, cpu="300m"))
-
-    def usage() -> tuple[Object, Object] | None:
-        report = cluster.report()
-        found = {each["name"]: each["podUsage"] for each in report.get("podsMetric") or []}
-        here = f"{app}-hot" in found and milli(found[f"{app}-hot"]) > 200
-        return (report["nodeMetric"]["nodeUsage"], found[f"{app}-hot"]) if here else None
-
-    node, busy = cluster.until(usage, "the report says that the pod is busy")  # type: ignore[misc]
-    threshold = (milli(node) - milli(busy) / 2) / (1000 * (os.cpu_count() or 1)) * 100
-    installed.apply(high=round(threshold, 1))
-    cluster.kubectl("-n", SYSTEM, "rollout", "restart", "deployment/koord-descheduler")
-    cluster.rolled_out("deployment/koord-descheduler")
-
-
-def milli(usage: Object) -> int:
-    """Thousandths of a CPU."""
-    return Quantity.parse(usage["resources"]["cpu"]).milli
-
-
-def places(cluster: Cluster, app: str) -> list[str]:
-    """Where its pods are; empty for one that waits."""
-    return [str(each["spec"].get("nodeName", "")) for each in cluster.pods(app)]
 
 
 def test_a_busy_pod_leaves_the_hot_node_and_its_successor_is_placed_elsewhere(
     cluster: Cluster, installed: Installation, idle_nodes: list[str], shop: None
 ) -> None:
     """Measured, reported, planned, evicted within its budget, made anew, bound to a cool node."""
-    cluster.apply(budget("web", minAvailable=1))
-    make_hot(cluster, installed, "web")
-    cluster.until(lambda: "web-hot" not in names(cluster.pods("web")), "the pod was evicted")
-
-    cluster.until(
-        lambda: len(found := places(cluster, "web")) == 2 and set(found) <= set(idle_nodes),
-        "both pods are on nodes that are not hot",
-    )
-
-    def phases() -> list[str]:
-        jobs = cluster.items("podmigrationjobs")
-        ours = [each for each in jobs if each["spec"]["podRef"]["name"] == "web-hot"]
-        return [each["status"]["phase"] for each in ours]
-
-    cluster.until(lambda: phases() == ["Succeeded"], "one job says so")
+    leaves_the_hot_node(cluster, installed, idle_nodes)
 
 
 def test_an_eviction_waits_for_the_budget(

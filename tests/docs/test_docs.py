@@ -37,6 +37,7 @@ WRITTEN = (
 OTHERS_FLAGS = {  # of commands that are not ours
     "--set",
     "--reset-then-reuse-values",
+    "--wait",
     "--now",
     "--target",
     "--show-managed-fields",

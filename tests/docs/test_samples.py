@@ -91,7 +91,7 @@ NOT_RUN: Mapping[str, str] = {
     "cp": "a common command",
     "eval": "of the shell; tests/koordlet/cli/test_completion.py has it in the real one",
     "grep": "a common command",
-    "helm": "needs a cluster; tests/e2e/test_chart.py does the same with a release in memory",
+    "helm": "needs a cluster; tests/cluster/test_helm.py has one",
     "journalctl": "reads the host's log",
     "kubectl": "needs a cluster; what it runs in a pod is checked",
     "mkdir": "a common command",

@@ -27,6 +27,8 @@ from koord.util import documents
 from koord.util.clock import SystemClock
 from tests.support.kube.apiserver import ApiServer
 
+CHART = REPOSITORY / "deploy" / "chart"
+KUBERNETES_VERSION = "v1.35.0"  # the cluster that the chart is rendered for
 CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
 
 _LAST = "test_rbac.py"  # judges what all others asked
@@ -85,38 +87,34 @@ def render(go_program: Callable[[Program], Path]) -> Callable[[Path], list[dict[
 
 
 @pytest.fixture(scope="session")
-def helm(go_program: Callable[[Program], Path]) -> Callable[..., list[dict[str, Any]]]:
-    """Does one thing after another with our chart and a release in memory; the answers."""
-    program, chart = go_program(HELM), str(REPOSITORY / "deploy" / "chart")
+def helm(
+    go_program: Callable[[Program], Path],
+) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """Runs a command of Helm on our chart with some values."""
+    program = go_program(HELM)
 
-    def helm(*steps: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
-        asked = [
-            {"chart": chart, "namespace": "default", "action": action, "values": values}
-            for action, values in steps
-        ]
-        done = subprocess.run(
-            [program],
-            input="".join(map(json.dumps, asked)),
+    def helm(*command: str, values: dict[str, Any]) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [program, *command, CHART, f"--kube-version={KUBERNETES_VERSION}", "--values=-"],
+            input=json.dumps(values),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=60,
         )
-        assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
 
     return helm
 
 
 @pytest.fixture(scope="session")
 def installed(
-    helm: Callable[..., list[dict[str, Any]]],
+    helm: Callable[..., "subprocess.CompletedProcess[str]"],
 ) -> Callable[[dict[str, Any]], list[dict[str, Any]]]:
     """The objects that our chart makes of values."""
 
     def installed(values: dict[str, Any]) -> list[dict[str, Any]]:
-        [answer] = helm(("render", values))
-        assert answer["error"] == ""
-        return [each for each in yaml.safe_load_all(answer["manifest"]) if each]
+        done = helm("template", "koordlet", values=values)
+        assert done.returncode == 0, done.stderr
+        return [each for each in yaml.safe_load_all(done.stdout) if each]
 
     return installed
 

@@ -60,7 +60,7 @@ NRI_RUNTIME_08 = Program(
     "nriruntime08", _HERE / "nriruntime", flags=("-modfile=nri08.mod", "-tags=nri08")
 )
 POD_EXEC = Program("podexec", _HERE / "podexec")
-HELM = Program("helm", _HERE / "helm")
+HELM = Program("helm", _HERE / "helm", "helm.sh/helm/v3/cmd/helm")
 _CONTAINERD = "github.com/containerd/containerd/v2/cmd"
 _WITHOUT = ("-tags=no_btrfs,no_devmapper,no_zfs,no_aufs",)
 CONTAINERD = Program("containerd", _HERE / "containerd", f"{_CONTAINERD}/containerd", _WITHOUT)

@@ -1,5 +1,6 @@
 """The images of this tree, on the two bases: `python -m treeimages` writes them as tar files."""
 
+import fcntl
 import hashlib
 import io
 import json
@@ -59,12 +60,21 @@ def store_of_bases(directory: Path) -> Iterator[Images]:
 
 
 def image_tars() -> list[Path]:
-    """The images as tars that a container runtime imports; built unless the tree is as it was."""
+    """The images as tars that a container runtime imports; built unless the tree is as it was.
+
+    Only one process of a checkout builds; others wait for it.
+    """
+    KEPT.mkdir(parents=True, exist_ok=True)
+    with (KEPT / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _image_tars()
+
+
+def _image_tars() -> list[Path]:
     tars = [KEPT / f"{name}-image.tar" for name in NAMES]
     built, state = KEPT / "images-of", _state_of_the_tree()
     if built.exists() and built.read_text() == state and all(each.exists() for each in tars):
         return tars
-    KEPT.mkdir(parents=True, exist_ok=True)
     built.unlink(missing_ok=True)
     with (
         tempfile.TemporaryDirectory(dir="/var/tmp", prefix="koord-images-") as directory,

@@ -1,0 +1,51 @@
+"""What the API server's audit log says of the daemons' own requests."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from clusteraccess import NODE
+from clusterclient import SYSTEM, Cluster, Object
+
+_BEGINNING = datetime.fromtimestamp(0, UTC)
+
+
+def requests(cluster: Cluster, daemon: str) -> Iterator[Object]:
+    """What a daemon asked of the API server itself, with the token of its pod.
+
+    Without what koordletctl doctor tries, which is to be refused and changes nothing.
+    """
+    for line in (cluster.directory / "audit.log").read_text().splitlines():
+        entry = json.loads(line)
+        its_own = entry["user"]["username"] == f"system:serviceaccount:{SYSTEM}:{daemon}"
+        its_own = its_own and entry.get("userAgent", "").startswith(daemon)
+        if its_own and "dryRun=" not in entry["requestURI"] and "objectRef" in entry:
+            yield entry
+
+
+def forbidden(cluster: Cluster, daemon: str, since: datetime = _BEGINNING) -> list[str]:
+    """What RBAC or an admission policy refused it."""
+    return [
+        f"{entry['verb']} {entry['requestURI']}"
+        for entry in requests(cluster, daemon)
+        if entry.get("responseStatus", {}).get("code") in (401, 403) and _time(entry) > since
+    ]
+
+
+def longest_gap(cluster: Cluster, since: datetime) -> float:
+    """Seconds between two reports of the real node, of which the second came after a time."""
+    times = [
+        _time(entry)
+        for entry in requests(cluster, "koordlet")
+        if (asked := entry["objectRef"])["resource"] == "nodemetrics"
+        and asked.get("subresource") == "status"
+        and asked["name"] == NODE
+        and entry["responseStatus"]["code"] == 200
+    ]
+    gaps = [after - before for before, after in itertools.pairwise(times) if after > since]
+    return max(gap.total_seconds() for gap in gaps)
+
+
+def _time(entry: Object) -> datetime:
+    return datetime.fromisoformat(entry["requestReceivedTimestamp"])
